@@ -1,0 +1,27 @@
+//! Tags: dotted names that batches are routed by.
+
+use std::{fmt, sync::Arc};
+
+/// A dotted name, cheap to clone. It may hold any text a peer sent (also none); what may not be in a file name is dealt
+/// with where a path is made of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(Arc<str>);
+
+impl Tag {
+    /// The tag as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Tag {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,322 @@
+//! The disk: folders and files as the durable parts need them.
+//!
+//! Whatever must survive a power cut (segments, cursors, journals, outputs of the file sink) is written through
+//! [`Disk`]. [`HostDisk`] is the real one; `testkit` has a simulated one that forgets any subset of what was not synced.
+//! Calls are made per batch or group, never per record, so the `dyn` costs nothing that shows.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    io::IoSlice,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::{fs::FallocateFlags, io::ReadWriteFlags};
+
+/// What a folder says of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Bytes.
+    pub len: u64,
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+    /// Whether it is a folder.
+    pub folder: bool,
+}
+
+/// How [`Disk::open`] opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// An existing file, to read.
+    Read,
+    /// An existing file, to read and write.
+    Write,
+    /// A new file, to read and write; an error if the name is taken.
+    Create,
+}
+
+/// Folders and names. Names are durable only after [`Disk::sync_folder`] of the folder they stand in.
+pub trait Disk: Send + Sync {
+    /// Opens a file.
+    fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>>;
+    /// Renames a file, replacing what has that name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes one folder; its parent exists. A folder that is there already is no error.
+    fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a folder durable.
+    fn sync_folder(&self, path: &Path) -> io::Result<()>;
+    /// The names in a folder, sorted.
+    fn list(&self, folder: &Path) -> io::Result<Vec<OsString>>;
+    /// What stands under a name (symbolic links are followed).
+    fn metadata(&self, path: &Path) -> io::Result<Metadata>;
+}
+
+/// An open file. Bytes are durable only after [`File::sync`].
+pub trait File: Send + Sync {
+    /// Appends up to `bytes` bytes from `offset` on to `buffer`, as many as the file has; returns how many.
+    fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize>;
+    /// Writes all parts, one after the other, from `offset` on. After an error some of it may be written.
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
+    /// As [`File::write_at`], but the pages are not kept in the page cache where the system can do that
+    /// (RWF_DONTCACHE, Linux 6.14): memory touched for the first time is what a large write costs most.
+    fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
+    /// Makes room for `bytes` bytes from the file's start, so that a full disk shows here and not when data is written.
+    /// The file is at least that long afterwards.
+    fn allocate(&self, bytes: u64) -> io::Result<()>;
+    /// Cuts or extends the file.
+    fn truncate(&self, bytes: u64) -> io::Result<()>;
+    /// fdatasync: the data and the length are durable afterwards. After an error nothing written since the last good
+    /// sync may be taken for durable, and a second sync that works proves nothing (the kernel marks the pages clean).
+    fn sync(&self) -> io::Result<()>;
+    /// The same of the open file as [`Disk::metadata`] of a name.
+    fn metadata(&self) -> io::Result<Metadata>;
+    /// Takes the exclusive lock of the file (flock; it ends with the process, or when the file is dropped); false if
+    /// somebody else holds it.
+    fn try_lock(&self) -> io::Result<bool>;
+}
+
+/// The disk of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostDisk;
+
+impl Disk for HostDisk {
+    fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true);
+        match how {
+            Open::Read => {}
+            Open::Write => {
+                options.write(true);
+            }
+            Open::Create => {
+                options.write(true).create_new(true);
+            }
+        }
+        Ok(Arc::new(HostFile {
+            file: options.open(path)?,
+            cached_only: AtomicBool::new(false),
+        }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            other => other,
+        }
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        fs::File::open(path)?.sync_all()
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<OsString>> {
+        let mut names = fs::read_dir(folder)?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<io::Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        fs::metadata(path).map(|found| metadata(&found))
+    }
+}
+
+struct HostFile {
+    file: fs::File,
+    /// Set once the file system has refused RWF_DONTCACHE: it is asked once per file.
+    cached_only: AtomicBool,
+}
+
+/// RWF_DONTCACHE of `pwritev2(2)`; rustix has no name for it yet.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+impl File for HostFile {
+    fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize> {
+        buffer.reserve(bytes);
+        let start = buffer.len();
+        loop {
+            let have = buffer.len() - start;
+            if have == bytes {
+                return Ok(have);
+            }
+            // The spare capacity may be larger than what is wanted.
+            let room = &mut buffer.spare_capacity_mut()[..bytes - have];
+            let read = match rustix::io::pread(&self.file, room, offset + have as u64) {
+                Ok((filled, _)) => filled.len(),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                return Ok(have);
+            }
+            commit(buffer, read);
+        }
+    }
+
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        write_all(parts, offset, |rest, at| {
+            rustix::io::pwritev(&self.file, rest, at)
+        })
+    }
+
+    fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        write_all(parts, offset, |rest, at| {
+            if !self.cached_only.load(Ordering::Relaxed) {
+                match rustix::io::pwritev2(&self.file, rest, at, DONTCACHE) {
+                    Err(
+                        rustix::io::Errno::OPNOTSUPP
+                        | rustix::io::Errno::INVAL
+                        | rustix::io::Errno::NOSYS,
+                    ) => {
+                        self.cached_only.store(true, Ordering::Relaxed);
+                    }
+                    other => return other,
+                }
+            }
+            rustix::io::pwritev(&self.file, rest, at)
+        })
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            // A file system that cannot: the room is taken by writing, which the caller does anyway before it relies on it.
+            Err(rustix::io::Errno::OPNOTSUPP) if self.file.metadata()?.len() < bytes => {
+                self.file.set_len(bytes)
+            }
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn metadata(&self) -> io::Result<Metadata> {
+        self.file.metadata().map(|found| metadata(&found))
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(
+            &self.file,
+            rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        ) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Takes `read` bytes that a system call has put behind the buffer's end into the buffer.
+#[allow(unsafe_code)]
+fn commit(buffer: &mut Vec<u8>, read: usize) {
+    debug_assert!(read <= buffer.capacity() - buffer.len());
+    // SAFETY: pread returned that it filled `read` bytes of the spare capacity, which it was given.
+    unsafe { buffer.set_len(buffer.len() + read) };
+}
+
+/// Calls `write` until all parts are written, going on behind what a short write took.
+fn write_all(
+    parts: &[IoSlice<'_>],
+    offset: u64,
+    write: impl Fn(&[IoSlice<'_>], u64) -> rustix::io::Result<usize>,
+) -> io::Result<()> {
+    let mut owned: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut rest = &mut owned[..];
+    let mut at = offset;
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        // One call takes at most IOV_MAX parts.
+        let parts = &rest[..rest.len().min(1024)];
+        match write(parts, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                at += written as u64;
+                IoSlice::advance_slices(&mut rest, written);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn metadata(found: &fs::Metadata) -> Metadata {
+    Metadata {
+        len: found.len(),
+        device: found.dev(),
+        inode: found.ino(),
+        folder: found.is_dir(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_in_parts_is_read_back_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let file = HostDisk.open(&path, Open::Create).unwrap();
+        file.allocate(100).unwrap();
+        file.write_at(
+            &[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")],
+            3,
+        )
+        .unwrap();
+        file.write_uncached_at(&[IoSlice::new(b"ef")], 7).unwrap();
+        file.sync().unwrap();
+        let mut buffer = b"x".to_vec();
+        assert_eq!(file.read_at(&mut buffer, 6, 3).unwrap(), 6);
+        assert_eq!(buffer, b"xabcdef");
+        assert_eq!(file.metadata().unwrap().len, 100);
+        assert_eq!(file.read_at(&mut buffer, 60, 90).unwrap(), 10);
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let first = HostDisk.open(&path, Open::Create).unwrap();
+        assert!(first.try_lock().unwrap());
+        assert!(
+            !HostDisk
+                .open(&path, Open::Write)
+                .unwrap()
+                .try_lock()
+                .unwrap()
+        );
+        drop(first);
+        assert!(
+            HostDisk
+                .open(&path, Open::Write)
+                .unwrap()
+                .try_lock()
+                .unwrap()
+        );
+    }
+}
