@@ -1,1 +1,5 @@
-//! Placeholder header, replaced with the crate's first code.
+//! Bytes to batches and back: the forward protocol, text, compression. No I/O, no clock, no async.
+//!
+//! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
+
+pub mod msgpack;

@@ -1,0 +1,135 @@
+//! One entry of a packed stream: `[time, record]`.
+//!
+//! ```text
+//! 92 | time | record            time: int, uint; d7 00 s s s s n n n n; c7 08 00 s s s s n n n n
+//! 92 | 92 | time | map | record fluent-bit's form with a map of metadata beside the time
+//! ```
+//! Arrays of two may also be written `dc 00 02` and `dd 00 00 00 02`.
+
+use millstream_record::Time;
+
+use super::{EVENT_TIME, ReadError, Reader};
+
+/// The head of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its event time; `None` = nil, which stands for the receive time.
+    pub time: Option<Time>,
+    /// Where its record (a map) starts.
+    pub record: usize,
+}
+
+/// What [`entry_shape`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `[time, map]`: as it must be.
+    Good,
+    /// `[nil, map]`: good as soon as the receive time stands in place of nil.
+    Timeless,
+    /// Anything else.
+    Misfit,
+}
+
+/// Reads the head of the entry that starts at `at`: for encoders that go on into the record. Metadata of the form with a
+/// header is stepped over.
+///
+/// # Errors
+/// [`ReadError`] when it is no entry; never for an entry out of a [`Batch`](millstream_record::Batch).
+#[inline]
+pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
+    // What nearly all entries look like.
+    if let Some(
+        [
+            0x92,
+            0xd7,
+            0,
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+            g,
+            h,
+            0x80..=0x8f | 0xde | 0xdf,
+            ..,
+        ],
+    ) = bytes.get(at..)
+    {
+        let seconds = u32::from_be_bytes([*a, *b, *c, *d]);
+        let nanos = u32::from_be_bytes([*e, *f, *g, *h]);
+        return Ok(Head {
+            time: Some(Time::from_parts(i64::from(seconds), nanos)),
+            record: at + 11,
+        });
+    }
+    any_head(bytes, at)
+}
+
+#[cold]
+fn any_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
+    let mut reader = Reader::at(bytes, at);
+    if reader.array_len()? != 2 {
+        return Err(ReadError::Type);
+    }
+    let time = if is_array(reader.peek()?) {
+        if reader.array_len()? != 2 {
+            return Err(ReadError::Type);
+        }
+        let time = entry_time(&mut reader)?;
+        if !is_map(reader.peek()?) {
+            return Err(ReadError::Type);
+        }
+        reader.skip()?;
+        time
+    } else {
+        entry_time(&mut reader)?
+    };
+    if !is_map(reader.peek()?) {
+        return Err(ReadError::Type);
+    }
+    Ok(Head {
+        time,
+        record: reader.position(),
+    })
+}
+
+/// Whether `entry`, which is one whole value, is an entry.
+pub fn entry_shape(entry: &[u8]) -> Shape {
+    match entry_head(entry, 0) {
+        Ok(Head { time: Some(_), .. }) => Shape::Good,
+        Ok(Head { time: None, .. }) => Shape::Timeless,
+        Err(_) => Shape::Misfit,
+    }
+}
+
+fn entry_time(reader: &mut Reader<'_>) -> Result<Option<Time>, ReadError> {
+    match reader.peek()? {
+        0xc0 => reader.skip().map(|()| None),
+        0xd4..=0xd8 | 0xc7..=0xc9 => {
+            let (code, data) = reader.ext()?;
+            match *data {
+                [a, b, c, d, e, f, g, h] if code == EVENT_TIME => {
+                    let seconds = u32::from_be_bytes([a, b, c, d]);
+                    let nanos = u32::from_be_bytes([e, f, g, h]);
+                    Ok(Some(Time::from_parts(i64::from(seconds), nanos)))
+                }
+                _ => Err(ReadError::Type),
+            }
+        }
+        _ => {
+            let seconds = i64::try_from(reader.int()?).unwrap_or(i64::MAX);
+            Ok(Some(Time::from_parts(seconds, 0)))
+        }
+    }
+}
+
+/// Whether a value that starts with `marker` is an array.
+pub(crate) fn is_array(marker: u8) -> bool {
+    matches!(marker, 0x90..=0x9f | 0xdc | 0xdd)
+}
+
+/// Whether a value that starts with `marker` is a map.
+pub(crate) fn is_map(marker: u8) -> bool {
+    matches!(marker, 0x80..=0x8f | 0xde | 0xdf)
+}

@@ -1,0 +1,31 @@
+//! MessagePack as the line needs it: values are skipped and slices of them are read; no value tree is ever built.
+//!
+//! - [`skip`]: steps over values, one `match` a marker, with a counter of open values in place of recursion.
+//! - [`Walker`]: validates a stream of `[time, record]` entries while it arrives; nothing is walked twice.
+//! - [`Reader`]: reads single values out of a slice.
+//! - `write_*`: append single values to a vector.
+//!
+//! The format is the one of the MessagePack specification (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
+//! Strings are not checked to be UTF-8: forward senders put any bytes into them. Lengths are checked before anything is
+//! believed; nothing here allocates by what a length says.
+
+mod entry;
+mod read;
+mod skip;
+mod walk;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use entry::{Head, Shape, entry_head, entry_shape};
+pub use read::{ReadError, Reader};
+pub use skip::{Malformed, skip};
+pub use walk::Walker;
+pub use write::{
+    write_array_len, write_bin, write_bool, write_event_time, write_ext_head, write_f64, write_int,
+    write_map_len, write_nil, write_str, write_str_head, write_time, write_uint,
+};
+
+/// Ext type of EventTime: seconds since 1970 (u32, big endian), nanoseconds (u32, big endian).
+pub const EVENT_TIME: i8 = 0;

@@ -1,0 +1,267 @@
+//! Reads single values out of a slice.
+
+use std::fmt;
+
+use super::skip;
+
+/// Why a value could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The bytes end inside the value: an outcome while more may come.
+    Short,
+    /// The byte 0xc1, which starts no value.
+    Malformed,
+    /// A value of another type than the one asked for.
+    Type,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Short => "the bytes end inside a MessagePack value",
+            Self::Malformed => "the byte 0xc1 starts no MessagePack value",
+            Self::Type => "a MessagePack value of another type was expected",
+        })
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// A place in a slice from which values are read one after the other. After an error it stands where it stood.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// At the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// At offset `at` of `bytes`.
+    pub fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
+    }
+
+    /// The offset of the next value.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The first byte of the next value, which tells its type.
+    ///
+    /// # Errors
+    /// [`ReadError::Short`] at the end.
+    pub fn peek(&self) -> Result<u8, ReadError> {
+        self.bytes.get(self.at).copied().ok_or(ReadError::Short)
+    }
+
+    /// Steps over one value, whatever it is.
+    ///
+    /// # Errors
+    /// [`ReadError::Short`], [`ReadError::Malformed`].
+    pub fn skip(&mut self) -> Result<(), ReadError> {
+        self.value().map(drop)
+    }
+
+    /// One value as the bytes it is written in.
+    ///
+    /// # Errors
+    /// [`ReadError::Short`], [`ReadError::Malformed`].
+    pub fn value(&mut self) -> Result<&'a [u8], ReadError> {
+        let mut open = 1;
+        let end = skip(self.bytes, self.at, &mut open).map_err(|_| ReadError::Malformed)?;
+        if open > 0 {
+            return Err(ReadError::Short);
+        }
+        let value = self.bytes.get(self.at..end).ok_or(ReadError::Short)?;
+        self.at = end;
+        Ok(value)
+    }
+
+    /// Nil, or [`ReadError::Type`].
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn nil(&mut self) -> Result<(), ReadError> {
+        match self.peek()? {
+            0xc0 => {
+                self.at += 1;
+                Ok(())
+            }
+            other => Err(wrong(other)),
+        }
+    }
+
+    /// A boolean.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn bool(&mut self) -> Result<bool, ReadError> {
+        match self.peek()? {
+            marker @ (0xc2 | 0xc3) => {
+                self.at += 1;
+                Ok(marker == 0xc3)
+            }
+            other => Err(wrong(other)),
+        }
+    }
+
+    /// An integer of any width and sign.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn int(&mut self) -> Result<i128, ReadError> {
+        let (value, size) = match *self.rest() {
+            [] => return Err(ReadError::Short),
+            [m @ 0x00..=0x7f, ..] => (i128::from(m), 1),
+            [m @ 0xe0..=0xff, ..] => (i128::from(m as i8), 1),
+            [0xcc, a, ..] => (i128::from(a), 2),
+            [0xcd, a, b, ..] => (i128::from(u16::from_be_bytes([a, b])), 3),
+            [0xce, a, b, c, d, ..] => (i128::from(u32::from_be_bytes([a, b, c, d])), 5),
+            [0xcf, a, b, c, d, e, f, g, h, ..] => {
+                let value = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+                (i128::from(value), 9)
+            }
+            [0xd0, a, ..] => (i128::from(a as i8), 2),
+            [0xd1, a, b, ..] => (i128::from(i16::from_be_bytes([a, b])), 3),
+            [0xd2, a, b, c, d, ..] => (i128::from(i32::from_be_bytes([a, b, c, d])), 5),
+            [0xd3, a, b, c, d, e, f, g, h, ..] => {
+                let value = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
+                (i128::from(value), 9)
+            }
+            [0xcc..=0xd3, ..] => return Err(ReadError::Short),
+            [other, ..] => return Err(wrong(other)),
+        };
+        self.at += size;
+        Ok(value)
+    }
+
+    /// A float of 4 or 8 bytes.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn float(&mut self) -> Result<f64, ReadError> {
+        let (value, size) = match *self.rest() {
+            [0xca, a, b, c, d, ..] => (f64::from(f32::from_be_bytes([a, b, c, d])), 5),
+            [0xcb, a, b, c, d, e, f, g, h, ..] => (f64::from_be_bytes([a, b, c, d, e, f, g, h]), 9),
+            [] | [0xca | 0xcb, ..] => return Err(ReadError::Short),
+            [other, ..] => return Err(wrong(other)),
+        };
+        self.at += size;
+        Ok(value)
+    }
+
+    /// The length of a str or bin and where its bytes start; the bytes need not be there yet.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn bytes_head(&mut self) -> Result<usize, ReadError> {
+        let (length, size) = match *self.rest() {
+            [] => return Err(ReadError::Short),
+            [m @ 0xa0..=0xbf, ..] => (usize::from(m & 0x1f), 1),
+            [0xd9 | 0xc4, a, ..] => (usize::from(a), 2),
+            [0xda | 0xc5, a, b, ..] => (usize::from(u16::from_be_bytes([a, b])), 3),
+            [0xdb | 0xc6, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]) as usize, 5),
+            [0xd9..=0xdb | 0xc4..=0xc6, ..] => return Err(ReadError::Short),
+            [other, ..] => return Err(wrong(other)),
+        };
+        self.at += size;
+        Ok(length)
+    }
+
+    /// A str or bin. Senders use either for the same thing.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn bytes(&mut self) -> Result<&'a [u8], ReadError> {
+        let mut ahead = *self;
+        let length = ahead.bytes_head()?;
+        let data = ahead.take(length)?;
+        *self = ahead;
+        Ok(data)
+    }
+
+    /// An ext value: its type code and its data.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn ext(&mut self) -> Result<(i8, &'a [u8]), ReadError> {
+        let mut ahead = *self;
+        let (code, length) = ahead.ext_head()?;
+        let data = ahead.take(length)?;
+        *self = ahead;
+        Ok((code, data))
+    }
+
+    /// The type code and the length of an ext value; its bytes need not be there yet.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn ext_head(&mut self) -> Result<(i8, usize), ReadError> {
+        let (code, length, size) = match *self.rest() {
+            [] => return Err(ReadError::Short),
+            [m @ 0xd4..=0xd8, code, ..] => (code, 1 << (m - 0xd4), 2),
+            [0xc7, a, code, ..] => (code, usize::from(a), 3),
+            [0xc8, a, b, code, ..] => (code, usize::from(u16::from_be_bytes([a, b])), 4),
+            [0xc9, a, b, c, d, code, ..] => (code, u32::from_be_bytes([a, b, c, d]) as usize, 6),
+            [0xd4..=0xd8 | 0xc7..=0xc9, ..] => return Err(ReadError::Short),
+            [other, ..] => return Err(wrong(other)),
+        };
+        self.at += size;
+        Ok((code as i8, length))
+    }
+
+    /// The head of an array: how many values follow.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn array_len(&mut self) -> Result<u32, ReadError> {
+        let (length, size) = match *self.rest() {
+            [] => return Err(ReadError::Short),
+            [m @ 0x90..=0x9f, ..] => (u32::from(m & 0x0f), 1),
+            [0xdc, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
+            [0xdd, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
+            [0xdc | 0xdd, ..] => return Err(ReadError::Short),
+            [other, ..] => return Err(wrong(other)),
+        };
+        self.at += size;
+        Ok(length)
+    }
+
+    /// The head of a map: how many keys, each followed by its value, follow.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn map_len(&mut self) -> Result<u32, ReadError> {
+        let (length, size) = match *self.rest() {
+            [] => return Err(ReadError::Short),
+            [m @ 0x80..=0x8f, ..] => (u32::from(m & 0x0f), 1),
+            [0xde, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
+            [0xdf, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
+            [0xde | 0xdf, ..] => return Err(ReadError::Short),
+            [other, ..] => return Err(wrong(other)),
+        };
+        self.at += size;
+        Ok(length)
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], ReadError> {
+        let data = self.rest().get(..length).ok_or(ReadError::Short)?;
+        self.at += length;
+        Ok(data)
+    }
+}
+
+fn wrong(marker: u8) -> ReadError {
+    match marker {
+        0xc1 => ReadError::Malformed,
+        _ => ReadError::Type,
+    }
+}
