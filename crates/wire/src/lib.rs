@@ -2,4 +2,5 @@
 //!
 //! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
 
+pub mod json;
 pub mod msgpack;

@@ -1,0 +1,307 @@
+//! JSON text to MessagePack bytes, in one pass and without a tree.
+//!
+//! Hop: read [decode] send keep take encode write settle. RFC 8259, strictly, but for two things that would otherwise
+//! lose whole records for a byte: bytes in strings that are not UTF-8 stay as they are, and a `\u` escape of half a
+//! surrogate pair becomes U+FFFD.
+//!
+//! ```text
+//! null, true, false       nil, true, false
+//! integer of 64 bits      the smallest integer form, exact (`-0` is the float -0.0)
+//! any other number        float 64, the nearest; one that is too large is an error
+//! string                  str
+//! array, object           array, map: order and duplicate keys kept
+//! ```
+//!
+//! An object's header is one byte until it closes; with more than 15 fields its content then moves up by 2 or 4 bytes.
+//! A byte moves at most once for every level around it, of which there are at most [`super::DEPTH_MAX`].
+
+use super::DEPTH_MAX;
+use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_uint};
+
+/// How far the text of one value went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The value and the white space before it took so many bytes.
+    Consumed(usize),
+    /// The input is sound so far and ends within the value, or holds white space only. Nothing was written.
+    NeedMore,
+}
+
+/// The text is no JSON value that we take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset}: {expected} expected")]
+pub struct JsonError {
+    /// Where, in bytes from the start of the input.
+    pub offset: usize,
+    /// What should stand there.
+    pub expected: &'static str,
+}
+
+/// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is as it was. A
+/// number outside of any structure ends where the input ends.
+///
+/// Every call starts at the beginning: use [`super::Scan`] to wait until a value that comes in pieces is whole.
+pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError> {
+    let length = out.len();
+    let mut parser = Parser {
+        input,
+        at: 0,
+        out,
+        open: [Open::default(); DEPTH_MAX],
+        depth: 0,
+    };
+    match parser.value() {
+        Ok(()) => Ok(Progress::Consumed(parser.at)),
+        Err(stop) => {
+            out.truncate(length);
+            match stop {
+                Stop::NeedMore => Ok(Progress::NeedMore),
+                Stop::Bad(error) => Err(error),
+            }
+        }
+    }
+}
+
+/// Why reading stopped.
+pub(super) enum Stop {
+    NeedMore,
+    Bad(JsonError),
+}
+
+/// An object or array that is not closed yet.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    /// Where its one-byte header stands in the output.
+    header: usize,
+    /// Elements or pairs begun.
+    count: u32,
+    object: bool,
+}
+
+/// A place in the text, and what was made of the text before it.
+pub(super) struct Parser<'a> {
+    pub(super) input: &'a [u8],
+    pub(super) at: usize,
+    pub(super) out: &'a mut Vec<u8>,
+    open: [Open; DEPTH_MAX],
+    depth: usize,
+}
+
+impl Parser<'_> {
+    /// One value with all that is in it.
+    fn value(&mut self) -> Result<(), Stop> {
+        loop {
+            // Stands before a value.
+            match self.peek()? {
+                byte @ (b'{' | b'[') => {
+                    self.at += 1;
+                    self.push(byte == b'{')?;
+                    let close = if byte == b'{' { b'}' } else { b']' };
+                    if self.peek()? != close {
+                        self.element()?;
+                        continue;
+                    }
+                }
+                b'"' => self.text()?,
+                b'-' | b'0'..=b'9' => self.number()?,
+                b't' => {
+                    self.word(b"true")?;
+                    write_bool(self.out, true);
+                }
+                b'f' => {
+                    self.word(b"false")?;
+                    write_bool(self.out, false);
+                }
+                b'n' => {
+                    self.word(b"null")?;
+                    write_nil(self.out);
+                }
+                _ => return Err(self.bad("a value")),
+            }
+            // Stands behind a value: closes what ends here, or goes on to the next element.
+            loop {
+                let Some(top) = self.top() else { return Ok(()) };
+                match (self.peek()?, top.object) {
+                    (b'}', true) | (b']', false) => {
+                        self.at += 1;
+                        self.pop(top);
+                    }
+                    (b',', _) => {
+                        self.at += 1;
+                        self.element()?;
+                        break;
+                    }
+                    (_, true) => return Err(self.bad("`,` or `}`")),
+                    (_, false) => return Err(self.bad("`,` or `]`")),
+                }
+            }
+        }
+    }
+
+    /// Counts an element of the innermost structure and, in an object, reads its key.
+    fn element(&mut self) -> Result<(), Stop> {
+        let at = self.at;
+        let Some(top) = self.depth.checked_sub(1).and_then(|d| self.open.get_mut(d)) else {
+            return Ok(());
+        };
+        let object = top.object;
+        match top.count.checked_add(1) {
+            Some(count) => top.count = count,
+            None => return Err(bad(at, "no more than 4294967295 elements")),
+        }
+        if object {
+            if self.peek()? != b'"' {
+                return Err(self.bad("a key"));
+            }
+            self.text()?;
+            if self.peek()? != b':' {
+                return Err(self.bad("`:`"));
+            }
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    fn top(&self) -> Option<Open> {
+        self.depth
+            .checked_sub(1)
+            .and_then(|d| self.open.get(d))
+            .copied()
+    }
+
+    fn push(&mut self, object: bool) -> Result<(), Stop> {
+        let header = self.out.len();
+        match self.open.get_mut(self.depth) {
+            Some(open) => {
+                *open = Open {
+                    header,
+                    count: 0,
+                    object,
+                }
+            }
+            None => return Err(bad(self.at - 1, "no more than 128 levels")),
+        }
+        self.depth += 1;
+        self.out.push(0);
+        Ok(())
+    }
+
+    /// Writes the header of the innermost structure, now that its count is known.
+    fn pop(&mut self, open: Open) {
+        self.depth -= 1;
+        let [b3, b2, b1, b0] = open.count.to_be_bytes();
+        let (short, long16, long32) = if open.object {
+            (0x80, 0xde, 0xdf)
+        } else {
+            (0x90, 0xdc, 0xdd)
+        };
+        match open.count {
+            0..=15 => {
+                if let Some(header) = self.out.get_mut(open.header) {
+                    *header = short | b0;
+                }
+            }
+            16..=0xffff => self.widen(open.header, &[long16, b1, b0]),
+            _ => self.widen(open.header, &[long32, b3, b2, b1, b0]),
+        }
+    }
+
+    /// Replaces the one byte at `place` by `header`.
+    fn widen(&mut self, place: usize, header: &[u8]) {
+        let end = self.out.len();
+        self.out.resize(end + header.len() - 1, 0);
+        self.out.copy_within(place + 1..end, place + header.len());
+        if let Some(room) = self.out.get_mut(place..place + header.len()) {
+            room.copy_from_slice(header);
+        }
+    }
+
+    /// The next byte that is no white space, not consumed.
+    fn peek(&mut self) -> Result<u8, Stop> {
+        loop {
+            match self.input.get(self.at) {
+                Some(b' ' | b'\t' | b'\r' | b'\n') => self.at += 1,
+                Some(&byte) => return Ok(byte),
+                None => return Err(Stop::NeedMore),
+            }
+        }
+    }
+
+    pub(super) fn bad(&self, expected: &'static str) -> Stop {
+        bad(self.at, expected)
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), Stop> {
+        for &expected in word {
+            match self.input.get(self.at) {
+                Some(&byte) if byte == expected => self.at += 1,
+                Some(_) => return Err(self.bad("`true`, `false` or `null`")),
+                None => return Err(Stop::NeedMore),
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), Stop> {
+        let start = self.at;
+        let negative = self.input.get(self.at) == Some(&b'-');
+        self.at += usize::from(negative);
+        if self.input.get(self.at) == Some(&b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        let mut integer = true;
+        if self.input.get(self.at) == Some(&b'.') {
+            integer = false;
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.input.get(self.at) {
+            integer = false;
+            self.at += 1;
+            self.at += usize::from(matches!(self.input.get(self.at), Some(b'+' | b'-')));
+            self.digits()?;
+        }
+        if self.at == self.input.len() && self.depth > 0 {
+            return Err(Stop::NeedMore);
+        }
+        let text = self.input.get(start..self.at).unwrap_or_default();
+        // Only ASCII was let through.
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        if integer && text != "-0" {
+            if let Ok(number) = text.parse::<u64>() {
+                write_uint(self.out, number);
+                return Ok(());
+            }
+            if let Ok(number) = text.parse::<i64>() {
+                write_int(self.out, number);
+                return Ok(());
+            }
+        }
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => {
+                write_f64(self.out, number);
+                Ok(())
+            }
+            _ => Err(bad(start, "a number that 64 bits can hold")),
+        }
+    }
+
+    /// One digit and all that follow it.
+    fn digits(&mut self) -> Result<(), Stop> {
+        match self.input.get(self.at) {
+            None => return Err(Stop::NeedMore),
+            Some(byte) if !byte.is_ascii_digit() => return Err(self.bad("a digit")),
+            Some(_) => {}
+        }
+        while matches!(self.input.get(self.at), Some(byte) if byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn bad(offset: usize, expected: &'static str) -> Stop {
+    Stop::Bad(JsonError { offset, expected })
+}

@@ -1,0 +1,113 @@
+//! Where a JSON value ends: for streams of values that arrive in pieces.
+//!
+//! Hop: read [decode] send keep take encode write settle. A connection that speaks JSON gives its bytes to a [`Scan`] as
+//! they come; every byte is looked at once, however small the pieces are. Whether the value is sound JSON is not asked
+//! here: [`super::to_msgpack`] says so once the value is whole.
+
+/// Finds the end of one value in bytes that grow at their end.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// Bytes looked at so far.
+    at: usize,
+    /// Open objects and arrays.
+    depth: usize,
+    within: Within,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Within {
+    /// White space before the value.
+    #[default]
+    Before,
+    /// An object or array, outside of strings.
+    Structure,
+    /// A string.
+    Text,
+    /// A string, after a backslash.
+    Escape,
+    /// A number or a word outside of any structure.
+    Word,
+}
+
+impl Scan {
+    /// At the start of a value.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of bytes of `input` up to the end of the value, or `None` while it goes on. `input` starts where it
+    /// started at the call before and holds at least as much. After an end the scan starts anew: remove the value from
+    /// `input`. A number or word outside of any structure ends before the byte that follows it.
+    pub fn end(&mut self, input: &[u8]) -> Option<usize> {
+        while let Some(&byte) = input.get(self.at) {
+            let at = self.at;
+            self.at += 1;
+            let done = match self.within {
+                Within::Before => self.begin(byte),
+                Within::Structure => self.structure(byte),
+                Within::Text => {
+                    let rest = input.get(at..).unwrap_or_default();
+                    self.text(rest, at)
+                }
+                Within::Escape => {
+                    self.within = Within::Text;
+                    false
+                }
+                Within::Word
+                    if matches!(
+                        byte,
+                        b' ' | b'\t' | b'\r' | b'\n' | b',' | b'[' | b'{' | b'"'
+                    ) =>
+                {
+                    self.at = at;
+                    true
+                }
+                Within::Word => false,
+            };
+            if done {
+                let end = self.at;
+                *self = Self::new();
+                return Some(end);
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, byte: u8) -> bool {
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            b'"' => self.within = Within::Text,
+            b'[' | b'{' => {
+                self.depth = 1;
+                self.within = Within::Structure;
+            }
+            _ => self.within = Within::Word,
+        }
+        false
+    }
+
+    fn structure(&mut self, byte: u8) -> bool {
+        match byte {
+            b'"' => self.within = Within::Text,
+            b'[' | b'{' => self.depth += 1,
+            b']' | b'}' => self.depth -= 1,
+            _ => {}
+        }
+        self.depth == 0
+    }
+
+    /// Goes to the end of a string or to its next escape; `rest` starts at offset `at`.
+    fn text(&mut self, rest: &[u8], at: usize) -> bool {
+        let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
+            self.at = at + rest.len();
+            return false;
+        };
+        self.at = at + found + 1;
+        if rest.get(found) == Some(&b'\\') {
+            self.within = Within::Escape;
+            return false;
+        }
+        self.within = Within::Structure;
+        self.depth == 0
+    }
+}

@@ -1,0 +1,219 @@
+//! JSON against `serde_json` and `rmpv`.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn packed(text: &[u8]) -> Result<(Progress, Vec<u8>), JsonError> {
+    let mut out = vec![1, 2, 3];
+    let progress = to_msgpack(text, &mut out)?;
+    assert_eq!(out[..3], [1, 2, 3]);
+    Ok((progress, out.split_off(3)))
+}
+
+/// The oracle: what `serde_json` reads, as `rmpv` would hold it.
+fn value(json: &serde_json::Value) -> rmpv::Value {
+    use serde_json::Value;
+    match json {
+        Value::Null => rmpv::Value::Nil,
+        Value::Bool(b) => (*b).into(),
+        Value::Number(n) => match (n.as_u64(), n.as_i64()) {
+            (Some(u), _) => u.into(),
+            (None, Some(i)) => i.into(),
+            _ => n.as_f64().unwrap().into(),
+        },
+        Value::String(s) => s.as_str().into(),
+        Value::Array(a) => rmpv::Value::Array(a.iter().map(value).collect()),
+        Value::Object(o) => rmpv::Value::Map(
+            o.iter()
+                .map(|(k, v)| (k.as_str().into(), value(v)))
+                .collect(),
+        ),
+    }
+}
+
+fn read(mut bytes: &[u8]) -> rmpv::Value {
+    let value = rmpv::decode::read_value(&mut bytes).unwrap();
+    assert!(bytes.is_empty());
+    value
+}
+
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<u64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        ".{0,40}".prop_map(Into::into),
+        "[\"\\\\\u{0}-\u{1f}/a]{0,20}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(6, 200, 40, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..40).prop_map(Into::into),
+            prop::collection::vec((".{0,8}", inner), 0..40)
+                .prop_map(|pairs| serde_json::Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_serde_writes_is_read_value_for_value(json in any_json(), pretty: bool) {
+        let text = if pretty { serde_json::to_vec_pretty(&json) } else { serde_json::to_vec(&json) };
+        let text = text.unwrap();
+        let (progress, bytes) = packed(&text).unwrap();
+        prop_assert_eq!(progress, Progress::Consumed(text.len()));
+        prop_assert_eq!(read(&bytes), value(&json));
+        // Every header is the shortest there is, as rmpv writes them.
+        let mut shortest = Vec::new();
+        rmpv::encode::write_value(&mut shortest, &value(&json)).unwrap();
+        prop_assert_eq!(bytes, shortest);
+    }
+
+    #[test]
+    fn a_cut_value_needs_more_and_any_pieces_scan_alike(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
+        let mut text = serde_json::to_vec(&json).unwrap();
+        let length = text.len();
+        let cut = cut.index(length);
+        if json.is_array() || json.is_object() || json.is_string() {
+            prop_assert_eq!(packed(&text[..cut]).unwrap(), (Progress::NeedMore, vec![]));
+            text.extend_from_slice(tail.as_bytes());
+            let mut scan = Scan::new();
+            if cut < length {
+                prop_assert_eq!(scan.end(&text[..cut]), None);
+            }
+            prop_assert_eq!(scan.end(&text), Some(length));
+            let mut scan = Scan::new();
+            for end in 0..length {
+                prop_assert_eq!(scan.end(&text[..end]), None);
+            }
+            prop_assert_eq!(scan.end(&text), Some(length));
+        }
+    }
+
+    #[test]
+    fn what_serde_refuses_is_refused_and_what_it_takes_is_taken(text in "[\\[\\]{},:\"0-9eE+.\\-atrufelsn\\\\ \t]{0,12}") {
+        let ours = packed(text.as_bytes());
+        match serde_json::from_str::<serde_json::Value>(&text) {
+            Ok(json) => {
+                let (progress, bytes) = ours.unwrap();
+                let Progress::Consumed(end) = progress else { panic!("{text}") };
+                prop_assert!(text[end..].trim().is_empty());
+                prop_assert_eq!(read(&bytes), value(&json));
+            }
+            Err(error) => match ours {
+                // Text behind a value is the next value's.
+                Ok((Progress::Consumed(end), _)) => {
+                    prop_assert!(serde_json::from_str::<serde_json::Value>(&text[..end]).is_ok());
+                }
+                Ok((Progress::NeedMore, _)) => prop_assert!(error.is_eof(), "{error}"),
+                Err(error) => prop_assert!(error.offset <= text.len()),
+            },
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = packed(&bytes);
+        let _ = Scan::new().end(&bytes);
+    }
+}
+
+fn text(json: &str) -> String {
+    let (_, bytes) = packed(json.as_bytes()).unwrap();
+    read(&bytes).as_str().unwrap().to_owned()
+}
+
+#[test]
+fn escapes_become_their_characters() {
+    assert_eq!(
+        text(r#""a\/\"\\\b\f\n\r\t\u00e9\ud83d\ude00z""#),
+        "a/\"\\\u{8}\u{c}\n\r\té😀z"
+    );
+}
+
+#[test]
+fn half_a_surrogate_pair_becomes_the_replacement_character() {
+    assert_eq!(text(r#""\ud800""#), "\u{fffd}");
+    assert_eq!(text(r#""\ud800x""#), "\u{fffd}x");
+    assert_eq!(text(r#""\udc00\n""#), "\u{fffd}\n");
+    assert_eq!(text(r#""\ud800\u0041""#), "\u{fffd}A");
+    assert_eq!(text(r#""\ud800\ud83d\ude00""#), "\u{fffd}😀");
+}
+
+#[test]
+fn bytes_that_are_not_utf8_stay() {
+    let (_, bytes) = packed(b"\"a\xff\\n\"").unwrap();
+    assert_eq!(bytes, b"\xa3a\xff\n");
+}
+
+#[test]
+fn numbers_at_the_edges_are_exact() {
+    for (json, bytes) in [
+        (
+            "18446744073709551615",
+            &b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff"[..],
+        ),
+        ("-9223372036854775808", b"\xd3\x80\0\0\0\0\0\0\0"),
+        ("18446744073709551616", b"\xcb\x43\xf0\0\0\0\0\0\0"),
+        ("-0", b"\xcb\x80\0\0\0\0\0\0\0"),
+        ("0", b"\0"),
+        ("-32", b"\xe0"),
+        ("1e2", b"\xcb\x40\x59\0\0\0\0\0\0"),
+    ] {
+        assert_eq!(packed(json.as_bytes()).unwrap().1, bytes, "{json}");
+    }
+    assert_eq!(packed(b"[1e999]").unwrap_err().offset, 1);
+}
+
+#[test]
+fn an_error_says_where_and_what() {
+    for (json, message) in [
+        ("[1 2]", "byte 3: `,` or `]` expected"),
+        ("{1:2}", "byte 1: a key expected"),
+        ("{\"a\" 1}", "byte 5: `:` expected"),
+        ("[01]", "byte 2: `,` or `]` expected"),
+        ("[1.]", "byte 3: a digit expected"),
+        ("[1,]", "byte 3: a value expected"),
+        (
+            "[\"a\nb\"]",
+            "byte 3: an escaped control character expected",
+        ),
+        ("[\"\\x\"]", "byte 3: one of `\"\\/bfnrtu` expected"),
+        ("[nul]", "byte 4: `true`, `false` or `null` expected"),
+    ] {
+        assert_eq!(packed(json.as_bytes()).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn depth_is_bounded() {
+    let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
+    let (progress, bytes) = packed(&nested(DEPTH_MAX)).unwrap();
+    assert_eq!(progress, Progress::Consumed(2 * DEPTH_MAX));
+    assert_eq!(bytes.len(), DEPTH_MAX);
+    let error = packed(&nested(DEPTH_MAX + 1)).unwrap_err();
+    assert_eq!(error.offset, DEPTH_MAX);
+    // The scan has no stack and follows any depth.
+    let deep = nested(1_000_000);
+    assert_eq!(Scan::new().end(&deep), Some(deep.len()));
+}
+
+#[test]
+fn values_of_a_stream_come_one_after_the_other() {
+    let stream = b" [1]\n{\"a\":[]} \"x\\\"]\"null 12 [";
+    let mut scan = Scan::new();
+    let mut rest = &stream[..];
+    let mut values = Vec::new();
+    while let Some(end) = scan.end(rest) {
+        values.push(String::from_utf8_lossy(&rest[..end]).trim().to_owned());
+        assert!(matches!(
+            packed(&rest[..end]).unwrap().0,
+            Progress::Consumed(_)
+        ));
+        rest = &rest[end..];
+    }
+    assert_eq!(values, ["[1]", "{\"a\":[]}", "\"x\\\"]\"", "null", "12"]);
+    assert_eq!(rest, b" [");
+}
