@@ -1,0 +1,254 @@
+//! The tree of a configuration: values with their places, and the ways to take it apart without serde.
+
+use std::fmt;
+
+use crate::parse::parse;
+use crate::place::{Place, Source};
+use crate::problem::{Problem, Problems};
+use crate::words;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is.
+    pub value: Value,
+    /// Where it is written.
+    pub place: Place,
+}
+
+/// A value of the YAML 1.2 core schema.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// `null`, `~` or nothing at all.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Integer(i128),
+    /// A number with a point, an exponent, `.inf` or `.nan`.
+    Float(f64),
+    /// A text, quoted or not.
+    Text(Text),
+    /// A list.
+    List(Vec<Node>),
+    /// A map, in the order of the file.
+    Map(Map),
+    /// Something that a problem has been told about already; it reads as anything without a second problem.
+    Invalid,
+}
+
+/// A text and what it may be read as.
+#[derive(Clone)]
+pub struct Text {
+    /// The text after substitution.
+    pub text: String,
+    /// It stood unquoted and took a substitution: the option that reads it decides whether it is a number.
+    pub typed_by_reader: bool,
+    /// It holds something that must not be shown.
+    pub secret: bool,
+}
+
+impl Text {
+    /// A text that is nothing but a text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            typed_by_reader: false,
+            secret: false,
+        }
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.secret {
+            true => f.write_str("***"),
+            false => write!(f, "{:?}", self.text),
+        }
+    }
+}
+
+/// A name in a map and where it stands.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// The name.
+    pub text: String,
+    /// Where it is written.
+    pub place: Place,
+}
+
+/// A map in the order of the file, without repeated names.
+#[derive(Clone, Debug, Default)]
+pub struct Map {
+    /// Its entries.
+    pub entries: Vec<(Key, Node)>,
+    /// Names that were asked for with [`Node::take`]: they count as known when another name is not.
+    pub(crate) asked: Vec<&'static str>,
+}
+
+impl Map {
+    /// The value under a name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        self.entry(name).map(|(_, node)| node)
+    }
+
+    /// Name and value under a name, for the name's place.
+    #[must_use]
+    pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
+        let (key, node) = self.entries.iter().find(|(key, _)| key.text == name)?;
+        Some((key, node))
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Node> {
+        let (_, node) = self.entries.iter_mut().find(|(key, _)| key.text == name)?;
+        Some(node)
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Option<(Key, Node)> {
+        let at = self.entries.iter().position(|(key, _)| key.text == name)?;
+        Some(self.entries.remove(at))
+    }
+}
+
+impl Node {
+    /// Reads a YAML text as it is, without substitution: for examples and tests. `name` stands where a file's path would.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        match parse(&Source::new(name, text, 0), &mut problems) {
+            Some(node) if problems.is_empty() => Ok(node),
+            _ => Err(Problems(problems)),
+        }
+    }
+
+    /// The text, if it is one.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(&text.text),
+            _ => None,
+        }
+    }
+
+    /// The elements, if it is a list.
+    #[must_use]
+    pub fn as_list(&self) -> Option<&[Node]> {
+        match &self.value {
+            Value::List(list) => Some(list),
+            _ => None,
+        }
+    }
+
+    /// The map, if it is one.
+    #[must_use]
+    pub fn as_map(&self) -> Option<&Map> {
+        match &self.value {
+            Value::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    /// Entries with the places of their names; none if this is no map.
+    #[must_use]
+    pub fn entries(&self) -> &[(Key, Node)] {
+        self.as_map().map_or(&[], |map| &map.entries)
+    }
+
+    /// The value under a name, if this is a map that has it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        self.as_map()?.get(name)
+    }
+
+    /// True for `null`, `~` and a value left out.
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        matches!(self.value, Value::Null)
+    }
+
+    /// True if a problem has been told about this value already.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        matches!(self.value, Value::Invalid)
+    }
+
+    /// True if this value or one inside it is invalid.
+    pub(crate) fn has_invalid(&self) -> bool {
+        match &self.value {
+            Value::Invalid => true,
+            Value::List(list) => list.iter().any(Self::has_invalid),
+            Value::Map(map) => map.entries.iter().any(|(_, node)| node.has_invalid()),
+            _ => false,
+        }
+    }
+
+    /// Takes an entry out of a map. The name counts from now on as known, so that a misspelling of it is recognised.
+    pub fn take(&mut self, name: &'static str) -> Option<(Key, Node)> {
+        let Value::Map(map) = &mut self.value else {
+            return None;
+        };
+        if !map.asked.contains(&name) {
+            map.asked.push(name);
+        }
+        map.remove(name)
+    }
+
+    /// The node under a path of names and list numbers, joined by points: `tls.cert`, `listen.0`.
+    #[must_use]
+    pub fn find(&self, path: &str) -> Option<&Node> {
+        path.split('.')
+            .try_fold(self, |node, step| match &node.value {
+                Value::Map(map) => map.get(step),
+                Value::List(list) => list.get(step.parse::<usize>().ok()?),
+                _ => None,
+            })
+    }
+
+    /// An error at the option under `path` (as in [`Node::find`]), or at the nearest thing above that is written down.
+    ///
+    /// For checks of values that could be read but cannot be used.
+    #[must_use]
+    pub fn problem_at(&self, path: &str, message: impl Into<String>) -> Problem {
+        let mut place = &self.place;
+        let mut node = self;
+        for step in path.split('.') {
+            match node.find(step) {
+                Some(next) => node = next,
+                None => break,
+            }
+            place = &node.place;
+        }
+        Problem::new(place, message)
+    }
+
+    /// What stands here, for a message: `the number 12`, `a list`. Secrets stay hidden.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Bool(value) => format!("`{value}`"),
+            Value::Integer(value) => format!("the number {value}"),
+            Value::Float(value) => format!("the number {value}"),
+            Value::Text(text) if text.secret => "a text that is not shown".to_owned(),
+            Value::Text(text) => format!("the text {}", words::quote(&text.text)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
+            Value::Invalid => "something that cannot be read".to_owned(),
+        }
+    }
+
+    /// The same without the value itself.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "`true` or `false`",
+            Value::Integer(_) | Value::Float(_) => "a number",
+            Value::Text(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+            Value::Invalid => "something that cannot be read",
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! One YAML file to a tree of nodes with places.
+//!
+//! Takes: a [`Source`]. Gives: its root node, or nothing if the text is no YAML; problems go to the list. It promises
+//! that no text makes it panic, nest deeper than [`DEPTH_MAX`], or grow beyond [`WEIGHT_MAX`] (alias bombs). Typing of
+//! scalars is `scalar.rs`, substitution `substitute.rs`.
+//!
+//! Anchors, aliases and the merge key `<<` work. An alias stands for a copy, and the copy keeps the places of the original.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+
+use crate::node::{Key, Map, Node, Text, Value};
+use crate::place::{Place, Source};
+use crate::problem::Problem;
+use crate::scalar;
+
+/// Lists and maps that may stand inside each other. Real files use about eight; the tree is walked by recursion.
+const DEPTH_MAX: usize = 64;
+
+/// What one file may become, in bytes, once its aliases are written out.
+const WEIGHT_MAX: usize = 64 << 20;
+
+/// What a node weighs before its text.
+const NODE_WEIGHT: usize = size_of::<(Key, Node)>();
+
+/// Reads one file. Nothing comes back if it could not be read to its end.
+pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option<Node> {
+    let mut builder = Builder {
+        source,
+        problems,
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        weight: 0,
+        root: None,
+        documents: 0,
+    };
+    let options = granit_parser::options! {
+        emit_comments: false,
+        emit_unresolved_aliases: true,
+        flow_nesting_limit: DEPTH_MAX,
+        block_nesting_limit: DEPTH_MAX,
+    };
+    for event in Parser::new_from_str_with_options(source.text(), options) {
+        let done = match event {
+            Ok((event, span)) => builder.take(event, &span),
+            Err(error) => Err(broken(source, &error)),
+        };
+        if let Err(problem) = done {
+            builder.problems.push(*problem);
+            return None;
+        }
+    }
+    let whole = Place::whole(Arc::clone(source));
+    Some(builder.root.unwrap_or(Node {
+        value: Value::Null,
+        place: whole,
+    }))
+}
+
+/// A collection that has begun and not ended.
+struct Open {
+    /// Where it began.
+    place: Place,
+    anchor: usize,
+    depth: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    List(Vec<Node>),
+    Map {
+        map: Map,
+        key: Option<Key>,
+        merged: Vec<Node>,
+    },
+}
+
+struct Builder<'a> {
+    source: &'a Arc<Source>,
+    problems: &'a mut Vec<Problem>,
+    open: Vec<Open>,
+    /// Finished anchored nodes with how deep they nest and what they weigh.
+    anchors: HashMap<usize, (Node, usize, usize)>,
+    weight: usize,
+    root: Option<Node>,
+    documents: usize,
+}
+
+type Step = Result<(), Box<Problem>>;
+
+impl Builder<'_> {
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Step {
+        let place = place_of(self.source, span);
+        match event {
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err(Box::new(
+                        Problem::new(&place, "a second document begins here")
+                            .help("one file holds one document: put the rest into another file"),
+                    ));
+                }
+                Ok(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let tag = tag.as_deref().map(|tag| (tag, span.tag_span()));
+                let value = self.scalar(&text, style, tag);
+                self.finish(Node { value, place }, anchor, 1, NODE_WEIGHT + text.len())
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.refuse_tag(tag.as_deref(), "seq", span);
+                self.begin(place, anchor, Kind::List(Vec::new()))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.refuse_tag(tag.as_deref(), "map", span);
+                let kind = Kind::Map {
+                    map: Map::default(),
+                    key: None,
+                    merged: Vec::new(),
+                };
+                self.begin(place, anchor, kind)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(&place),
+            Event::Alias(id) => self.alias(id, place),
+            Event::UnresolvedAlias(name) => {
+                let problem =
+                    Problem::new(&place, format!("no anchor `&{name}` stands before this")).help(
+                        format!("a text that begins with `*` must stand in quotes: \"*{name}\""),
+                    );
+                self.problems.push(problem);
+                let value = Value::Invalid;
+                self.finish(Node { value, place }, 0, 1, NODE_WEIGHT)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn scalar(
+        &mut self,
+        text: &str,
+        style: ScalarStyle,
+        tag: Option<(&Tag, Option<Span>)>,
+    ) -> Value {
+        let Some((tag, span)) = tag else {
+            return match style {
+                ScalarStyle::Plain => scalar::plain(text),
+                _ => Value::Text(Text::new(text)),
+            };
+        };
+        if tag.is_yaml_core_schema_tag("str") || tag.handle() == "!" && tag.suffix().is_empty() {
+            return Value::Text(Text::new(text));
+        }
+        if ["int", "float", "bool", "null"]
+            .iter()
+            .any(|suffix| tag.is_yaml_core_schema_tag(suffix))
+        {
+            return scalar::plain(text);
+        }
+        self.unknown_tag(span);
+        Value::Invalid
+    }
+
+    fn refuse_tag(&mut self, tag: Option<&Tag>, allowed: &str, span: &Span) {
+        if tag.is_some_and(|tag| !tag.is_yaml_core_schema_tag(allowed)) {
+            self.unknown_tag(span.tag_span());
+        }
+    }
+
+    fn unknown_tag(&mut self, span: Option<Span>) {
+        let place = place_of(self.source, &span.unwrap_or_default());
+        let written = place.slice().unwrap_or("!").to_owned();
+        let problem = Problem::new(
+            &place,
+            format!("`{written}` is a YAML tag, and not one that is known here"),
+        )
+        .help(format!(
+            "a text that begins with `!` must stand in quotes: \"{written}\""
+        ));
+        self.problems.push(problem);
+    }
+
+    fn begin(&mut self, place: Place, anchor: usize, kind: Kind) -> Step {
+        self.check_depth(1, &place)?;
+        self.open.push(Open {
+            place,
+            anchor,
+            depth: 1,
+            kind,
+        });
+        Ok(())
+    }
+
+    /// The innermost collection is complete: a place that ends on its own line covers all of it.
+    fn end(&mut self, last: &Place) -> Step {
+        let Some(mut open) = self.open.pop() else {
+            return Ok(());
+        };
+        if last.line == open.place.line {
+            let length = (last.column + last.length).saturating_sub(open.place.column);
+            open.place.length = open.place.length.max(length);
+        }
+        let value = match open.kind {
+            Kind::List(list) => Value::List(list),
+            Kind::Map { map, merged, .. } => Value::Map(self.merge(map, merged)),
+        };
+        let place = open.place;
+        self.finish(Node { value, place }, open.anchor, open.depth, NODE_WEIGHT)
+    }
+
+    fn alias(&mut self, id: usize, place: Place) -> Step {
+        let Some((node, depth, weight)) = self.anchors.get(&id).cloned() else {
+            let problem = Problem::new(&place, "this alias stands inside the node that it names");
+            return Err(Box::new(problem));
+        };
+        self.check_depth(depth, &place)?;
+        self.finish(node, 0, depth, weight)
+    }
+
+    fn check_depth(&self, more: usize, place: &Place) -> Step {
+        if self.open.len() + more > DEPTH_MAX {
+            let message = format!("lists and maps nest deeper than {DEPTH_MAX} levels");
+            return Err(Box::new(Problem::new(place, message)));
+        }
+        Ok(())
+    }
+
+    /// A node is complete: it is remembered under its anchor and put where it belongs.
+    fn finish(&mut self, node: Node, anchor: usize, depth: usize, weight: usize) -> Step {
+        let before = self.weight;
+        self.weight = before.saturating_add(weight);
+        if self.weight > WEIGHT_MAX {
+            let message = "the file becomes too large when its aliases are written out";
+            return Err(Box::new(Problem::new(&node.place, message)));
+        }
+        if anchor != 0 {
+            let weight = weight_of(&node);
+            self.weight = self.weight.saturating_add(weight);
+            self.anchors.insert(anchor, (node.clone(), depth, weight));
+        }
+        let Some(parent) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        parent.depth = parent.depth.max(depth + 1);
+        match &mut parent.kind {
+            Kind::List(list) => list.push(node),
+            Kind::Map { map, key, merged } => match key.take() {
+                None => *key = Some(key_of(node, self.problems)),
+                Some(name) if is_merge(&name) => merged.push(node),
+                Some(name) => insert(map, name, node, self.problems),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl Builder<'_> {
+    /// Adds what `<<` names where the map has no such entry itself; of several the first wins.
+    fn merge(&mut self, mut map: Map, merged: Vec<Node>) -> Map {
+        let mut parts = Vec::new();
+        for node in merged {
+            match node.value {
+                Value::List(list) => parts.extend(list),
+                _ => parts.push(node),
+            }
+        }
+        for part in parts {
+            let Value::Map(more) = part.value else {
+                let problem = Problem::new(&part.place, "`<<` takes a map, or a list of maps");
+                self.problems.push(problem);
+                continue;
+            };
+            for (key, node) in more.entries {
+                if map.get(&key.text).is_none() {
+                    map.entries.push((key, node));
+                }
+            }
+        }
+        map
+    }
+}
+
+/// A name in a map: any scalar as it is written.
+fn key_of(node: Node, problems: &mut Vec<Problem>) -> Key {
+    let text = match node.value {
+        Value::Text(text) => text.text,
+        Value::List(_) | Value::Map(_) => {
+            let problem = Problem::new(
+                &node.place,
+                "a name in a map must be a text, not a list or a map",
+            )
+            .help(
+                "a value that begins with `{` or `[` and is meant as a text must stand in quotes",
+            );
+            problems.push(problem);
+            String::new()
+        }
+        _ => node.place.slice().unwrap_or_default().to_owned(),
+    };
+    Key {
+        text,
+        place: node.place,
+    }
+}
+
+/// The merge key is the plain `<<`; a quoted one is a name like any other.
+fn is_merge(key: &Key) -> bool {
+    key.text == "<<" && key.place.slice() == Some("<<")
+}
+
+fn insert(map: &mut Map, key: Key, mut node: Node, problems: &mut Vec<Problem>) {
+    // a block and an empty value have nothing to point at: what concerns them is shown at their name
+    if node.place.length == 0 {
+        node.place = key.place.clone();
+    }
+    match map.entry(&key.text) {
+        None => map.entries.push((key, node)),
+        Some((first, _)) => {
+            let problem = Problem::new(&key.place, format!("`{}` is given twice", key.text))
+                .also(&first.place, "first given here");
+            problems.push(problem);
+        }
+    }
+}
+
+fn weight_of(node: &Node) -> usize {
+    NODE_WEIGHT
+        + match &node.value {
+            Value::Text(text) => text.text.len(),
+            Value::List(list) => list.iter().map(weight_of).sum(),
+            Value::Map(map) => map
+                .entries
+                .iter()
+                .map(|(key, node)| key.text.len() + weight_of(node))
+                .sum(),
+            _ => 0,
+        }
+}
+
+/// The stretch of a span on its first line.
+fn place_of(source: &Arc<Source>, span: &Span) -> Place {
+    let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
+    let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);
+    let length = match span.end.line() == span.start.line() {
+        true => span.end.col().saturating_sub(span.start.col()),
+        false => {
+            let first = source.line(line).unwrap_or_default();
+            first.chars().count().saturating_sub(span.start.col())
+        }
+    };
+    Place {
+        file: Arc::clone(source),
+        line,
+        column,
+        length: u32::try_from(length).unwrap_or(u32::MAX),
+    }
+}
+
+/// A syntax error, with the help that fits the mistakes people make in this file.
+fn broken(source: &Arc<Source>, error: &ScanError) -> Box<Problem> {
+    let marker = error.marker();
+    let mut place = place_of(source, &Span::empty(*marker));
+    place.length = 1;
+    let problem = Problem::new(&place, format!("this is no YAML: {}", error.info()));
+    let line = source.line(place.line).unwrap_or_default();
+    let before: String = line.chars().take(marker.col()).collect();
+    let at = line.chars().nth(marker.col());
+    let help = if at == Some('\t') || before.ends_with('\t') {
+        Some("indent with spaces, not with tabs".to_owned())
+    } else if let Some(c @ ('%' | '@' | '`')) = at {
+        Some(format!(
+            "a text that begins with `{c}` must stand in quotes"
+        ))
+    } else if before.ends_with('$') && at == Some('{') {
+        Some("inside { } or [ ] a text with `${...}` must stand in quotes".to_owned())
+    } else if before.ends_with('}') || at == Some('{') {
+        Some("a text with `{` or `}` must stand in quotes".to_owned())
+    } else {
+        None
+    };
+    Box::new(match help {
+        Some(help) => problem.help(help),
+        None => problem,
+    })
+}

@@ -1,0 +1,348 @@
+//! What is wrong with a configuration, and how it is shown: the place, the line, a caret, and what to do.
+//!
+//! A [`Problem`] is an error or a warning. [`Problems`] sorts them by place and prints all of them at once:
+//!
+//! ```text
+//! line.yaml:4:3: error: unknown option `transforms`
+//!   4 |   transforms: {}
+//!     |   ^^^^^^^^^^
+//!   help: it is called `processors` here
+//! ```
+//!
+//! Values of options whose name says that they are secret are masked in the line that is shown.
+
+use std::fmt;
+
+use crate::place::Place;
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The configuration cannot be used.
+    Error,
+    /// It can be used, but perhaps does not do what was meant.
+    Warning,
+}
+
+/// One thing that is wrong, where it is, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Whether it stops the program.
+    pub severity: Severity,
+    /// Where it is.
+    pub place: Place,
+    /// What is wrong, in one line without a full stop.
+    pub message: String,
+    /// Other places that belong to it, each with a word on why.
+    pub also: Vec<(Place, String)>,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    /// An error at a place.
+    #[must_use]
+    pub fn new(place: &Place, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            place: place.clone(),
+            message: message.into(),
+            also: Vec::new(),
+            help: None,
+        }
+    }
+
+    /// A warning at a place.
+    #[must_use]
+    pub fn warning(place: &Place, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::new(place, message)
+        }
+    }
+
+    /// The same with another place that belongs to it.
+    #[must_use]
+    pub fn also(mut self, place: &Place, why: impl Into<String>) -> Self {
+        self.also.push((place.clone(), why.into()));
+        self
+    }
+
+    /// The same with a word on what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    fn write(&self, out: &mut String, colour: bool) {
+        let (word, paint) = match self.severity {
+            Severity::Error => ("error", RED),
+            Severity::Warning => ("warning", YELLOW),
+        };
+        let paint = if colour { paint } else { PLAIN };
+        let bold = if colour { BOLD } else { PLAIN };
+        line(
+            out,
+            &format!(
+                "{}: {}: {}",
+                bold.on(&self.place.to_string()),
+                paint.on(word),
+                bold.on(&clean(&self.message))
+            ),
+        );
+        show_line(out, &self.place, paint);
+        for (place, why) in &self.also {
+            line(out, &format!("  {}: {}", bold.on(&place.to_string()), why));
+            show_line(out, place, if colour { BLUE } else { PLAIN });
+        }
+        if let Some(help) = &self.help {
+            let word = if colour { GREEN } else { PLAIN }.on("help");
+            line(out, &format!("  {word}: {}", clean(help)));
+        }
+    }
+}
+
+/// All that was found, sorted by place when shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl Problems {
+    /// True if at least one of them is an error.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.0.iter().any(|p| p.severity == Severity::Error)
+    }
+
+    /// How many errors and how many warnings.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let errors = self.0.iter().filter(|p| p.severity == Severity::Error);
+        let errors = errors.count();
+        (errors, self.0.len() - errors)
+    }
+
+    /// The text for people: every problem in order of place, with its line and a caret; `colour` adds ANSI colours.
+    #[must_use]
+    pub fn render(&self, colour: bool) -> String {
+        let mut sorted: Vec<&Problem> = self.0.iter().collect();
+        sorted.sort_by(|a, b| a.place.rank().cmp(&b.place.rank()));
+        let mut out = String::new();
+        for problem in sorted {
+            problem.write(&mut out, colour);
+        }
+        out
+    }
+}
+
+impl From<Vec<Problem>> for Problems {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self(problems)
+    }
+}
+
+impl Extend<Problem> for Problems {
+    fn extend<I: IntoIterator<Item = Problem>>(&mut self, more: I) {
+        self.0.extend(more);
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.render(false).trim_end())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// An ANSI colour, or none.
+#[derive(Clone, Copy)]
+struct Paint(&'static str);
+
+const PLAIN: Paint = Paint("");
+const BOLD: Paint = Paint("\x1b[1m");
+const RED: Paint = Paint("\x1b[1;31m");
+const YELLOW: Paint = Paint("\x1b[1;33m");
+const BLUE: Paint = Paint("\x1b[1;34m");
+const GREEN: Paint = Paint("\x1b[1;32m");
+
+impl Paint {
+    fn on(self, text: &str) -> String {
+        if self.0.is_empty() {
+            text.to_owned()
+        } else {
+            format!("{}{text}\x1b[0m", self.0)
+        }
+    }
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+/// Characters of a source line that are shown at most; a longer one is cut around the caret.
+const SHOWN_MAX: usize = 120;
+
+/// Characters kept before the caret in a line that is cut.
+const BEFORE_CARET: usize = 40;
+
+fn show_line(out: &mut String, place: &Place, paint: Paint) {
+    let Some(text) = place.file.line(place.line) else {
+        return;
+    };
+    let shown: Vec<char> = mask(text).chars().map(clean_char).collect();
+    let column = usize::try_from(place.column).map_or(0, |c| c.saturating_sub(1));
+    let column = column.min(shown.len());
+    let start = match shown.len() > SHOWN_MAX {
+        true => column.saturating_sub(BEFORE_CARET),
+        false => 0,
+    };
+    let end = shown.len().min(start + SHOWN_MAX);
+    let left = if start > 0 { "…" } else { "" };
+    let right = if end < shown.len() { "…" } else { "" };
+    let visible: String = shown.get(start..end).unwrap_or_default().iter().collect();
+    let number = place.line.to_string();
+    let margin = " ".repeat(number.len());
+    line(
+        out,
+        format!("  {number} | {left}{visible}{right}").trim_end(),
+    );
+    let length = usize::try_from(place.length).unwrap_or(1).max(1);
+    let length = length.min((end - column).max(1));
+    let indent = " ".repeat(column - start + left.chars().count());
+    let caret = paint.on(&"^".repeat(length));
+    line(out, &format!("  {margin} | {indent}{caret}"));
+}
+
+/// A control character in a file must not reach the terminal; a tab takes one column so that the caret fits.
+fn clean_char(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    }
+}
+
+fn clean(text: &str) -> String {
+    text.chars().map(clean_char).collect()
+}
+
+/// Options whose value never shows, also when they end in one of these (`db_password`).
+const SECRET_WORDS: [&str; 7] = [
+    "password",
+    "passphrase",
+    "shared_key",
+    "secret",
+    "secret_key",
+    "token",
+    "bearer",
+];
+
+/// The line with every value that stands behind the name of a secret replaced by `*`, character by character.
+///
+/// What comes from the environment is written there as `${NAME}`, which tells nothing and is left as it is.
+fn mask(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(colon) = rest.find(':') {
+        let (before, after) = rest.split_at(colon + 1);
+        out.push_str(before);
+        rest = after;
+        let name = before.trim_end_matches(':').trim_end();
+        let name = name.trim_end_matches(['"', '\'']);
+        let is_secret = SECRET_WORDS.iter().any(|word| name.ends_with(word));
+        if is_secret && after.starts_with(' ') {
+            let value = after.trim_start();
+            let length = value_length(value);
+            let (value, tail) = value.split_at(length);
+            out.push_str(&" ".repeat(after.chars().count() - after.trim_start().chars().count()));
+            match value.contains("${") {
+                true => out.push_str(value),
+                false => out.extend(value.chars().map(|_| '*')),
+            }
+            rest = tail;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Bytes of the scalar at the start of `text`, quotes included.
+fn value_length(text: &str) -> usize {
+    let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
+    match quote {
+        Some(quote) => text
+            .char_indices()
+            .skip(1)
+            .find(|(_, c)| *c == quote)
+            .map_or(text.len(), |(at, _)| at + 1),
+        None if text.starts_with("${") => text.find('}').map_or(text.len(), |at| at + 1),
+        None => text.find([',', '}', ']', ' ']).unwrap_or(text.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Source;
+
+    fn at(text: &str, line: u32, column: u32, length: u32) -> Place {
+        Place {
+            file: Source::new("a.yaml", text, 0),
+            line,
+            column,
+            length,
+        }
+    }
+
+    #[test]
+    fn a_problem_shows_its_line_with_a_caret_and_help() {
+        let place = at("a: 1\n\tpört: x\n", 2, 8, 1);
+        let problems = Problems(vec![Problem::new(&place, "no").help("write a number")]);
+        assert_eq!(
+            problems.render(false),
+            "a.yaml:2:8: error: no\n  2 |  pört: x\n    |        ^\n  help: write a number\n"
+        );
+    }
+
+    #[test]
+    fn problems_are_shown_in_order_of_place() {
+        let (first, second) = (at("a\nb", 1, 1, 1), at("a\nb", 2, 1, 1));
+        let text = Problems(vec![
+            Problem::warning(&second, "two"),
+            Problem::new(&first, "one"),
+        ])
+        .to_string();
+        assert!(text.find("error: one") < text.find("warning: two"));
+    }
+
+    #[test]
+    fn secrets_written_into_the_file_are_masked_in_the_line() {
+        assert_eq!(
+            mask(r#"auth: { shared_key: "a, b", usres: {}, db_password: x }"#),
+            r#"auth: { shared_key: ******, usres: {}, db_password: * }"#
+        );
+        assert_eq!(mask("password: ${PW}"), "password: ${PW}");
+        assert_eq!(mask("listen: tcp://a:1"), "listen: tcp://a:1");
+    }
+
+    #[test]
+    fn control_characters_never_reach_the_terminal() {
+        let text = Problems(vec![Problem::new(&at("a: \x1b[2J", 1, 4, 9), "\x07")]).render(false);
+        assert!(!text.contains('\x1b') && !text.contains('\x07'));
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_caret() {
+        let place = at(
+            &format!("{}here{}", "x".repeat(500), "y".repeat(500)),
+            1,
+            501,
+            4,
+        );
+        let text = Problems(vec![Problem::new(&place, "m")]).render(false);
+        assert!(text.lines().all(|l| l.chars().count() < 140));
+        assert!(text.contains("here"));
+    }
+}

@@ -1,0 +1,262 @@
+//! What went wrong while an option was read: gathered by serde on its way out, with the path that leads to it.
+//!
+//! serde's own error texts are for programmers; here they become the words of the configuration.
+
+use std::fmt;
+
+use serde::de::{self, Expected, Unexpected};
+
+use crate::node::{Node, Text, Value};
+use crate::place::Place;
+use crate::problem::Problem;
+use crate::words::{self, Word};
+
+/// One step from a node to a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    Name(String),
+    Index(usize),
+}
+
+/// What went wrong.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// It is of another type, or out of range: what was wanted, in serde's words.
+    Wanted(String),
+    /// A type's own words.
+    Custom(String),
+    /// No option has this name.
+    UnknownName {
+        word: String,
+        known: Vec<&'static str>,
+    },
+    /// The option has no such choice.
+    UnknownChoice {
+        word: String,
+        known: &'static [&'static str],
+    },
+    /// An option that must be there is not.
+    Missing(&'static str),
+    /// Nothing new: it is about something that a problem has been told about already.
+    Told,
+}
+
+/// The first thing that stopped serde.
+#[derive(Debug)]
+pub(crate) struct ReadError {
+    pub(crate) kind: Kind,
+    /// Innermost step first.
+    pub(crate) path: Vec<Step>,
+    /// The node it is about, without its parts.
+    pub(crate) at: Option<Box<Node>>,
+}
+
+impl ReadError {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            path: Vec::new(),
+            at: None,
+        }
+    }
+
+    /// Remembers the node, unless a deeper one is remembered.
+    pub(crate) fn at(mut self, node: &Node) -> Self {
+        self.at.get_or_insert_with(|| Box::new(stem(node)));
+        self
+    }
+
+    /// The same for a place that is no node, such as a name.
+    pub(crate) fn at_place(mut self, place: &Place, text: &str) -> Self {
+        let value = Value::Text(Text::new(text));
+        let place = place.clone();
+        self.at
+            .get_or_insert_with(|| Box::new(Node { value, place }));
+        self
+    }
+
+    /// One step out.
+    pub(crate) fn under(mut self, step: Step) -> Self {
+        self.path.push(step);
+        self
+    }
+
+    /// The words for the user; nothing if there is nothing new to say.
+    pub(crate) fn problem(&self, root: &Node) -> Option<Problem> {
+        let at = self.at.as_deref().unwrap_or(root);
+        let name = self.name();
+        Some(match &self.kind {
+            Kind::Told => return None,
+            Kind::Wanted(wanted) => wrong_type(&name, wanted, at),
+            Kind::Custom(message) if message.starts_with("data did not match any variant") => {
+                let message = format!(
+                    "{name} can be written in several ways, but not as {}",
+                    at.describe()
+                );
+                Problem::new(&at.place, message)
+            }
+            Kind::Custom(message) => Problem::new(&at.place, format!("{name}: {message}")),
+            Kind::UnknownName { word, known } => {
+                words::unknown(Word::Option, word, &at.place, known)
+            }
+            Kind::UnknownChoice { word, known } => {
+                words::unknown(Word::Choice, word, &at.place, known)
+            }
+            Kind::Missing(option) => {
+                Problem::new(&at.place, format!("the option `{option}` is missing"))
+            }
+        })
+    }
+
+    /// The option it is about.
+    fn name(&self) -> String {
+        self.path
+            .iter()
+            .find_map(|step| match step {
+                Step::Name(name) => Some(words::quote(name)),
+                Step::Index(_) => None,
+            })
+            .unwrap_or_else(|| "this".to_owned())
+    }
+}
+
+/// A node without its parts: enough to describe it.
+fn stem(node: &Node) -> Node {
+    let value = match &node.value {
+        Value::List(_) => Value::List(Vec::new()),
+        Value::Map(_) => Value::Map(crate::node::Map::default()),
+        other => other.clone(),
+    };
+    Node {
+        value,
+        place: node.place.clone(),
+    }
+}
+
+/// What [`crate::Secret`] says it wants: a value found in its place is never repeated.
+pub(crate) const SECRET_WANTED: &str = "a secret text";
+
+fn wrong_type(name: &str, wanted: &str, at: &Node) -> Problem {
+    let words = wanted_words(wanted);
+    if at.is_null() {
+        let message = format!("{name} has no value, it wants {words}");
+        return Problem::new(&at.place, message)
+            .help("leave the line out to get the default, if there is one");
+    }
+    let found = match wanted == SECRET_WANTED {
+        true => at.kind().to_owned(),
+        false => at.describe(),
+    };
+    let problem = Problem::new(&at.place, format!("{name} wants {words}, found {found}"));
+    match help(wanted, at) {
+        Some(help) => problem.help(help),
+        None => problem,
+    }
+}
+
+fn help(wanted: &str, at: &Node) -> Option<String> {
+    let written = at.place.slice().unwrap_or_default();
+    let is_text = matches!(wanted, "a string" | "path string" | "a character");
+    match &at.value {
+        Value::Map(_) if is_text && written.starts_with('{') => {
+            Some(format!("a text with `{{` must stand in quotes: put it in quotes: \"{written}\""))
+        }
+        Value::List(_) if is_text && written.starts_with('[') => {
+            Some("one text is wanted, without brackets; a text that begins with `[` must stand in quotes".to_owned())
+        }
+        Value::Integer(_) | Value::Float(_) | Value::Bool(_) if is_text => {
+            Some(format!("put it in quotes: \"{written}\""))
+        }
+        Value::Integer(_) | Value::Float(_) | Value::Bool(_) if wanted == SECRET_WANTED => {
+            Some("put it in quotes".to_owned())
+        }
+        Value::Text(text) if wanted == "a boolean" => {
+            let is = match text.text.to_ascii_lowercase().as_str() {
+                "yes" | "on" | "y" | "1" | "true" => "true",
+                "no" | "off" | "n" | "0" | "false" => "false",
+                _ => return None,
+            };
+            Some(format!("write `{is}`, without quotes"))
+        }
+        Value::Text(text) if !text.secret && text.text.parse::<f64>().is_ok() => {
+            Some("a number stands without quotes".to_owned())
+        }
+        Value::Text(_) | Value::Integer(_) if wanted == "a sequence" && !written.is_empty() => {
+            Some(format!("a list stands in brackets: [{written}]"))
+        }
+        _ => None,
+    }
+}
+
+/// serde's words for a type in the words of the configuration.
+fn wanted_words(wanted: &str) -> String {
+    let words = match wanted {
+        "a boolean" => "`true` or `false`",
+        "a string" | "a borrowed string" | "string" => "a text",
+        "path string" => "a path",
+        "a character" => "one character",
+        "a sequence" => "a list",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" | "u128" => "a whole number, not below 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" | "i128" => "a whole number",
+        "f32" | "f64" => "a number",
+        "unit" => "nothing",
+        "a map" => "a map",
+        "a nonzero u16" => "a whole number from 1 to 65535",
+        "a nonzero u32" => "a whole number from 1 to 4294967295",
+        "a nonzero u8" => "a whole number from 1 to 255",
+        _ if wanted.starts_with("a nonzero") => "a whole number above 0",
+        _ if wanted.starts_with("struct ") => "a map of options",
+        _ if wanted.starts_with("enum ") => "one of several choices",
+        other => other,
+    };
+    words.to_owned()
+}
+
+impl de::Error for ReadError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(Kind::Custom(message.to_string()))
+    }
+
+    fn invalid_type(_: Unexpected<'_>, wanted: &dyn Expected) -> Self {
+        Self::new(Kind::Wanted(wanted.to_string()))
+    }
+
+    fn invalid_value(_: Unexpected<'_>, wanted: &dyn Expected) -> Self {
+        Self::new(Kind::Wanted(wanted.to_string()))
+    }
+
+    fn invalid_length(length: usize, wanted: &dyn Expected) -> Self {
+        Self::new(Kind::Custom(format!(
+            "wants {wanted}, found {length} elements"
+        )))
+    }
+
+    fn unknown_variant(word: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Kind::UnknownChoice {
+            word: word.to_owned(),
+            known,
+        })
+    }
+
+    fn unknown_field(word: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Kind::UnknownName {
+            word: word.to_owned(),
+            known: known.to_vec(),
+        })
+    }
+
+    fn missing_field(option: &'static str) -> Self {
+        Self::new(Kind::Missing(option))
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.kind)
+    }
+}
+
+impl std::error::Error for ReadError {}
