@@ -1,0 +1,96 @@
+//! The contract of a channel: what it takes from outlets and what its readers give to inlets.
+//!
+//! `read -> decode -> send -> [keep] -> [take] -> process -> encode -> write -> settle`
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use millstream_record::{Batch, FileId, Position};
+
+use crate::{delivery::Token, failure::Failure};
+
+/// Everything that one batch of a source became: a durable channel keeps all of it or nothing.
+#[derive(Debug)]
+pub struct Group {
+    /// Its batches, in order; at least one.
+    pub batches: Vec<Batch>,
+    /// Settled by the channel when the group is kept (durable) or by the consumer (memory).
+    pub token: Token,
+}
+
+impl Group {
+    /// Bytes of all bodies.
+    pub fn len(&self) -> usize {
+        self.batches.iter().map(Batch::len).sum()
+    }
+
+    /// Whether it holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a source knows of its senders that a channel needs for telling repeats apart (delivery.md, "Repeats").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The peer of this connection closed it in an orderly way after our last ack.
+    ConnectionClosed(u64),
+    /// Another Millstream says that everything of its channel up to this position is settled there: it will never send
+    /// those chunks again.
+    Floor {
+        /// The id of the sender's channel.
+        channel: u128,
+        /// Everything up to and with this is settled.
+        position: Position,
+    },
+}
+
+/// A future that a trait object returns; one allocation per batch.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Stands between producers and consumers. Shared by all threads.
+pub trait Channel: Send + Sync {
+    /// Waits until there is room, then takes the group. A channel that has stopped drops it, which fails the receipt.
+    fn put(&self, group: Group) -> BoxFuture<'_, ()>;
+    /// Tells it what a source knows of its senders. Never waits.
+    fn note(&self, _note: Note) {}
+    /// No more groups will come: keep what was taken, then let the readers end.
+    fn close(&self);
+    /// For a durable channel: where every tailed file goes on. None: nothing durable, the source keeps its own.
+    fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
+        None
+    }
+    /// Its durable identity (None for memory): positions mean something only together with it.
+    fn id(&self) -> Option<u128> {
+        None
+    }
+}
+
+/// One batch as a reader delivers it.
+#[derive(Debug)]
+pub struct Delivered {
+    /// The batch.
+    pub batch: Batch,
+    /// Behind a durable channel: where it stands.
+    pub position: Option<Position>,
+    /// Behind memory: what is settled with it.
+    pub token: Option<Token>,
+}
+
+/// One consumer's way through a channel. Lives on the consumer's thread; may block it for a read from the page cache.
+pub trait Reader: Send {
+    /// Goes on after `after`, which a sink that owns its position says (it wins over the cursor), else after the cursor.
+    /// Called before the first batch and again whenever the consumer starts anew.
+    fn resume(&mut self, after: Option<Position>) -> Result<(), Failure>;
+    /// The next batch; `None` when the channel is closed and read to its end.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>>;
+    /// Everything up to `position` is settled by this consumer: moves its cursor and syncs it. Not called for memory.
+    fn commit(&mut self, position: Position) -> Result<(), Failure>;
+    /// Whether a cut should come early, as the channel is nearly full.
+    fn hurry(&self) -> bool {
+        false
+    }
+}

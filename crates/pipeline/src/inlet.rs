@@ -1,0 +1,209 @@
+//! Where a consumer takes its batches from, and where cuts are made.
+//!
+//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> settle`
+//!
+//! A consumer gets batches and, between them, cuts. A cut says: make durable what all batches before it became, then
+//! settle it. Cuts come by bytes and time, and at once when somebody waits for an answer and nothing more is ready. It
+//! promises that a batch is settled only through the cut behind it, and that cuts are settled in their order.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use millstream_record::{Batch, Position};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::{
+    channel::{Delivered, Reader},
+    delivery::{Receipt, Token},
+    failure::Failure,
+    meters::{Meter, NodeMeters},
+    outlet::Outlet,
+    reject,
+    stop::Stop,
+};
+
+/// A cut comes when this much has come since the last.
+const CUT_BYTES: usize = 64 << 20;
+/// A cut comes when the first batch since the last is this old.
+const CUT_AGE: Duration = Duration::from_secs(1);
+
+/// What a consumer gets.
+#[derive(Debug)]
+pub enum Event {
+    /// The next batch; behind a durable channel with its position.
+    Batch(Batch, Option<Position>),
+    /// Everything before it can be made durable and settled now.
+    Cut(Cut),
+}
+
+/// A point between batches. Dropping it unsettled fails what stands before it.
+#[derive(Debug)]
+pub struct Cut {
+    position: Option<Position>,
+    tokens: Vec<Token>,
+    rejected: Vec<Receipt>,
+    records: u64,
+}
+
+impl Cut {
+    /// Behind a durable channel: the position of the last batch before the cut. A sink that can commits it together
+    /// with its data.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+}
+
+/// One consumer's way in. Belongs to one task; lives on when the consumer is started anew.
+pub struct Inlet {
+    reader: Box<dyn Reader>,
+    channel: Option<u128>,
+    rejects: Outlet,
+    node: std::sync::Arc<str>,
+    stop: Stop,
+    open: Cut,
+    open_bytes: usize,
+    awaited: bool,
+    due: Option<Pin<Box<Sleep>>>,
+    ended: bool,
+    received: Meter,
+    received_bytes: Meter,
+    settled: Meter,
+}
+
+impl Inlet {
+    /// The inlet of `node` over a reader of the channel with the id `channel`. `stop` ends it early, but only behind a
+    /// durable channel, which keeps what was not read.
+    pub fn new(
+        node: &str,
+        reader: Box<dyn Reader>,
+        channel: Option<u128>,
+        rejects: Outlet,
+        stop: Stop,
+        meters: &NodeMeters,
+    ) -> Self {
+        Self {
+            reader,
+            channel,
+            rejects,
+            node: node.into(),
+            stop,
+            open: Cut::empty(),
+            open_bytes: 0,
+            awaited: false,
+            due: None,
+            ended: false,
+            received: meters.counter("records_received"),
+            received_bytes: meters.counter("bytes_received"),
+            settled: meters.counter("records_settled"),
+        }
+    }
+
+    /// The id of the durable channel behind it, None for memory. A sink keeps it beside its position: positions of
+    /// another channel mean nothing.
+    pub fn channel_id(&self) -> Option<u128> {
+        self.channel
+    }
+
+    /// Begins, or begins anew: after the position that the sink has committed, if it owns one, else after the channel's
+    /// cursor. What was taken and not settled is failed (memory) or read again (durable).
+    pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
+        self.open = Cut::empty();
+        self.open_bytes = 0;
+        self.awaited = false;
+        self.due = None;
+        self.reader.resume(after)
+    }
+
+    /// The next event; None when there will be no more. Can be dropped and called again without losing anything.
+    pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        poll_fn(|context| self.poll_event(context)).await
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Event>, Failure>> {
+        if self.open_bytes >= CUT_BYTES || (self.open_bytes > 0 && self.reader.hurry()) {
+            return Poll::Ready(Ok(self.cut()));
+        }
+        if !self.ended && !self.stops(context) {
+            match self.reader.poll_next(context)? {
+                Poll::Ready(Some(delivered)) => return Poll::Ready(Ok(Some(self.take(delivered)))),
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending if self.awaited => return Poll::Ready(Ok(self.cut())),
+                Poll::Pending => {
+                    let Some(due) = &mut self.due else { return Poll::Pending };
+                    std::task::ready!(due.as_mut().poll(context));
+                    return Poll::Ready(Ok(self.cut()));
+                }
+            }
+        }
+        Poll::Ready(Ok(self.cut()))
+    }
+
+    /// Whether a stop ends it now: what a durable channel holds can wait for the next start.
+    fn stops(&mut self, context: &mut Context<'_>) -> bool {
+        if self.channel.is_some() && std::pin::pin!(self.stop.stopped()).poll(context).is_ready() {
+            self.ended = true;
+        }
+        self.ended
+    }
+
+    fn take(&mut self, delivered: Delivered) -> Event {
+        let Delivered { batch, position, token } = delivered;
+        self.received.add(u64::from(batch.count));
+        self.received_bytes.add(batch.len() as u64);
+        if self.due.is_none() {
+            self.due = Some(Box::pin(sleep_until(Instant::now() + CUT_AGE)));
+        }
+        // An empty body still has to be settled.
+        self.open_bytes += batch.len().max(1);
+        self.open.records += u64::from(batch.count);
+        self.open.position = position.or(self.open.position);
+        if let Some(token) = token {
+            self.awaited |= token.awaited();
+            self.open.tokens.push(token);
+        }
+        Event::Batch(batch, position)
+    }
+
+    fn cut(&mut self) -> Option<Event> {
+        if self.open_bytes == 0 {
+            return None;
+        }
+        self.open_bytes = 0;
+        self.awaited = false;
+        self.due = None;
+        Some(Event::Cut(std::mem::replace(&mut self.open, Cut::empty())))
+    }
+
+    /// The consumer has made durable what everything before `cut` became: settles it. Waits for what was rejected
+    /// before it, moves the cursor of a durable channel and syncs it. Cuts are settled in their order.
+    pub async fn settle(&mut self, cut: Cut) -> Result<(), Failure> {
+        for receipt in cut.rejected {
+            let failed = |_| Failure::us("what was rejected could not be kept; it is rejected again");
+            receipt.await.map_err(failed)?;
+        }
+        if let Some(position) = cut.position {
+            self.reader.commit(position)?;
+        }
+        cut.tokens.into_iter().for_each(Token::settle);
+        self.settled.add(cut.records);
+        Ok(())
+    }
+
+    /// Sends records that the destination refuses for good out by the port `NAME.rejected`: `records` are their original
+    /// bytes, one item each. They are settled with the next cut.
+    pub async fn reject<'a>(&mut self, from: &Batch, records: impl IntoIterator<Item = &'a [u8]>, reason: &str) {
+        let batch = reject::batch(&self.node, from, records, reason);
+        let receipt = self.rejects.send(batch, true).await;
+        self.open.rejected.push(receipt);
+    }
+}
+
+impl Cut {
+    fn empty() -> Self {
+        Self { position: None, tokens: Vec::new(), rejected: Vec::new(), records: 0 }
+    }
+}

@@ -1,0 +1,114 @@
+//! Meters: counters and gauges of every node, read by `/metrics`, `status` and tests.
+//!
+//! A meter is an atomic that is touched once per batch. Names follow `millstream_<noun>_<unit>_total` (counters) or
+//! `millstream_<noun>_<unit>` (gauges), with the label `component` = the node's name in the configuration.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// One number. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<AtomicU64>);
+
+impl Meter {
+    /// Raises it.
+    pub fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Lowers it (gauges).
+    pub fn sub(&self, amount: u64) {
+        self.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    /// Sets it (gauges).
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// What it stands at.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// (name of the metric, component): each is there once, however often it is asked for.
+type Key = (&'static str, Arc<str>);
+
+/// All meters of the process. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Meters(Arc<Mutex<BTreeMap<Key, (Kind, Meter)>>>);
+
+impl Meters {
+    /// The meters of one node.
+    pub fn of(&self, component: &str) -> NodeMeters {
+        NodeMeters { all: self.clone(), component: component.into() }
+    }
+
+    /// (component, metric, value) of all, sorted by metric and component.
+    pub fn snapshot(&self) -> Vec<(Arc<str>, &'static str, u64)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|((name, component), (_, meter))| (component.clone(), *name, meter.get())).collect()
+    }
+
+    /// The value of one metric of one component, 0 if there is none.
+    pub fn value(&self, component: &str, name: &str) -> u64 {
+        let found = self.snapshot().into_iter().find(|(c, n, _)| &**c == component && *n == name);
+        found.map_or(0, |(_, _, value)| value)
+    }
+
+    /// All of them in the Prometheus text format, version 0.0.4.
+    pub fn prometheus(&self) -> String {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        let mut last = "";
+        for ((name, component), (kind, meter)) in all.iter() {
+            let (suffix, kind) = match kind {
+                Kind::Counter => ("_total", "counter"),
+                Kind::Gauge => ("", "gauge"),
+            };
+            if *name != last {
+                let _ = writeln!(text, "# TYPE millstream_{name}{suffix} {kind}");
+                last = name;
+            }
+            let _ = writeln!(text, "millstream_{name}{suffix}{{component=\"{component}\"}} {}", meter.get());
+        }
+        text
+    }
+}
+
+/// The meters of one node. Cloning shares them.
+#[derive(Clone, Debug)]
+pub struct NodeMeters {
+    all: Meters,
+    component: Arc<str>,
+}
+
+impl NodeMeters {
+    /// A counter, `millstream_<name>_total`; the same one whenever it is asked for again.
+    pub fn counter(&self, name: &'static str) -> Meter {
+        self.meter(name, Kind::Counter)
+    }
+
+    /// A gauge, `millstream_<name>`.
+    pub fn gauge(&self, name: &'static str) -> Meter {
+        self.meter(name, Kind::Gauge)
+    }
+
+    fn meter(&self, name: &'static str, kind: Kind) -> Meter {
+        let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry((name, self.component.clone())).or_insert_with(|| (kind, Meter::default())).1.clone()
+    }
+}

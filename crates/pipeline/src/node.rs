@@ -1,0 +1,167 @@
+//! The contract of sources and sinks, and what the runtime gives them.
+
+use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc};
+
+use millstream_config::{Node, Problem};
+use millstream_record::Pool;
+
+use crate::{
+    channel::Channel,
+    failure::Failure,
+    inlet::Inlet,
+    meters::{Meters, NodeMeters},
+    outlet::Outlet,
+    promise::Promise,
+    report::Reporter,
+    stop::Stop,
+    threads::Threads,
+};
+
+/// A future that stays on its thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Where batches come from.
+pub trait Source: Send {
+    /// Takes what the source needs from outside (listeners, folders) before anything runs. A failure ends the start.
+    /// Called once.
+    fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
+    /// Reads until the inputs have ended, or until `context.stop` says so; then waits for what its peers wait for, and
+    /// returns. Called again after a failure or a panic (what `bind` took is kept in `self`). Runs on a data thread and
+    /// must not block it.
+    fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
+    /// What it promises its peers; `durable`: a disk channel follows at once.
+    fn promise(&self, durable: bool) -> Promise;
+}
+
+/// Where batches land. Holds the checked configuration; the state of a running sink lives in the future of `run`.
+pub trait Sink: Send + Sync {
+    /// On which threads it runs.
+    fn placement(&self) -> Placement;
+    /// Recovers what an earlier run has left, calls `inlet.resume` (with its own position, if it commits one), then takes
+    /// batches until the inlet ends. Called again after a failure or a panic.
+    fn run<'a>(&'a self, inlet: &'a mut Inlet, context: SinkContext) -> LocalFuture<'a, Result<(), Failure>>;
+    /// What it promises for what it takes; `durable`: it stands behind a disk channel.
+    fn promise(&self, durable: bool) -> Promise;
+}
+
+/// On which threads a sink runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// One task per data thread, each taking what that thread reads. Must not block. Behind a durable channel there is
+    /// one task only, on a thread of its own.
+    DataThreads,
+    /// One task on a thread of its own, where it may block (writes, syncs).
+    OwnThread,
+}
+
+/// What a source gets. Cheap to clone and to send to other threads.
+#[derive(Clone)]
+pub struct SourceContext {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// The port `NAME`.
+    pub outlet: Outlet,
+    /// The port `NAME.rejected`: send it what [`crate::reject::batch`] makes.
+    pub rejects: Outlet,
+    /// The data threads, to deal connections to.
+    pub threads: Threads,
+    /// When to stop reading.
+    pub stop: Stop,
+    /// Whether the run ends when the inputs have ended (`--once`): a source that would wait for more stops instead.
+    pub once: bool,
+    /// Where buffers come from: `reserve` what comes in.
+    pub pool: Pool,
+    /// The node's meters.
+    pub meters: NodeMeters,
+    /// The node's log lines.
+    pub reporter: Reporter,
+    /// What `host` is for records that are written on this machine.
+    pub host: Arc<str>,
+    /// A folder of the node's own for durable state; made when first used (`data_dir/sources/NAME`).
+    pub folder: PathBuf,
+}
+
+/// What a sink gets.
+#[derive(Clone)]
+pub struct SinkContext {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// When the process wants to end. The inlet ends then too, after what was taken; a sink looks at this only to cut
+    /// waiting (for a destination that does not answer) short.
+    pub stop: Stop,
+    /// Where buffers come from: `take` what drains.
+    pub pool: Pool,
+    /// The node's meters.
+    pub meters: NodeMeters,
+    /// The node's log lines.
+    pub reporter: Reporter,
+    /// A folder of the node's own for durable state; made when first used (`data_dir/sinks/NAME`).
+    pub folder: PathBuf,
+    /// Behind memory with a lane per data thread: which lane this is (0 else).
+    pub lane: usize,
+}
+
+/// What a channel gets to open.
+#[derive(Clone)]
+pub struct ChannelContext {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// Where buffers come from: readers `take`.
+    pub pool: Pool,
+    /// The node's meters.
+    pub meters: NodeMeters,
+    /// The node's log lines.
+    pub reporter: Reporter,
+    /// The channel's folder (`data_dir/channels/NAME`); made by the channel.
+    pub folder: PathBuf,
+    /// Lanes that producers put into: as many as data threads.
+    pub lanes: usize,
+    /// All meters, for channels that count per consumer.
+    pub all_meters: Meters,
+}
+
+/// A channel that is open: takes groups, and gives each consumer a reader.
+pub struct OpenChannel {
+    /// The producers' side.
+    pub channel: Arc<dyn Channel>,
+    /// Makes the reader of a consumer (by name). Called once for each; for memory once for each lane.
+    pub readers: Box<dyn FnMut(&str) -> Result<Box<dyn crate::channel::Reader>, Failure> + Send>,
+}
+
+/// A channel's checked configuration.
+pub trait ChannelConfig: Send {
+    /// Opens (recovers) the channel for these consumers. `graph` says what stands between: see delivery.md, "Repeats".
+    fn open(&self, context: ChannelContext, consumers: &[Arc<str>]) -> Result<OpenChannel, Failure>;
+    /// Whether what it keeps survives the process.
+    fn is_durable(&self) -> bool;
+    /// What sources can promise when this channel follows.
+    fn promise(&self) -> Promise;
+}
+
+/// One component, as its folder describes it: the entry in the list of its crate.
+pub struct Component {
+    /// Its name in `type:`.
+    pub name: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// The folder's README.md.
+    pub readme: &'static str,
+    /// The folder's example.yaml: a complete configuration that runs.
+    pub example: &'static str,
+    /// The JSON Schema of its options (without `type`, `inputs` and `tags`).
+    pub schema: fn() -> schemars::Schema,
+    /// Checks its options and builds it.
+    pub build: Build,
+}
+
+/// How a component is built from the rest of its options, once `type`, `inputs` and `tags` are taken out. Pure: nothing
+/// is opened or made.
+#[derive(Clone, Copy)]
+pub enum Build {
+    /// A source.
+    Source(fn(&str, &Node) -> Result<Box<dyn Source>, Vec<Problem>>),
+    /// A channel.
+    Channel(fn(&str, &Node) -> Result<Box<dyn ChannelConfig>, Vec<Problem>>),
+    /// A sink.
+    Sink(fn(&str, &Node) -> Result<Arc<dyn Sink>, Vec<Problem>>),
+}

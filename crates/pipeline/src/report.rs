@@ -1,0 +1,83 @@
+//! What nodes tell the operator: at most one line per node, kind and ten seconds, with the number held back.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How long a node is quiet about a kind of news after a line about it.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Writes log lines of one node. Cloning shares the memory of what was said.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    node: Arc<str>,
+    said: Arc<Mutex<HashMap<&'static str, Said>>>,
+}
+
+#[derive(Debug)]
+struct Said {
+    last: Instant,
+    held_back: u64,
+}
+
+impl Reporter {
+    /// The reporter of a node.
+    pub fn new(node: &str) -> Self {
+        Self { node: node.into(), said: Arc::default() }
+    }
+
+    /// Something failed and needs the operator.
+    pub fn error(&self, kind: &'static str, text: impl fmt::Display) {
+        if let Some(more) = self.turn(kind) {
+            tracing::error!(node = &*self.node, "{text}{more}");
+        }
+    }
+
+    /// Something was refused or is being tried again.
+    pub fn warn(&self, kind: &'static str, text: impl fmt::Display) {
+        if let Some(more) = self.turn(kind) {
+            tracing::warn!(node = &*self.node, "{text}{more}");
+        }
+    }
+
+    /// Something an operator likes to know.
+    pub fn info(&self, kind: &'static str, text: impl fmt::Display) {
+        if let Some(more) = self.turn(kind) {
+            tracing::info!(node = &*self.node, "{text}{more}");
+        }
+    }
+
+    /// Whether it is this kind's turn, and what to add about those held back.
+    fn turn(&self, kind: &'static str) -> Option<HeldBack> {
+        let now = Instant::now();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match said.get_mut(kind) {
+            Some(said) if now.duration_since(said.last) < QUIET => {
+                said.held_back += 1;
+                None
+            }
+            Some(said) => {
+                said.last = now;
+                Some(HeldBack(std::mem::take(&mut said.held_back)))
+            }
+            None => {
+                said.insert(kind, Said { last: now, held_back: 0 });
+                Some(HeldBack(0))
+            }
+        }
+    }
+}
+
+struct HeldBack(u64);
+
+impl fmt::Display for HeldBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            n => write!(f, " ({n} more like this in the last while)"),
+        }
+    }
+}

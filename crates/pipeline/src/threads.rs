@@ -1,0 +1,110 @@
+//! The data threads: as many as `threads`, each a runtime of its own. A batch stays on the thread that read it.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use tokio::{runtime, sync::mpsc, task::LocalSet};
+
+use crate::{guard::guarded, report::Reporter};
+
+/// Tasks on their way to a thread; more wait where they are made.
+const SPAWN_QUEUE: usize = 4096;
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The number of the data thread this runs on; 0 on any other thread.
+pub fn lane() -> usize {
+    LANE.get()
+}
+
+type Start = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// All data threads. Cloning shares them; they end when the last clone is dropped and their tasks are done.
+#[derive(Clone)]
+pub struct Threads(Arc<Shared>);
+
+struct Shared {
+    starts: Vec<mpsc::Sender<Start>>,
+    next: AtomicUsize,
+}
+
+impl Threads {
+    /// Starts `count` data threads.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let mut starts = Vec::with_capacity(count);
+        for index in 0..count.max(1) {
+            let (sender, receiver) = mpsc::channel(SPAWN_QUEUE);
+            own_thread(&format!("data-{index}"), move || {
+                LANE.set(index);
+                run_all(receiver)
+            })?;
+            starts.push(sender);
+        }
+        Ok(Self(Arc::new(Shared { starts, next: AtomicUsize::new(0) })))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.starts.len()
+    }
+
+    /// Runs a task on the next thread in turn: connections are spread evenly. A panic of the task is reported.
+    pub async fn spawn<F, T>(&self, reporter: &Reporter, start: F)
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        let index = self.0.next.fetch_add(1, Ordering::Relaxed) % self.count();
+        self.spawn_on(index, reporter, start).await;
+    }
+
+    /// Runs a task on one thread.
+    pub async fn spawn_on<F, T>(&self, index: usize, reporter: &Reporter, start: F)
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        let reporter = reporter.clone();
+        let start: Start = Box::new(move || {
+            Box::pin(async move {
+                if let Err(panic) = guarded(async move { start().await }).await {
+                    reporter.error("panic", format_args!("a task died: {}; this is a fault of Millstream, please report it", panic.0));
+                }
+            })
+        });
+        // It fails only after the thread has ended, when nobody waits for the task any more.
+        let _ = self.0.starts[index].send(start).await;
+    }
+}
+
+async fn run_all(mut starts: mpsc::Receiver<Start>) {
+    while let Some(start) = starts.recv().await {
+        tokio::task::spawn_local(start());
+    }
+}
+
+/// Runs `start`'s future on a thread of its own, where it may block. Tasks it spawns locally are finished too.
+pub fn own_thread<F, T>(name: &str, start: F) -> io::Result<thread::JoinHandle<()>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    // Linux shows 15 bytes of a thread's name.
+    thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || {
+        let local = LocalSet::new();
+        local.block_on(&runtime, async move { start().await });
+        runtime.block_on(local);
+    })
+}
