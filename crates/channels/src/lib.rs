@@ -1,1 +1,8 @@
-//! Placeholder header, replaced with the crate's first code.
+//! Channels: what stands between producers and consumers. One folder each.
+
+pub mod memory;
+
+use millstream_pipeline::node::Component;
+
+/// All channels.
+pub const COMPONENTS: &[Component] = &[memory::COMPONENT];

@@ -103,7 +103,11 @@ impl Shared {
         if self.open.load(Ordering::Acquire) != 0 {
             return None;
         }
-        Some(if self.failed.load(Ordering::Relaxed) { Err(Unsettled) } else { Ok(()) })
+        Some(if self.failed.load(Ordering::Relaxed) {
+            Err(Unsettled)
+        } else {
+            Ok(())
+        })
     }
 }
 

@@ -40,22 +40,38 @@ pub struct Failure {
 impl Failure {
     /// The disk fails, perhaps only for now (full, slow, a vanished folder).
     pub fn disk(message: impl Into<String>) -> Self {
-        Self { who: Who::Disk, again: Again::Later, message: message.into() }
+        Self {
+            who: Who::Disk,
+            again: Again::Later,
+            message: message.into(),
+        }
     }
 
     /// The peer fails, perhaps only for now.
     pub fn peer(message: impl Into<String>) -> Self {
-        Self { who: Who::Peer, again: Again::Later, message: message.into() }
+        Self {
+            who: Who::Peer,
+            again: Again::Later,
+            message: message.into(),
+        }
     }
 
     /// The configuration asks for what cannot be had.
     pub fn config(message: impl Into<String>) -> Self {
-        Self { who: Who::Config, again: Again::Never, message: message.into() }
+        Self {
+            who: Who::Config,
+            again: Again::Never,
+            message: message.into(),
+        }
     }
 
     /// A fault of ours.
     pub fn us(message: impl Into<String>) -> Self {
-        Self { who: Who::Us, again: Again::Later, message: message.into() }
+        Self {
+            who: Who::Us,
+            again: Again::Later,
+            message: message.into(),
+        }
     }
 
     /// The same, but trying again cannot help.

@@ -15,14 +15,17 @@ pub struct Panic(pub String);
 /// Runs `task` to its end or its panic. What the task owned is dropped with it, so its unsettled tokens fail.
 pub async fn guarded<T>(task: impl Future<Output = T>) -> Result<T, Panic> {
     let mut task = pin!(task);
-    std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
-        Ok(poll) => poll.map(Ok),
-        Err(panic) => Poll::Ready(Err(Panic(text(&*panic)))),
+    std::future::poll_fn(|context| {
+        match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(Panic(text(&*panic)))),
+        }
     })
     .await
 }
 
 fn text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no text".to_owned())
 }

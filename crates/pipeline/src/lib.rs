@@ -1,16 +1,22 @@
 //! The contract between nodes (Source, Channel, Sink) and the runtime around it: Config -> Plan -> Running.
 
 pub mod channel;
+mod data_dir;
 pub mod delivery;
 pub mod failure;
 pub mod guard;
 pub mod inlet;
+pub mod launch;
+pub mod layout;
 pub mod meters;
 pub mod node;
 pub mod outlet;
+pub mod plan;
 pub mod promise;
 pub mod reject;
+mod rejected;
 pub mod report;
 pub mod stop;
+pub mod supervise;
 pub mod tags;
 pub mod threads;

@@ -54,18 +54,26 @@ pub struct Meters(Arc<Mutex<BTreeMap<Key, (Kind, Meter)>>>);
 impl Meters {
     /// The meters of one node.
     pub fn of(&self, component: &str) -> NodeMeters {
-        NodeMeters { all: self.clone(), component: component.into() }
+        NodeMeters {
+            all: self.clone(),
+            component: component.into(),
+        }
     }
 
     /// (component, metric, value) of all, sorted by metric and component.
     pub fn snapshot(&self) -> Vec<(Arc<str>, &'static str, u64)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|((name, component), (_, meter))| (component.clone(), *name, meter.get())).collect()
+        all.iter()
+            .map(|((name, component), (_, meter))| (component.clone(), *name, meter.get()))
+            .collect()
     }
 
     /// The value of one metric of one component, 0 if there is none.
     pub fn value(&self, component: &str, name: &str) -> u64 {
-        let found = self.snapshot().into_iter().find(|(c, n, _)| &**c == component && *n == name);
+        let found = self
+            .snapshot()
+            .into_iter()
+            .find(|(c, n, _)| &**c == component && *n == name);
         found.map_or(0, |(_, _, value)| value)
     }
 
@@ -83,7 +91,11 @@ impl Meters {
                 let _ = writeln!(text, "# TYPE millstream_{name}{suffix} {kind}");
                 last = name;
             }
-            let _ = writeln!(text, "millstream_{name}{suffix}{{component=\"{component}\"}} {}", meter.get());
+            let _ = writeln!(
+                text,
+                "millstream_{name}{suffix}{{component=\"{component}\"}} {}",
+                meter.get()
+            );
         }
         text
     }
@@ -109,6 +121,9 @@ impl NodeMeters {
 
     fn meter(&self, name: &'static str, kind: Kind) -> Meter {
         let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry((name, self.component.clone())).or_insert_with(|| (kind, Meter::default())).1.clone()
+        all.entry((name, self.component.clone()))
+            .or_insert_with(|| (kind, Meter::default()))
+            .1
+            .clone()
     }
 }

@@ -6,10 +6,10 @@ use millstream_config::{Node, Problem};
 use millstream_record::Pool;
 
 use crate::{
-    channel::Channel,
+    channel::{BoxFuture, Channel, Reader},
     failure::Failure,
     inlet::Inlet,
-    meters::{Meters, NodeMeters},
+    meters::NodeMeters,
     outlet::Outlet,
     promise::Promise,
     report::Reporter,
@@ -39,7 +39,11 @@ pub trait Sink: Send + Sync {
     fn placement(&self) -> Placement;
     /// Recovers what an earlier run has left, calls `inlet.resume` (with its own position, if it commits one), then takes
     /// batches until the inlet ends. Called again after a failure or a panic.
-    fn run<'a>(&'a self, inlet: &'a mut Inlet, context: SinkContext) -> LocalFuture<'a, Result<(), Failure>>;
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>>;
     /// What it promises for what it takes; `durable`: it stands behind a disk channel.
     fn promise(&self, durable: bool) -> Promise;
 }
@@ -114,27 +118,28 @@ pub struct ChannelContext {
     pub reporter: Reporter,
     /// The channel's folder (`data_dir/channels/NAME`); made by the channel.
     pub folder: PathBuf,
-    /// Lanes that producers put into: as many as data threads.
-    pub lanes: usize,
-    /// All meters, for channels that count per consumer.
-    pub all_meters: Meters,
 }
 
 /// A channel that is open: takes groups, and gives each consumer a reader.
-pub struct OpenChannel {
+pub struct Opened {
     /// The producers' side.
     pub channel: Arc<dyn Channel>,
-    /// Makes the reader of a consumer (by name). Called once for each; for memory once for each lane.
-    pub readers: Box<dyn FnMut(&str) -> Result<Box<dyn crate::channel::Reader>, Failure> + Send>,
+    /// The readers, in the order of the consumers' names.
+    pub readers: Vec<Box<dyn Reader>>,
+    /// Ready when, after `close` and the last reader's end, everything that was taken is kept and all files are closed.
+    pub finished: BoxFuture<'static, Result<(), Failure>>,
 }
 
 /// A channel's checked configuration.
 pub trait ChannelConfig: Send {
-    /// Opens (recovers) the channel for these consumers. `graph` says what stands between: see delivery.md, "Repeats".
-    fn open(&self, context: ChannelContext, consumers: &[Arc<str>]) -> Result<OpenChannel, Failure>;
-    /// Whether what it keeps survives the process.
-    fn is_durable(&self) -> bool;
-    /// What sources can promise when this channel follows.
+    /// Opens (recovers) a durable channel for these consumers.
+    fn open(&self, context: ChannelContext, consumers: &[Arc<str>]) -> Result<Opened, Failure>;
+    /// For a channel that keeps nothing: the bytes of a queue. The plan leaves it out and lays such queues between its
+    /// inputs and its consumers.
+    fn memory_bytes(&self) -> Option<usize> {
+        None
+    }
+    /// What it promises for what it has kept.
     fn promise(&self) -> Promise;
 }
 
@@ -154,14 +159,17 @@ pub struct Component {
     pub build: Build,
 }
 
+/// A node that was built, or everything that is wrong with its options.
+pub type Checked<T> = Result<T, Vec<Problem>>;
+
 /// How a component is built from the rest of its options, once `type`, `inputs` and `tags` are taken out. Pure: nothing
 /// is opened or made.
 #[derive(Clone, Copy)]
 pub enum Build {
     /// A source.
-    Source(fn(&str, &Node) -> Result<Box<dyn Source>, Vec<Problem>>),
+    Source(fn(&str, &Node) -> Checked<Box<dyn Source>>),
     /// A channel.
-    Channel(fn(&str, &Node) -> Result<Box<dyn ChannelConfig>, Vec<Problem>>),
+    Channel(fn(&str, &Node) -> Checked<Box<dyn ChannelConfig>>),
     /// A sink.
-    Sink(fn(&str, &Node) -> Result<Arc<dyn Sink>, Vec<Problem>>),
+    Sink(fn(&str, &Node) -> Checked<Arc<dyn Sink>>),
 }

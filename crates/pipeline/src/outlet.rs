@@ -56,8 +56,11 @@ impl Drop for Feed {
 impl Outlet {
     /// The port of a node with its consumers; `name` tells the port's meters apart (`records_sent`, `records_rejected`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
-        let (sent, sent_bytes) =
-            if rejected { ("records_rejected", "bytes_rejected") } else { ("records_sent", "bytes_sent") };
+        let (sent, sent_bytes) = if rejected {
+            ("records_rejected", "bytes_rejected")
+        } else {
+            ("records_sent", "bytes_sent")
+        };
         Self(Arc::new(Port {
             edges,
             sent: meters.counter(sent),
@@ -79,7 +82,8 @@ impl Outlet {
         let port = &*self.0;
         let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
         port.sent.add(records);
-        port.sent_bytes.add(batches.iter().map(|batch| batch.len() as u64).sum());
+        port.sent_bytes
+            .add(batches.iter().map(|batch| batch.len() as u64).sum());
         let (token, receipt) = delivery::receipt(awaited, records, port.pending.clone());
         if let [Edge { tags: None, feed }] = &port.edges[..] {
             feed.0.put(Group { batches, token }).await;
@@ -89,17 +93,28 @@ impl Outlet {
         for edge in &port.edges {
             let mut taken = Vec::with_capacity(batches.len());
             for (batch, claimed) in batches.iter().zip(&mut claimed) {
-                if edge.tags.as_ref().is_none_or(|tags| tags.takes(batch.tag.as_str())) {
+                if edge
+                    .tags
+                    .as_ref()
+                    .is_none_or(|tags| tags.takes(batch.tag.as_str()))
+                {
                     *claimed = true;
                     taken.push(batch.clone());
                 }
             }
             if !taken.is_empty() {
-                edge.feed.0.put(Group { batches: taken, token: token.clone() }).await;
+                edge.feed
+                    .0
+                    .put(Group {
+                        batches: taken,
+                        token: token.clone(),
+                    })
+                    .await;
             }
         }
         let unclaimed = batches.iter().zip(claimed).filter(|(_, claimed)| !claimed);
-        port.unclaimed.add(unclaimed.map(|(batch, _)| u64::from(batch.count)).sum());
+        port.unclaimed
+            .add(unclaimed.map(|(batch, _)| u64::from(batch.count)).sum());
         token.settle();
         receipt
     }
@@ -116,13 +131,16 @@ impl Outlet {
     pub fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         let mut all: Option<std::collections::HashMap<FileId, u64>> = None;
         for edge in &self.0.edges {
-            let origins: std::collections::HashMap<_, _> = edge.feed.0.file_origins()?.into_iter().collect();
+            let origins: std::collections::HashMap<_, _> =
+                edge.feed.0.file_origins()?.into_iter().collect();
             all = Some(match all {
                 None => origins,
                 // A file that one channel does not know has to be read from its start again.
                 Some(before) => before
                     .into_iter()
-                    .filter_map(|(file, next)| origins.get(&file).map(|other| (file, next.min(*other))))
+                    .filter_map(|(file, next)| {
+                        origins.get(&file).map(|other| (file, next.min(*other)))
+                    })
                     .collect(),
             });
         }

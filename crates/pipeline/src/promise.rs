@@ -25,7 +25,10 @@ pub struct Promise {
 impl Promise {
     /// A guarantee and its condition.
     pub fn new(guarantee: Guarantee, condition: impl Into<String>) -> Self {
-        Self { guarantee, condition: condition.into() }
+        Self {
+            guarantee,
+            condition: condition.into(),
+        }
     }
 }
 

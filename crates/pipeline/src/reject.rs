@@ -1,22 +1,31 @@
 //! What a node rejects, as records: `[time, {"node", "reason", "tag", "message"}]`, `message` being the original bytes.
 
 use millstream_record::{Batch, Encoding, Values};
-use millstream_wire::msgpack::write;
+use millstream_wire::msgpack::{write_array_len, write_bin, write_map_len, write_str, write_time};
 
 /// The batch that leaves by `NODE.rejected` for `records` of `from` (their original bytes, one item each).
-pub fn batch<'a>(node: &str, from: &Batch, records: impl IntoIterator<Item = &'a [u8]>, reason: &str) -> Batch {
+pub fn batch<'a>(
+    node: &str,
+    from: &Batch,
+    records: impl IntoIterator<Item = &'a [u8]>,
+    reason: &str,
+) -> Batch {
     let mut body = Vec::new();
     let mut count = 0;
     for record in records {
-        write::array(&mut body, 2);
-        write::event_time(&mut body, from.received);
-        write::map(&mut body, 4);
-        for (key, value) in [("node", node), ("reason", reason), ("tag", from.tag.as_str())] {
-            write::str(&mut body, key);
-            write::str(&mut body, value);
+        write_array_len(&mut body, 2);
+        write_time(&mut body, from.received);
+        write_map_len(&mut body, 4);
+        for (key, value) in [
+            ("node", node),
+            ("reason", reason),
+            ("tag", from.tag.as_str()),
+        ] {
+            write_str(&mut body, key.as_bytes());
+            write_str(&mut body, value.as_bytes());
         }
-        write::str(&mut body, "message");
-        write::bin(&mut body, record);
+        write_str(&mut body, b"message");
+        write_bin(&mut body, record);
         count += 1;
     }
     Batch {

@@ -26,7 +26,10 @@ struct Said {
 impl Reporter {
     /// The reporter of a node.
     pub fn new(node: &str) -> Self {
-        Self { node: node.into(), said: Arc::default() }
+        Self {
+            node: node.into(),
+            said: Arc::default(),
+        }
     }
 
     /// Something failed and needs the operator.
@@ -64,7 +67,13 @@ impl Reporter {
                 Some(HeldBack(std::mem::take(&mut said.held_back)))
             }
             None => {
-                said.insert(kind, Said { last: now, held_back: 0 });
+                said.insert(
+                    kind,
+                    Said {
+                        last: now,
+                        held_back: 0,
+                    },
+                );
                 Some(HeldBack(0))
             }
         }

@@ -5,9 +5,12 @@
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// The option `tags` of a consumer.
+/// The option `tags` of a consumer, or of several one behind the other.
 #[derive(Clone, Debug)]
-pub struct TagFilter {
+pub struct TagFilter(Vec<Patterns>);
+
+#[derive(Clone, Debug)]
+struct Patterns {
     includes: GlobSet,
     excludes: GlobSet,
     takes_rest: bool,
@@ -27,23 +30,55 @@ impl TagFilter {
                 }
             };
             // Dots part a tag as slashes part a path, so the globs of paths serve with the two exchanged.
-            let glob = GlobBuilder::new(&exchange(glob)).literal_separator(true).build();
-            set.add(glob.map_err(|error| format!("`{pattern}` is no tag pattern: {}", error.kind()))?);
+            let glob = GlobBuilder::new(&exchange(glob))
+                .literal_separator(true)
+                .build();
+            set.add(
+                glob.map_err(|error| format!("`{pattern}` is no tag pattern: {}", error.kind()))?,
+            );
         }
         let build = |set: GlobSetBuilder| set.build().map_err(|error| error.to_string());
-        Ok(Self { includes: build(includes)?, excludes: build(excludes)?, takes_rest })
+        Ok(Self(vec![Patterns {
+            includes: build(includes)?,
+            excludes: build(excludes)?,
+            takes_rest,
+        }]))
     }
 
     /// Whether a batch with this tag is for the consumer.
     pub fn takes(&self, tag: &str) -> bool {
         let tag = exchange(tag);
-        (self.takes_rest || self.includes.is_match(&tag)) && !self.excludes.is_match(&tag)
+        self.0.iter().all(|patterns| {
+            (patterns.takes_rest || patterns.includes.is_match(&tag))
+                && !patterns.excludes.is_match(&tag)
+        })
+    }
+
+    /// Takes what both take; None takes all.
+    pub fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(Self(mut one)), Some(Self(other))) => {
+                one.extend(other);
+                Some(Self(one))
+            }
+            (one, other) => one.or(other),
+        }
     }
 }
 
 /// Dots for slashes and slashes for dots.
 fn exchange(text: &str) -> String {
-    text.chars().map(|c| if c == '.' { '/' } else if c == '/' { '.' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if c == '.' {
+                '/'
+            } else if c == '/' {
+                '.'
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]

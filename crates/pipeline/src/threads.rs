@@ -51,7 +51,10 @@ impl Threads {
             })?;
             starts.push(sender);
         }
-        Ok(Self(Arc::new(Shared { starts, next: AtomicUsize::new(0) })))
+        Ok(Self(Arc::new(Shared {
+            starts,
+            next: AtomicUsize::new(0),
+        })))
     }
 
     /// How many there are.
@@ -79,7 +82,13 @@ impl Threads {
         let start: Start = Box::new(move || {
             Box::pin(async move {
                 if let Err(panic) = guarded(async move { start().await }).await {
-                    reporter.error("panic", format_args!("a task died: {}; this is a fault of Millstream, please report it", panic.0));
+                    reporter.error(
+                        "panic",
+                        format_args!(
+                            "a task died: {}; this is a fault of Millstream, please report it",
+                            panic.0
+                        ),
+                    );
                 }
             })
         });
@@ -100,11 +109,15 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Future<Output = ()> + 'static,
 {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     // Linux shows 15 bytes of a thread's name.
-    thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || {
-        let local = LocalSet::new();
-        local.block_on(&runtime, async move { start().await });
-        runtime.block_on(local);
-    })
+    thread::Builder::new()
+        .name(name.chars().take(15).collect())
+        .spawn(move || {
+            let local = LocalSet::new();
+            local.block_on(&runtime, async move { start().await });
+            runtime.block_on(local);
+        })
 }

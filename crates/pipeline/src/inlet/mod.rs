@@ -16,6 +16,9 @@ use std::{
 use millstream_record::{Batch, Position};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     channel::{Delivered, Reader},
     delivery::{Receipt, Token},
@@ -24,6 +27,7 @@ use crate::{
     outlet::Outlet,
     reject,
     stop::Stop,
+    tags::TagFilter,
 };
 
 /// A cut comes when this much has come since the last.
@@ -64,6 +68,7 @@ pub struct Inlet {
     rejects: Outlet,
     node: std::sync::Arc<str>,
     stop: Stop,
+    tags: Option<TagFilter>,
     open: Cut,
     open_bytes: usize,
     awaited: bool,
@@ -91,6 +96,7 @@ impl Inlet {
             rejects,
             node: node.into(),
             stop,
+            tags: None,
             open: Cut::empty(),
             open_bytes: 0,
             awaited: false,
@@ -100,6 +106,13 @@ impl Inlet {
             received_bytes: meters.counter("bytes_received"),
             settled: meters.counter("records_settled"),
         }
+    }
+
+    /// Takes only batches with these tags; the others are settled with the cuts they stand before.
+    #[must_use]
+    pub fn with_tags(mut self, tags: Option<TagFilter>) -> Self {
+        self.tags = tags;
+        self
     }
 
     /// The id of the durable channel behind it, None for memory. A sink keeps it beside its position: positions of
@@ -120,20 +133,35 @@ impl Inlet {
 
     /// The next event; None when there will be no more. Can be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        if self.channel.is_some() && !self.ended {
+            // What a durable channel holds can wait for the next start.
+            let mut stop = self.stop.clone();
+            tokio::select! {
+                biased;
+                () = stop.stopped() => self.ended = true,
+                event = poll_fn(|context| self.poll_event(context)) => return event,
+            }
+        }
         poll_fn(|context| self.poll_event(context)).await
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Event>, Failure>> {
-        if self.open_bytes >= CUT_BYTES || (self.open_bytes > 0 && self.reader.hurry()) {
-            return Poll::Ready(Ok(self.cut()));
-        }
-        if !self.ended && !self.stops(context) {
+        while !self.ended {
+            if self.open_bytes >= CUT_BYTES || (self.open_bytes > 0 && self.reader.hurry()) {
+                return Poll::Ready(Ok(self.cut()));
+            }
             match self.reader.poll_next(context)? {
-                Poll::Ready(Some(delivered)) => return Poll::Ready(Ok(Some(self.take(delivered)))),
+                Poll::Ready(Some(delivered)) => {
+                    if let Some(event) = self.take(delivered) {
+                        return Poll::Ready(Ok(Some(event)));
+                    }
+                }
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending if self.awaited => return Poll::Ready(Ok(self.cut())),
                 Poll::Pending => {
-                    let Some(due) = &mut self.due else { return Poll::Pending };
+                    let Some(due) = &mut self.due else {
+                        return Poll::Pending;
+                    };
                     std::task::ready!(due.as_mut().poll(context));
                     return Poll::Ready(Ok(self.cut()));
                 }
@@ -142,30 +170,34 @@ impl Inlet {
         Poll::Ready(Ok(self.cut()))
     }
 
-    /// Whether a stop ends it now: what a durable channel holds can wait for the next start.
-    fn stops(&mut self, context: &mut Context<'_>) -> bool {
-        if self.channel.is_some() && std::pin::pin!(self.stop.stopped()).poll(context).is_ready() {
-            self.ended = true;
-        }
-        self.ended
-    }
-
-    fn take(&mut self, delivered: Delivered) -> Event {
-        let Delivered { batch, position, token } = delivered;
-        self.received.add(u64::from(batch.count));
-        self.received_bytes.add(batch.len() as u64);
+    /// Counts a batch into the open cut; None if its tag is not for this consumer.
+    fn take(&mut self, delivered: Delivered) -> Option<Event> {
+        let Delivered {
+            batch,
+            position,
+            token,
+        } = delivered;
         if self.due.is_none() {
             self.due = Some(Box::pin(sleep_until(Instant::now() + CUT_AGE)));
         }
         // An empty body still has to be settled.
         self.open_bytes += batch.len().max(1);
-        self.open.records += u64::from(batch.count);
         self.open.position = position.or(self.open.position);
         if let Some(token) = token {
             self.awaited |= token.awaited();
             self.open.tokens.push(token);
         }
-        Event::Batch(batch, position)
+        if self
+            .tags
+            .as_ref()
+            .is_some_and(|tags| !tags.takes(batch.tag.as_str()))
+        {
+            return None;
+        }
+        self.received.add(u64::from(batch.count));
+        self.received_bytes.add(batch.len() as u64);
+        self.open.records += u64::from(batch.count);
+        Some(Event::Batch(batch, position))
     }
 
     fn cut(&mut self) -> Option<Event> {
@@ -182,7 +214,8 @@ impl Inlet {
     /// before it, moves the cursor of a durable channel and syncs it. Cuts are settled in their order.
     pub async fn settle(&mut self, cut: Cut) -> Result<(), Failure> {
         for receipt in cut.rejected {
-            let failed = |_| Failure::us("what was rejected could not be kept; it is rejected again");
+            let failed =
+                |_| Failure::us("what was rejected could not be kept; it is rejected again");
             receipt.await.map_err(failed)?;
         }
         if let Some(position) = cut.position {
@@ -195,7 +228,12 @@ impl Inlet {
 
     /// Sends records that the destination refuses for good out by the port `NAME.rejected`: `records` are their original
     /// bytes, one item each. They are settled with the next cut.
-    pub async fn reject<'a>(&mut self, from: &Batch, records: impl IntoIterator<Item = &'a [u8]>, reason: &str) {
+    pub async fn reject<'a>(
+        &mut self,
+        from: &Batch,
+        records: impl IntoIterator<Item = &'a [u8]>,
+        reason: &str,
+    ) {
         let batch = reject::batch(&self.node, from, records, reason);
         let receipt = self.rejects.send(batch, true).await;
         self.open.rejected.push(receipt);
@@ -204,6 +242,11 @@ impl Inlet {
 
 impl Cut {
     fn empty() -> Self {
-        Self { position: None, tokens: Vec::new(), rejected: Vec::new(), records: 0 }
+        Self {
+            position: None,
+            tokens: Vec::new(),
+            rejected: Vec::new(),
+            records: 0,
+        }
     }
 }

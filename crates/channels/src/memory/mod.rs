@@ -1,0 +1,209 @@
+//! The channel `memory`: a short queue per data thread, on every edge that names no other.
+//!
+//! `read -> decode -> send -> [keep] -> [take] -> process -> encode -> write -> settle`
+//!
+//! It keeps nothing: a group is settled when its consumer has settled it. Queues are short (4 MiB), so that a batch is
+//! still in the cache when the consumer takes it; a producer waits for room. With a lane per data thread a batch never
+//! changes its thread.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use millstream_config::{Node, Problem, Size};
+use millstream_pipeline::{
+    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    failure::Failure,
+    node::{Build, ChannelConfig, ChannelContext, Component, Opened},
+    promise::{Guarantee, Promise},
+    threads,
+};
+use millstream_record::Position;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+#[cfg(test)]
+mod tests;
+
+/// The entry in the list of channels.
+pub const COMPONENT: Component = Component {
+    name: "memory",
+    summary: "A short queue in memory; every edge that names no other channel is one.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Channel(build),
+};
+
+/// Options of the channel `memory`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Config {
+    /// How many bytes of batches wait for each consumer and data thread; a producer that finds no room waits.
+    size_max: Size,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            size_max: Size::bytes(SIZE_MAX),
+        }
+    }
+}
+
+/// A queue is short, so that a batch is still in the cache when the next hop reads it.
+pub const SIZE_MAX: u64 = 4 << 20;
+
+fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Problem>> {
+    Ok(Box::new(options.read::<Config>()?))
+}
+
+impl ChannelConfig for Config {
+    fn open(&self, _: ChannelContext, _: &[Arc<str>]) -> Result<Opened, Failure> {
+        Err(Failure::us(
+            "a memory channel is laid out with its consumers and not opened",
+        ))
+    }
+
+    fn memory_bytes(&self) -> Option<usize> {
+        Some(self.size_max.as_usize())
+    }
+
+    fn promise(&self) -> Promise {
+        Promise::new(
+            Guarantee::AtMostOnce,
+            "what stands in it is gone when the process ends",
+        )
+    }
+}
+
+/// The queues in front of one consumer. Lane `k` takes what data thread `k` puts.
+pub struct MemoryChannel {
+    lanes: Vec<Lane>,
+    closed: AtomicBool,
+}
+
+struct Lane {
+    room: Semaphore,
+    room_bytes: usize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Delivered, usize)>,
+    reader: Option<Waker>,
+}
+
+impl MemoryChannel {
+    /// A channel with `lanes` queues of `size_max` bytes each, and the reader of each lane.
+    pub fn open(lanes: usize, size_max: usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>) {
+        let room_bytes = size_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        let lane = |_| Lane {
+            room: Semaphore::new(room_bytes),
+            room_bytes,
+            queue: Mutex::default(),
+        };
+        let channel = Arc::new(Self {
+            lanes: (0..lanes.max(1)).map(lane).collect(),
+            closed: AtomicBool::new(false),
+        });
+        let reader = |lane| {
+            Box::new(MemoryReader {
+                channel: channel.clone(),
+                lane,
+            }) as Box<dyn Reader>
+        };
+        let readers = (0..lanes.max(1)).map(reader).collect();
+        (channel, readers)
+    }
+}
+
+impl Lane {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let reader = self.lock().reader.take();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+impl Channel for MemoryChannel {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let lane = &self.lanes[threads::lane() % self.lanes.len()];
+            let Group { batches, token } = group;
+            for batch in batches {
+                // A batch larger than the queue takes all of it; an empty one takes its place too.
+                let bytes = batch.len().clamp(1, lane.room_bytes);
+                let Ok(room) = lane.room.acquire_many(bytes as u32).await else {
+                    return;
+                };
+                room.forget();
+                let delivered = Delivered {
+                    batch,
+                    position: None,
+                    token: Some(token.clone()),
+                };
+                lane.lock().waiting.push_back((delivered, bytes));
+                lane.wake();
+            }
+            token.settle();
+        })
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.lanes.iter().for_each(Lane::wake);
+    }
+}
+
+/// Reads one lane.
+struct MemoryReader {
+    channel: Arc<MemoryChannel>,
+    lane: usize,
+}
+
+impl Reader for MemoryReader {
+    fn resume(&mut self, _after: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        let lane = &self.channel.lanes[self.lane];
+        let mut queue = lane.lock();
+        if let Some((delivered, bytes)) = queue.waiting.pop_front() {
+            drop(queue);
+            lane.room.add_permits(bytes);
+            return Poll::Ready(Ok(Some(delivered)));
+        }
+        if self.channel.closed.load(Ordering::Acquire) {
+            return Poll::Ready(Ok(None));
+        }
+        queue.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn commit(&mut self, _position: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl Drop for MemoryReader {
+    fn drop(&mut self) {
+        // Nobody will take what comes: producers must not wait for room for ever, and what waits here fails.
+        let lane = &self.channel.lanes[self.lane];
+        lane.room.close();
+        lane.lock().waiting.clear();
+    }
+}

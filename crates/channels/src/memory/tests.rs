@@ -1,0 +1,88 @@
+use std::{sync::Arc, task::Waker};
+
+use millstream_pipeline::{
+    channel::Group,
+    delivery::{Receipt, receipt},
+    meters::Meter,
+};
+use millstream_record::{Batch, Encoding, Values};
+
+use super::*;
+
+fn group(bytes: usize) -> (Group, Receipt) {
+    let batch = Batch {
+        tag: "t".into(),
+        encoding: Encoding::Lines,
+        body: vec![b'\n'; bytes].into(),
+        count: bytes as u32,
+        received: Default::default(),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    };
+    let (token, receipt) = receipt(false, bytes as u64, Meter::default());
+    (
+        Group {
+            batches: vec![batch],
+            token,
+        },
+        receipt,
+    )
+}
+
+fn poll_put(channel: &dyn Channel, group: Group) -> bool {
+    let mut put = channel.put(group);
+    put.as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_ready()
+}
+
+fn take(reader: &mut dyn Reader) -> Option<Delivered> {
+    match reader.poll_next(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(next) => next.unwrap(),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn a_producer_waits_when_the_queue_is_full() {
+    let (channel, mut readers) = MemoryChannel::open(1, 10);
+    let (first, receipt) = group(8);
+    assert!(poll_put(&*channel, first));
+    assert!(
+        !poll_put(&*channel, group(3).0),
+        "there is room for two bytes only"
+    );
+    let delivered = take(&mut *readers[0]).unwrap();
+    assert!(poll_put(&*channel, group(3).0));
+    delivered.token.unwrap().settle();
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+}
+
+#[test]
+fn a_batch_larger_than_the_queue_passes_alone() {
+    let (channel, mut readers) = MemoryChannel::open(1, 10);
+    assert!(poll_put(&*channel, group(1000).0));
+    assert!(!poll_put(&*channel, group(1).0));
+    assert_eq!(take(&mut *readers[0]).unwrap().batch.len(), 1000);
+}
+
+#[test]
+fn what_was_put_before_the_close_is_still_read() {
+    let (channel, mut readers) = MemoryChannel::open(1, 10);
+    assert!(poll_put(&*channel, group(1).0));
+    channel.close();
+    assert!(take(&mut *readers[0]).is_some());
+    assert!(take(&mut *readers[0]).is_none());
+}
+
+#[test]
+fn what_waits_for_a_reader_that_is_gone_fails() {
+    let (channel, readers) = MemoryChannel::open(1, 10);
+    let (waiting, receipt) = group(1);
+    assert!(poll_put(&*channel, waiting));
+    drop(readers);
+    assert!(receipt.try_outcome().unwrap().is_err());
+    let (late, receipt) = group(1);
+    assert!(poll_put(&*channel, late));
+    assert!(receipt.try_outcome().unwrap().is_err());
+}

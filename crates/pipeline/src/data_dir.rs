@@ -1,0 +1,96 @@
+//! The folder of everything durable: owned by one process, with a format version.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use millstream_sys::disk::{Disk, File, HostDisk, Open};
+
+use crate::failure::Failure;
+
+/// The version of the folder's layout that this program writes and reads.
+const FORMAT: u32 = 1;
+/// What the version file says before the number.
+const FORMAT_WORDS: &str = "millstream data_dir, format ";
+
+/// Holds the lock of a `data_dir`; it ends with the process.
+pub struct DataDir {
+    _lock: Arc<dyn File>,
+}
+
+impl DataDir {
+    /// Makes the folder if there is none, locks it and checks its version.
+    pub fn open(folder: &Path) -> Result<Self, Failure> {
+        let place = folder.display();
+        let fail = |error: io::Error| {
+            Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a folder this user may write"))
+                .never_again()
+        };
+        fs::create_dir_all(folder).map_err(fail)?;
+        let path = folder.join("lock");
+        if !path.exists() {
+            fs::write(&path, b"").map_err(fail)?;
+        }
+        let lock = HostDisk.open(&path, Open::Write).map_err(fail)?;
+        if !lock.try_lock().map_err(fail)? {
+            let text = format!(
+                "data_dir {place} belongs to another running Millstream; stop it, or set another `data_dir`"
+            );
+            return Err(Failure::config(text));
+        }
+        check_format(folder).map_err(fail)??;
+        Ok(Self { _lock: lock })
+    }
+}
+
+fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
+    let path = folder.join("format");
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::write(&path, format!("{FORMAT_WORDS}{FORMAT}\n"))?;
+            fs::File::open(&path)?.sync_all()?;
+            fs::File::open(folder)?.sync_all()?;
+            return Ok(Ok(()));
+        }
+        Err(error) => return Err(error),
+    };
+    let version = text
+        .strip_prefix(FORMAT_WORDS)
+        .and_then(|rest| rest.trim().parse::<u32>().ok());
+    Ok(match version {
+        Some(FORMAT) => Ok(()),
+        Some(other) => Err(Failure::config(format!(
+            "data_dir {} has format {other}, this program reads format {FORMAT}; run the version that wrote it",
+            folder.display()
+        ))),
+        None => Err(Failure::config(format!(
+            "{} does not say which format the folder has; is it a data_dir of Millstream?",
+            path.display()
+        ))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_dir_belongs_to_one_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = DataDir::open(folder.path()).unwrap();
+        let text = DataDir::open(folder.path()).err().unwrap().message;
+        assert!(text.contains("another running Millstream"), "{text}");
+        drop(first);
+        DataDir::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_both_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("format"), format!("{FORMAT_WORDS}7\n")).unwrap();
+        let text = DataDir::open(folder.path()).err().unwrap().message;
+        assert!(
+            text.contains("format 7") && text.contains("format 1"),
+            "{text}"
+        );
+    }
+}

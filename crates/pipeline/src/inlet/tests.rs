@@ -1,0 +1,244 @@
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use millstream_record::{Encoding, Values};
+
+use super::*;
+use crate::{
+    channel::BoxFuture, channel::Channel, channel::Group, delivery, meters::Meters, outlet::Edge,
+    outlet::Feed,
+};
+
+/// A reader that gives what it was given, then ends or waits; it notes what is committed.
+struct FakeReader {
+    ready: VecDeque<Delivered>,
+    ends: bool,
+    committed: Arc<Mutex<Vec<Position>>>,
+}
+
+impl Reader for FakeReader {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        match self.ready.pop_front() {
+            Some(delivered) => Poll::Ready(Ok(Some(delivered))),
+            None if self.ends => Poll::Ready(Ok(None)),
+            None => Poll::Pending,
+        }
+    }
+    fn commit(&mut self, position: Position) -> Result<(), Failure> {
+        self.committed.lock().unwrap().push(position);
+        Ok(())
+    }
+}
+
+/// Takes what is rejected and holds it until the test settles it.
+struct Held(Arc<Mutex<Vec<Group>>>);
+
+impl Channel for Held {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        self.0.lock().unwrap().push(group);
+        Box::pin(std::future::ready(()))
+    }
+    fn close(&self) {}
+}
+
+fn batch(tag: &str, bytes: usize) -> Batch {
+    Batch {
+        tag: tag.into(),
+        encoding: Encoding::Lines,
+        body: vec![b'\n'; bytes].into(),
+        count: bytes as u32,
+        received: Default::default(),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    }
+}
+
+fn memory(tag: &str, bytes: usize, awaited: bool) -> (Delivered, Receipt) {
+    let (token, receipt) = delivery::receipt(awaited, 1, Meter::default());
+    (
+        Delivered {
+            batch: batch(tag, bytes),
+            position: None,
+            token: Some(token),
+        },
+        receipt,
+    )
+}
+
+fn durable(seq: u64, bytes: usize) -> Delivered {
+    Delivered {
+        batch: batch("t", bytes),
+        position: Some(Position { epoch: 1, seq }),
+        token: None,
+    }
+}
+
+struct Fixture {
+    inlet: Inlet,
+    committed: Arc<Mutex<Vec<Position>>>,
+    rejected: Arc<Mutex<Vec<Group>>>,
+    stopper: crate::stop::Stopper,
+}
+
+fn fixture(ready: Vec<Delivered>, ends: bool, channel: Option<u128>) -> Fixture {
+    let (committed, rejected) = (Arc::default(), Arc::default());
+    let reader = FakeReader {
+        ready: ready.into(),
+        ends,
+        committed: Arc::clone(&committed),
+    };
+    let meters = Meters::default().of("sink");
+    let held: Arc<dyn Channel> = Arc::new(Held(Arc::clone(&rejected)));
+    let rejects = Outlet::new(
+        vec![Edge {
+            tags: None,
+            feed: Feed::new(held),
+        }],
+        &meters,
+        true,
+    );
+    let (stopper, stop) = crate::stop::stop();
+    let inlet = Inlet::new("sink", Box::new(reader), channel, rejects, stop, &meters);
+    Fixture {
+        inlet,
+        committed,
+        rejected,
+        stopper,
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+async fn next_cut(inlet: &mut Inlet) -> Cut {
+    match inlet.next().await.unwrap() {
+        Some(Event::Cut(cut)) => cut,
+        other => panic!("expected a cut, got {other:?}"),
+    }
+}
+
+async fn next_batch(inlet: &mut Inlet) -> Batch {
+    match inlet.next().await.unwrap() {
+        Some(Event::Batch(batch, _)) => batch,
+        other => panic!("expected a batch, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_cut_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
+    run(async {
+        let (first, one) = memory("t", 5, true);
+        let (second, two) = memory("t", 5, false);
+        let mut inlet = fixture(vec![first, second], false, None).inlet;
+        let before = Instant::now();
+        next_batch(&mut inlet).await;
+        next_batch(&mut inlet).await;
+        let cut = next_cut(&mut inlet).await;
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        assert_eq!(one.try_outcome(), None);
+        inlet.settle(cut).await.unwrap();
+        assert_eq!((one.await, two.await), (Ok(()), Ok(())));
+    });
+}
+
+#[test]
+fn a_cut_comes_after_a_second_when_nobody_waits() {
+    run(async {
+        let (only, receipt) = memory("t", 5, false);
+        let mut inlet = fixture(vec![only], false, None).inlet;
+        let before = Instant::now();
+        next_batch(&mut inlet).await;
+        let cut = next_cut(&mut inlet).await;
+        assert_eq!(before.elapsed().as_secs(), CUT_AGE.as_secs());
+        drop(cut);
+        assert!(
+            receipt.await.is_err(),
+            "a cut that is dropped settles nothing"
+        );
+    });
+}
+
+#[test]
+fn a_cut_comes_by_bytes_and_its_position_is_the_last_before_it() {
+    run(async {
+        let ready = (1..=4).map(|seq| durable(seq, CUT_BYTES / 2)).collect();
+        let mut fixture = fixture(ready, true, Some(7));
+        next_batch(&mut fixture.inlet).await;
+        next_batch(&mut fixture.inlet).await;
+        let cut = next_cut(&mut fixture.inlet).await;
+        assert_eq!(cut.position(), Some(Position { epoch: 1, seq: 2 }));
+        fixture.inlet.settle(cut).await.unwrap();
+        assert_eq!(
+            *fixture.committed.lock().unwrap(),
+            [Position { epoch: 1, seq: 2 }]
+        );
+    });
+}
+
+#[test]
+fn the_end_comes_after_a_last_cut() {
+    run(async {
+        let mut fixture = fixture(vec![durable(1, 3)], true, Some(7));
+        next_batch(&mut fixture.inlet).await;
+        let cut = next_cut(&mut fixture.inlet).await;
+        fixture.inlet.settle(cut).await.unwrap();
+        assert!(fixture.inlet.next().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn batches_with_other_tags_are_passed_over_but_settled() {
+    run(async {
+        let (other, receipt) = memory("other", 5, true);
+        let (mine, _kept) = memory("mine", 5, true);
+        let filter = TagFilter::new(["mine"]).unwrap();
+        let mut inlet = fixture(vec![other, mine], false, None)
+            .inlet
+            .with_tags(Some(filter));
+        assert_eq!(next_batch(&mut inlet).await.tag.as_str(), "mine");
+        let cut = next_cut(&mut inlet).await;
+        inlet.settle(cut).await.unwrap();
+        assert_eq!(receipt.await, Ok(()));
+    });
+}
+
+#[test]
+fn a_stop_ends_a_durable_inlet_after_a_last_cut() {
+    run(async {
+        let mut fixture = fixture(vec![durable(1, 3), durable(2, 3)], false, Some(7));
+        next_batch(&mut fixture.inlet).await;
+        fixture.stopper.stop();
+        let cut = next_cut(&mut fixture.inlet).await;
+        assert_eq!(cut.position(), Some(Position { epoch: 1, seq: 1 }));
+        assert!(fixture.inlet.next().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_cut_waits_for_what_was_rejected_before_it() {
+    run(async {
+        let mut fixture = fixture(vec![durable(1, 3)], true, Some(7));
+        let from = next_batch(&mut fixture.inlet).await;
+        fixture.inlet.reject(&from, [&b"\n"[..]], "because").await;
+        let cut = next_cut(&mut fixture.inlet).await;
+        let group = fixture.rejected.lock().unwrap().pop().unwrap();
+        assert_eq!(group.batches[0].count, 1);
+        drop(group);
+        assert!(fixture.inlet.settle(cut).await.is_err());
+        assert!(
+            fixture.committed.lock().unwrap().is_empty(),
+            "what was not kept is not settled"
+        );
+    });
+}

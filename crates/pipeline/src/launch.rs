@@ -1,0 +1,433 @@
+//! Running: binds everything, then starts sinks and sources; drains in the opposite order.
+//!
+//! Closing runs along the graph by itself: a source that has ended drops its outlets, the last outlet of a channel
+//! closes it, a closed channel ends its readers, and a sink that has ended drops its port for rejects.
+
+use std::sync::Arc;
+
+use millstream_record::Pool;
+use tokio::sync::mpsc;
+
+use crate::{
+    channel::{BoxFuture, Channel, Reader},
+    data_dir::DataDir,
+    failure::Failure,
+    inlet::Inlet,
+    meters::Meters,
+    node::{ChannelContext, Placement, SinkContext, SourceContext},
+    outlet::{Edge, Feed, Outlet},
+    plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target},
+    rejected::RejectedStore,
+    report::Reporter,
+    stop::{Stop, Stopper, stop},
+    supervise::{self, End, NodeState, StateCell},
+    threads::{Threads, own_thread},
+};
+
+/// Makes the queues in front of a sink: lanes and bytes of each -> the channel and its readers.
+pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>);
+
+/// What a launch needs beside the plan.
+pub struct Launch {
+    /// End when the inputs have ended and everything is settled.
+    pub once: bool,
+    /// Memory channels (they live above this crate).
+    pub open_memory: OpenMemory,
+    /// Where all meters stand.
+    pub meters: Meters,
+}
+
+/// A node as `status` shows it.
+pub struct NodeStatus {
+    /// The name in the configuration.
+    pub name: Arc<str>,
+    /// `source`, `channel` or `sink`.
+    pub section: &'static str,
+    /// The type.
+    pub kind: &'static str,
+    /// How its tasks are doing: one for each thread it runs on.
+    pub states: Vec<StateCell>,
+}
+
+impl NodeStatus {
+    /// The worst state of its tasks.
+    pub fn state(&self) -> NodeState {
+        let states: Vec<_> = self.states.iter().map(StateCell::get).collect();
+        let rank = |state: &NodeState| match state {
+            NodeState::Failed(_) => 3,
+            NodeState::Retrying(_) => 2,
+            NodeState::Running => 1,
+            NodeState::Ended => 0,
+        };
+        states
+            .into_iter()
+            .max_by_key(rank)
+            .unwrap_or(NodeState::Running)
+    }
+}
+
+/// A pipeline that runs.
+pub struct Running {
+    /// All nodes.
+    pub nodes: Arc<Vec<NodeStatus>>,
+    /// All meters.
+    pub meters: Meters,
+    /// The memory of all batches.
+    pub pool: Pool,
+    ends: mpsc::Receiver<(bool, End)>,
+    sources_left: usize,
+    sinks_left: usize,
+    channels: Vec<BoxFuture<'static, Result<(), Failure>>>,
+    stop_sources: Stopper,
+    stop_sinks: Stopper,
+    stopping: bool,
+    failures: Vec<Failure>,
+    _threads: Threads,
+    _data_dir: DataDir,
+}
+
+/// Starts a plan. Everything is bound and recovered before anything runs; the first failure ends the start.
+pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
+    let settings = plan.settings;
+    let data_dir = DataDir::open(&settings.data_dir)?;
+    let (stop_sources, source_stop) = stop();
+    let (stop_sinks, sink_stop) = stop();
+    let threads = Threads::start(settings.threads).map_err(|error| {
+        Failure::us(format!(
+            "cannot start {} data threads: {error}",
+            settings.threads
+        ))
+    })?;
+    let (ends_sender, ends) = mpsc::channel(1024);
+    let mut wiring = Wiring {
+        pool: Pool::new(settings.memory_max),
+        data_dir: settings.data_dir,
+        host: settings.host,
+        once: launch.once,
+        meters: launch.meters,
+        threads,
+        source_stop,
+        sink_stop,
+        feeds: Vec::new(),
+        channel_feeds: Vec::new(),
+        channel_ids: Vec::new(),
+        readers: Vec::new(),
+        nodes: Vec::new(),
+        ends: ends_sender,
+        open_memory: launch.open_memory,
+    };
+    let channels = wiring.open_channels(plan.channels)?;
+    let sinks = wiring.lay_sinks(plan.sinks);
+    let sources = wiring.bind_sources(plan.sources)?;
+    let (sources_left, mut sinks_left) = (sources.len(), 0);
+    for sink in sinks {
+        sinks_left += wiring.start_sink(sink).await?;
+    }
+    for (index, source) in sources.into_iter().enumerate() {
+        wiring.start_source(index, source).await;
+    }
+    Ok(Running {
+        nodes: Arc::new(wiring.nodes),
+        meters: wiring.meters,
+        pool: wiring.pool,
+        ends,
+        sources_left,
+        sinks_left,
+        channels,
+        stop_sources,
+        stop_sinks,
+        stopping: false,
+        failures: Vec::new(),
+        _threads: wiring.threads,
+        _data_dir: data_dir,
+    })
+}
+
+impl Running {
+    /// Asks everything to drain and end.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        self.stop_sources.stop();
+        self.let_sinks_stop();
+    }
+
+    /// What a durable channel holds can wait for the next start, but only once nothing new comes.
+    fn let_sinks_stop(&self) {
+        if self.stopping && self.sources_left == 0 {
+            self.stop_sinks.stop();
+        }
+    }
+
+    /// Returns when everything has ended: by itself, after [`Running::stop`], or because a node failed for good; the
+    /// failures say which. Can be dropped and called again.
+    pub async fn ended(&mut self) -> Vec<Failure> {
+        while self.sources_left + self.sinks_left > 0 {
+            let Some((is_source, end)) = self.ends.recv().await else {
+                break;
+            };
+            if is_source {
+                self.sources_left -= 1;
+            } else {
+                self.sinks_left -= 1;
+            }
+            if let Err(failure) = end {
+                self.failures.push(failure);
+                self.stop();
+            }
+            self.let_sinks_stop();
+        }
+        while let Some(channel) = self.channels.last_mut() {
+            let finished = channel.await;
+            self.channels.pop();
+            self.failures.extend(finished.err());
+        }
+        std::mem::take(&mut self.failures)
+    }
+
+    /// Records that were accepted into memory and whose fate is open.
+    pub fn pending_records(&self) -> u64 {
+        self.meters
+            .snapshot()
+            .iter()
+            .filter(|(_, name, _)| *name == "pending_records")
+            .map(|(_, _, n)| n)
+            .sum()
+    }
+}
+
+/// A sink with its inlets, laid but not started.
+struct LaidSink {
+    plan: SinkPlan,
+    inlets: Vec<Inlet>,
+    states: Vec<StateCell>,
+}
+
+/// What the nodes are wired with.
+struct Wiring {
+    pool: Pool,
+    data_dir: std::path::PathBuf,
+    host: Arc<str>,
+    once: bool,
+    meters: Meters,
+    threads: Threads,
+    source_stop: Stop,
+    sink_stop: Stop,
+    /// The memory in front of each sink, None behind a channel. Taken when everything is wired.
+    feeds: Vec<Option<Arc<Feed>>>,
+    channel_feeds: Vec<Arc<Feed>>,
+    channel_ids: Vec<Option<u128>>,
+    /// Readers of each channel, in the order of its consumers.
+    readers: Vec<std::collections::VecDeque<Box<dyn Reader>>>,
+    nodes: Vec<NodeStatus>,
+    ends: mpsc::Sender<(bool, End)>,
+    open_memory: OpenMemory,
+}
+
+impl Wiring {
+    fn open_channels(
+        &mut self,
+        plans: Vec<ChannelPlan>,
+    ) -> Result<Vec<BoxFuture<'static, Result<(), Failure>>>, Failure> {
+        let mut finished = Vec::new();
+        for plan in plans {
+            let context = ChannelContext {
+                name: plan.name.clone(),
+                pool: self.pool.clone(),
+                meters: self.meters.of(&plan.name),
+                reporter: Reporter::new(&plan.name),
+                folder: self.data_dir.join("channels").join(&*plan.name),
+            };
+            let opened = plan.config.open(context, &plan.consumers)?;
+            self.channel_ids.push(opened.channel.id());
+            self.channel_feeds.push(Feed::new(opened.channel));
+            self.readers.push(opened.readers.into());
+            finished.push(opened.finished);
+            self.node(&plan.name, "channel", plan.kind, 0);
+        }
+        Ok(finished)
+    }
+
+    fn node(
+        &mut self,
+        name: &Arc<str>,
+        section: &'static str,
+        kind: &'static str,
+        tasks: usize,
+    ) -> Vec<StateCell> {
+        let states: Vec<_> = (0..tasks).map(|_| StateCell::new()).collect();
+        self.nodes.push(NodeStatus {
+            name: name.clone(),
+            section,
+            kind,
+            states: states.clone(),
+        });
+        states
+    }
+
+    /// Lays the memory in front of every sink first: sinks send each other what they reject.
+    fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Vec<LaidSink> {
+        let mut readers = Vec::new();
+        for plan in &plans {
+            readers.push(match &plan.input {
+                Input::Memory { queue_bytes } => {
+                    let lanes = match plan.sink.placement() {
+                        Placement::DataThreads => self.threads.count(),
+                        Placement::OwnThread => 1,
+                    };
+                    let (channel, readers) = (self.open_memory)(lanes, *queue_bytes);
+                    self.feeds.push(Some(Feed::new(channel)));
+                    readers
+                }
+                Input::Channel { channel, .. } => {
+                    self.feeds.push(None);
+                    self.readers[*channel].pop_front().into_iter().collect()
+                }
+            });
+        }
+        plans
+            .into_iter()
+            .zip(readers)
+            .map(|(plan, readers)| self.lay_sink(plan, readers))
+            .collect()
+    }
+
+    fn lay_sink(&mut self, plan: SinkPlan, readers: Vec<Box<dyn Reader>>) -> LaidSink {
+        let meters = self.meters.of(&plan.name);
+        let (channel, tags) = match &plan.input {
+            Input::Memory { .. } => (None, None),
+            Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
+        };
+        let rejects = self.rejects(&plan.name, &plan.rejects);
+        let states = self.node(&plan.name, "sink", plan.kind, readers.len());
+        let inlet = |reader| {
+            let inlet = Inlet::new(
+                &plan.name,
+                reader,
+                channel,
+                rejects.clone(),
+                self.sink_stop.clone(),
+                &meters,
+            );
+            inlet.with_tags(tags.clone())
+        };
+        let inlets = readers.into_iter().map(inlet).collect();
+        LaidSink {
+            plan,
+            inlets,
+            states,
+        }
+    }
+
+    fn edges(&self, routes: &[Route]) -> Vec<Edge> {
+        let edge = |route: &Route| {
+            let feed = match route.to {
+                Target::Channel(index) => Some(&self.channel_feeds[index]),
+                Target::Sink(index) => self.feeds[index].as_ref(),
+            };
+            feed.map(|feed| Edge {
+                tags: route.tags.clone(),
+                feed: feed.clone(),
+            })
+        };
+        routes.iter().filter_map(edge).collect()
+    }
+
+    fn rejects(&self, node: &str, routes: &[Route]) -> Outlet {
+        let mut edges = self.edges(routes);
+        if edges.is_empty() {
+            let store =
+                RejectedStore::open(self.data_dir.join("rejected"), node, Reporter::new(node));
+            edges.push(Edge {
+                tags: None,
+                feed: Feed::new(store),
+            });
+        }
+        Outlet::new(edges, &self.meters.of(node), true)
+    }
+
+    fn bind_sources(
+        &mut self,
+        plans: Vec<SourcePlan>,
+    ) -> Result<Vec<(SourcePlan, SourceContext, StateCell)>, Failure> {
+        let mut bound = Vec::new();
+        for mut plan in plans {
+            let meters = self.meters.of(&plan.name);
+            let context = SourceContext {
+                name: plan.name.clone(),
+                outlet: Outlet::new(self.edges(&plan.routes), &meters, false),
+                rejects: self.rejects(&plan.name, &plan.rejects),
+                threads: self.threads.clone(),
+                stop: self.source_stop.clone(),
+                once: self.once,
+                pool: self.pool.clone(),
+                meters,
+                reporter: Reporter::new(&plan.name),
+                host: self.host.clone(),
+                folder: self.data_dir.join("sources").join(&*plan.name),
+            };
+            plan.source.bind(&context)?;
+            let state = self.node(&plan.name, "source", plan.kind, 1).remove(0);
+            bound.push((plan, context, state));
+        }
+        // From here on the outlets alone keep the channels open.
+        self.feeds.clear();
+        self.channel_feeds.clear();
+        Ok(bound)
+    }
+
+    /// Starts a sink's tasks; returns how many.
+    async fn start_sink(&mut self, laid: LaidSink) -> Result<usize, Failure> {
+        let LaidSink {
+            plan,
+            inlets,
+            states,
+        } = laid;
+        let tasks = inlets.len();
+        let in_lanes = matches!(plan.input, Input::Memory { .. })
+            && plan.sink.placement() == Placement::DataThreads;
+        for (lane, (inlet, state)) in inlets.into_iter().zip(states).enumerate() {
+            let context = SinkContext {
+                name: plan.name.clone(),
+                stop: self.sink_stop.clone(),
+                pool: self.pool.clone(),
+                meters: self.meters.of(&plan.name),
+                reporter: Reporter::new(&plan.name),
+                folder: self.data_dir.join("sinks").join(&*plan.name),
+                lane,
+            };
+            let (reporter, sink, ends) = (
+                context.reporter.clone(),
+                plan.sink.clone(),
+                self.ends.clone(),
+            );
+            let run = async move || {
+                let end = supervise::sink(sink, inlet, context, state).await;
+                let _ = ends.send((false, end)).await;
+            };
+            if in_lanes {
+                self.threads.spawn_on(lane, &reporter, run).await;
+            } else {
+                let name = &*plan.name;
+                own_thread(name, run).map_err(|error| {
+                    Failure::us(format!("cannot start a thread for {name}: {error}"))
+                })?;
+            }
+        }
+        Ok(tasks)
+    }
+
+    async fn start_source(
+        &mut self,
+        index: usize,
+        (plan, context, state): (SourcePlan, SourceContext, StateCell),
+    ) {
+        let (reporter, ends) = (context.reporter.clone(), self.ends.clone());
+        let run = async move || {
+            let end = supervise::source(plan.source, context, state).await;
+            let _ = ends.send((true, end)).await;
+        };
+        self.threads
+            .spawn_on(index % self.threads.count(), &reporter, run)
+            .await;
+    }
+}

@@ -1,0 +1,89 @@
+//! What a graph must not be, and what it had better not be.
+
+use millstream_config::Problem;
+
+use super::{Built, Entry, Inputs, Takers, is_channel, is_memory};
+use crate::node::Build;
+
+/// Finds what cannot run.
+pub fn check_graph(
+    entries: &[Entry],
+    built: &[Option<Built>],
+    takers: &Takers,
+    inputs: &[Option<Inputs>],
+    problems: &mut Vec<Problem>,
+) {
+    for (at, entry) in entries.iter().enumerate() {
+        let Some(own) = &inputs[at] else { continue };
+        let feeds: Vec<usize> = (takers.iter())
+            .filter(|(_, all)| all.iter().any(|(taker, _)| *taker == at))
+            .map(|((node, _), _)| *node)
+            .collect();
+        let channels = feeds
+            .iter()
+            .filter(|node| is_channel(entries, **node))
+            .count();
+        if channels > 0 && is_channel(entries, at) {
+            let message = format!(
+                "`{}` is a channel and cannot take from another channel",
+                entry.name
+            );
+            problems.push(
+                Problem::new(&own.place, message).help("let it take from the sources themselves"),
+            );
+        } else if channels > 0 && feeds.len() > 1 {
+            let message = format!(
+                "`{}` takes from a disk channel and from something else",
+                entry.name
+            );
+            let help = "a sink has one position: let it take from one channel that takes from all, or use two sinks";
+            problems.push(Problem::new(&own.place, message).help(help));
+        }
+        if built[at].is_some() && reaches(at, at, takers) {
+            let message = format!("what `{}` rejects comes back to it", entry.name);
+            problems.push(
+                Problem::new(&own.place, message).help("take the rejects with a sink of their own"),
+            );
+        }
+    }
+}
+
+/// Whether what comes out of `from` can come to `to`.
+fn reaches(from: usize, to: usize, takers: &Takers) -> bool {
+    let (mut open, mut seen) = (vec![from], vec![]);
+    while let Some(at) = open.pop() {
+        for port in [(at, false), (at, true)] {
+            for (taker, _) in takers.get(&port).into_iter().flatten() {
+                if *taker == to {
+                    return true;
+                }
+                if !seen.contains(taker) {
+                    seen.push(*taker);
+                    open.push(*taker);
+                }
+            }
+        }
+    }
+    false
+}
+
+/// What comes out of a node and is taken by nobody.
+pub fn warn_of_unused(entries: &[Entry], built: &[Option<Built>], takers: &Takers) -> Vec<Problem> {
+    let unused = |(at, entry): (usize, &Entry)| {
+        let makes = !matches!(entry.component.build, Build::Sink(_)) && !is_memory(built, at);
+        let taken = takers.get(&(at, false)).is_some_and(|all| !all.is_empty());
+        let loss = if is_channel(entries, at) {
+            "it fills up and then blocks"
+        } else {
+            "it is counted and dropped"
+        };
+        let warning = || {
+            Problem::warning(
+                &entry.place,
+                format!("nobody takes what comes out of `{}`: {loss}", entry.name),
+            )
+        };
+        (makes && !taken).then(warning)
+    };
+    entries.iter().enumerate().filter_map(unused).collect()
+}

@@ -1,0 +1,153 @@
+//! Inputs: from names and globs to ports.
+
+use globset::{GlobBuilder, GlobMatcher};
+use millstream_config::{Node, Place, Problem, names};
+
+use super::{Entry, Inputs, Port, Takers};
+use crate::{node::Build, tags::TagFilter};
+
+/// Takes `inputs` and `tags` out of the options of a consumer.
+pub fn take_inputs(
+    entry: &Entry,
+    options: &mut Node,
+    problems: &mut Vec<Problem>,
+) -> Option<Inputs> {
+    let tags = options
+        .take("tags")
+        .and_then(|(key, node)| match texts(&node) {
+            Some(patterns) => TagFilter::new(patterns.iter().map(|(pattern, _)| pattern.as_str()))
+                .map_err(|message| problems.push(Problem::new(&node.place, message)))
+                .ok(),
+            None => {
+                problems.push(Problem::new(
+                    &key.place,
+                    "`tags` wants a tag pattern or a list of them",
+                ));
+                None
+            }
+        });
+    let Some((key, node)) = options.take("inputs") else {
+        let message = format!("`{}` has no `inputs`", entry.name);
+        problems.push(
+            Problem::new(&entry.place, message)
+                .help("name the nodes it takes from, such as `inputs: [web]`"),
+        );
+        return None;
+    };
+    let Some(patterns) = texts(&node).filter(|patterns| !patterns.is_empty()) else {
+        problems.push(Problem::new(
+            &node.place,
+            "`inputs` wants the names of nodes, such as `inputs: [web]`",
+        ));
+        return None;
+    };
+    Some(Inputs {
+        patterns,
+        tags,
+        place: key.place,
+    })
+}
+
+/// One text or a list of texts, with their places.
+fn texts(node: &Node) -> Option<Vec<(String, Place)>> {
+    let text = |node: &Node| {
+        node.as_text()
+            .map(|text| (text.to_owned(), node.place.clone()))
+    };
+    match node.as_list() {
+        Some(list) => list.iter().map(text).collect(),
+        None => text(node).map(|one| vec![one]),
+    }
+}
+
+/// Finds the ports that the inputs of every consumer mean.
+pub fn resolve(
+    entries: &[Entry],
+    inputs: &[Option<Inputs>],
+    problems: &mut Vec<Problem>,
+) -> Takers {
+    let names: Vec<(String, Port)> = (entries.iter().enumerate())
+        .flat_map(|(at, entry)| {
+            let is_channel = matches!(entry.component.build, Build::Channel(_));
+            let is_sink = matches!(entry.component.build, Build::Sink(_));
+            let own = (!is_sink).then(|| (entry.name.to_string(), (at, false)));
+            let rejected = (!is_channel).then(|| (format!("{}.rejected", entry.name), (at, true)));
+            own.into_iter().chain(rejected)
+        })
+        .collect();
+    // A node that takes what is rejected may not feed another such node: they would feed each other.
+    let takes_rejects = |at: usize| {
+        let patterns = inputs[at].iter().flat_map(|inputs| &inputs.patterns);
+        patterns
+            .into_iter()
+            .any(|(pattern, _)| pattern.ends_with(".rejected"))
+    };
+    let mut takers = Takers::new();
+    for (consumer, inputs) in inputs.iter().enumerate() {
+        let Some(inputs) = inputs else { continue };
+        for (pattern, place) in &inputs.patterns {
+            let mut found: Vec<Port> = match matcher(pattern) {
+                Some(glob) => (names.iter())
+                    .filter(|(name, port)| glob.is_match(exchange(name)) && port.0 != consumer)
+                    .filter(|(_, (node, rejected))| !(*rejected && takes_rejects(*node)))
+                    .map(|(_, port)| *port)
+                    .collect(),
+                None => names
+                    .iter()
+                    .filter(|(name, _)| name == pattern)
+                    .map(|(_, port)| *port)
+                    .collect(),
+            };
+            if found.is_empty() {
+                problems.push(nothing_named(pattern, place, entries, &names));
+            }
+            found.retain(|port| {
+                !takers
+                    .get(port)
+                    .is_some_and(|all| all.iter().any(|(taker, _)| *taker == consumer))
+            });
+            for port in found {
+                takers
+                    .entry(port)
+                    .or_default()
+                    .push((consumer, inputs.tags.clone()));
+            }
+        }
+    }
+    takers
+}
+
+fn nothing_named(
+    pattern: &str,
+    place: &Place,
+    entries: &[Entry],
+    names: &[(String, Port)],
+) -> Problem {
+    if let Some(sink) = entries.iter().find(|entry| &*entry.name == pattern) {
+        let message =
+            format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
+        return Problem::new(place, message).also(&sink.place, "the sink stands here");
+    }
+    let problem = Problem::new(place, format!("no node is called `{pattern}`"));
+    match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {
+        Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+        None => problem,
+    }
+}
+
+/// A glob over names of ports; None for a plain name.
+fn matcher(pattern: &str) -> Option<GlobMatcher> {
+    if !pattern.contains(['*', '?', '{', '[']) {
+        return None;
+    }
+    let glob = GlobBuilder::new(&exchange(pattern))
+        .literal_separator(true)
+        .build()
+        .ok()?;
+    Some(glob.compile_matcher())
+}
+
+/// Dots part the names of ports as slashes part paths.
+fn exchange(name: &str) -> String {
+    name.replace('.', "/")
+}

@@ -1,0 +1,166 @@
+//! From the configuration to the plan: a pure function that finds every fault of the graph at once.
+
+mod assemble;
+mod faults;
+mod inputs;
+
+use std::{collections::HashMap, sync::Arc};
+
+use millstream_config::{Node, Place, Problem};
+
+use crate::{
+    node::{Build, ChannelConfig, Component, Sink, Source},
+    plan::{Plan, RunSettings},
+    tags::TagFilter,
+};
+
+use self::{
+    assemble::assemble,
+    faults::{check_graph, warn_of_unused},
+    inputs::{resolve, take_inputs},
+};
+
+/// One node as the configuration names it.
+pub struct Entry {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where the name stands.
+    pub place: Place,
+    /// What it is, found by its `type`.
+    pub component: &'static Component,
+    /// Its options without `type`.
+    pub options: Node,
+}
+
+/// A plan, and what `check` warns of.
+pub struct Laid {
+    /// The graph.
+    pub plan: Plan,
+    /// What works but is probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// What a node is built into.
+enum Built {
+    Source(Box<dyn Source>),
+    Channel(Box<dyn ChannelConfig>),
+    Sink(Arc<dyn Sink>),
+}
+
+/// What a consumer says of its inputs.
+struct Inputs {
+    patterns: Vec<(String, Place)>,
+    tags: Option<TagFilter>,
+    place: Place,
+}
+
+/// A port: the node's place in the list, and whether it is `NAME.rejected`.
+type Port = (usize, bool);
+
+/// Who takes from each port, with which tags.
+type Takers = HashMap<Port, Vec<(usize, Option<TagFilter>)>>;
+
+/// Lays out the graph of `entries` (sources, channels and sinks, in the order of the file). `queue_bytes`: of the memory
+/// in front of a sink whose edge names no other.
+pub fn lay_out(
+    entries: Vec<Entry>,
+    settings: RunSettings,
+    queue_bytes: usize,
+) -> Result<Laid, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let (mut built, mut inputs) = (Vec::new(), Vec::new());
+    for entry in &entries {
+        let mut options = entry.options.clone();
+        let is_source = matches!(entry.component.build, Build::Source(_));
+        inputs.push(if is_source {
+            None
+        } else {
+            take_inputs(entry, &mut options, &mut problems)
+        });
+        match build(entry, &options) {
+            Ok(node) => built.push(Some(node)),
+            Err(found) => {
+                problems.extend(found);
+                built.push(None);
+            }
+        }
+    }
+    let takers = resolve(&entries, &inputs, &mut problems);
+    let takers = pass_through_memory(takers, &built);
+    let queues = (0..entries.len())
+        .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
+        .collect::<Vec<_>>();
+    check_graph(&entries, &built, &takers, &inputs, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let warnings = warn_of_unused(&entries, &built, &takers);
+    Ok(Laid {
+        plan: assemble(&entries, built, &takers, &queues, settings),
+        warnings,
+    })
+}
+
+fn build(entry: &Entry, options: &Node) -> Result<Built, Vec<Problem>> {
+    Ok(match entry.component.build {
+        Build::Source(build) => Built::Source(build(&entry.name, options)?),
+        Build::Channel(build) => Built::Channel(build(&entry.name, options)?),
+        Build::Sink(build) => Built::Sink(build(&entry.name, options)?),
+    })
+}
+
+fn is_memory(built: &[Option<Built>], at: usize) -> bool {
+    matches!(&built[at], Some(Built::Channel(channel)) if channel.memory_bytes().is_some())
+}
+
+/// Memory channels are no stops: what they take goes straight on to who takes from them.
+fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
+    let expand = |taker: usize, tags: &Option<TagFilter>| -> Vec<(usize, Option<TagFilter>)> {
+        let (mut open, mut done, mut seen) = (vec![(taker, tags.clone())], Vec::new(), vec![]);
+        while let Some((at, tags)) = open.pop() {
+            if !is_memory(built, at) {
+                done.push((at, tags));
+            } else if !seen.contains(&at) {
+                seen.push(at);
+                for (next, more) in takers.get(&(at, false)).into_iter().flatten() {
+                    open.push((*next, TagFilter::both(tags.clone(), more.clone())));
+                }
+            }
+        }
+        done
+    };
+    let ports = takers
+        .iter()
+        .filter(|((node, _), _)| !is_memory(built, *node));
+    let straight = |all: &Vec<(usize, Option<TagFilter>)>| {
+        let mut ends: Vec<_> = all
+            .iter()
+            .flat_map(|(taker, tags)| expand(*taker, tags))
+            .collect();
+        ends.sort_by_key(|(taker, _)| *taker);
+        ends
+    };
+    ports.map(|(port, all)| (*port, straight(all))).collect()
+}
+
+/// Bytes of the queues in front of a sink: what the memory channels it names say, else the default.
+fn queue_of(
+    sink: usize,
+    inputs: &[Option<Inputs>],
+    entries: &[Entry],
+    built: &[Option<Built>],
+    queue_bytes: usize,
+) -> usize {
+    let patterns = inputs[sink].iter().flat_map(|inputs| &inputs.patterns);
+    let named = patterns
+        .filter_map(|(pattern, _)| entries.iter().position(|entry| *entry.name == **pattern));
+    let bytes = named.filter_map(|at| match &built[at] {
+        Some(Built::Channel(channel)) => channel.memory_bytes(),
+        _ => None,
+    });
+    bytes.max().unwrap_or(queue_bytes)
+}
+
+fn is_channel(entries: &[Entry], at: usize) -> bool {
+    matches!(entries[at].component.build, Build::Channel(_))
+}
