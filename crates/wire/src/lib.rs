@@ -2,5 +2,7 @@
 //!
 //! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
 
+pub mod compression;
+pub mod forward;
 pub mod json;
 pub mod msgpack;

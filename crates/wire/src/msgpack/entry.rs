@@ -37,10 +37,26 @@ pub enum Shape {
 /// [`ReadError`] when it is no entry; never for an entry out of a [`Batch`](millstream_record::Batch).
 #[inline]
 pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
+    if bytes.get(at) == Some(&0x92) {
+        return pair_head(bytes, at + 1);
+    }
+    let mut reader = Reader::at(bytes, at);
+    match reader.array_len()? {
+        2 => pair_head(bytes, reader.position()),
+        _ => Err(ReadError::Type),
+    }
+}
+
+/// Reads the head of an entry without its array marker: a time (or `[time, metadata]`) and a map behind it at `at`, as
+/// they stand in a single message.
+///
+/// # Errors
+/// [`ReadError`] when they are not.
+#[inline]
+pub fn pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     // What nearly all entries look like.
     if let Some(
         [
-            0x92,
             0xd7,
             0,
             a,
@@ -60,18 +76,15 @@ pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
         let nanos = u32::from_be_bytes([*e, *f, *g, *h]);
         return Ok(Head {
             time: Some(Time::from_parts(i64::from(seconds), nanos)),
-            record: at + 11,
+            record: at + 10,
         });
     }
-    any_head(bytes, at)
+    any_pair_head(bytes, at)
 }
 
 #[cold]
-fn any_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
+fn any_pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     let mut reader = Reader::at(bytes, at);
-    if reader.array_len()? != 2 {
-        return Err(ReadError::Type);
-    }
     let time = if is_array(reader.peek()?) {
         if reader.array_len()? != 2 {
             return Err(ReadError::Type);
@@ -96,7 +109,16 @@ fn any_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
 
 /// Whether `entry`, which is one whole value, is an entry.
 pub fn entry_shape(entry: &[u8]) -> Shape {
-    match entry_head(entry, 0) {
+    shape(entry_head(entry, 0))
+}
+
+/// Whether `pair`, which is two whole values, is an entry without its array marker.
+pub fn pair_shape(pair: &[u8]) -> Shape {
+    shape(pair_head(pair, 0))
+}
+
+fn shape(head: Result<Head, ReadError>) -> Shape {
+    match head {
         Ok(Head { time: Some(_), .. }) => Shape::Good,
         Ok(Head { time: None, .. }) => Shape::Timeless,
         Err(_) => Shape::Misfit,

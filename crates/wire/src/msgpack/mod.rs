@@ -18,7 +18,8 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Head, Shape, entry_head, entry_shape};
+pub use entry::{Head, Shape, entry_head, entry_shape, pair_head, pair_shape};
+pub(crate) use entry::{is_array, is_map};
 pub use read::{ReadError, Reader};
 pub use skip::{Malformed, skip};
 pub use walk::Walker;

@@ -71,7 +71,15 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn value(&mut self) -> Result<&'a [u8], ReadError> {
-        let mut open = 1;
+        self.values(1)
+    }
+
+    /// `count` values as the bytes they are written in.
+    ///
+    /// # Errors
+    /// [`ReadError::Short`], [`ReadError::Malformed`].
+    pub fn values(&mut self, count: u64) -> Result<&'a [u8], ReadError> {
+        let mut open = count;
         let end = skip(self.bytes, self.at, &mut open).map_err(|_| ReadError::Malformed)?;
         if open > 0 {
             return Err(ReadError::Short);

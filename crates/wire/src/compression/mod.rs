@@ -1,0 +1,165 @@
+//! gzip and zstd, as payloads of the forward protocol and outputs carry them.
+//!
+//! [`Inflater`] decompresses into a buffer that the caller grows, so that the output is bounded by what the caller allows
+//! and nothing is allocated by what a header claims. [`compress`] writes one member or frame.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use flate2::{Decompress, FlushDecompress, Status, write::GzEncoder};
+use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
+
+/// Level of gzip on the wire: a third of the time of the default for a tenth more bytes.
+const GZIP_LEVEL: u32 = 1;
+/// Level of zstd on the wire.
+const ZSTD_LEVEL: i32 = 1;
+/// The largest window of a zstd frame that is read, as a power of two: 16 MiB, which every level below 20 (`--ultra`)
+/// stays within. It bounds what one decoder holds.
+const ZSTD_WINDOW_LOG_MAX: u32 = 24;
+/// Window of deflate, as a power of two: the largest there is.
+const GZIP_WINDOW_BITS: u8 = 15;
+
+/// A compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// RFC 1952, one or more members.
+    Gzip,
+    /// RFC 8878, one or more frames.
+    Zstd,
+}
+
+/// Why a payload cannot be decompressed. All of it is the peer's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InflateError {
+    /// It ends within a member or frame.
+    Truncated,
+    /// It is something else, or damaged.
+    Corrupt,
+}
+
+impl fmt::Display for InflateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "the compressed payload ends too early",
+            Self::Corrupt => "the payload is not what `compressed` says, or it is damaged",
+        })
+    }
+}
+
+impl std::error::Error for InflateError {}
+
+/// How far [`Inflater::inflate`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inflated {
+    /// To the end.
+    Done,
+    /// The output is full to its capacity and more is to come: take it away or enlarge it, then go on. Whoever enlarges
+    /// it knows the limit.
+    Full,
+}
+
+/// Decompresses one payload that is whole in memory.
+pub struct Inflater {
+    engine: Engine,
+    /// Bytes of the input that were taken.
+    taken: usize,
+    /// Whether the input stands between two members or frames.
+    between: bool,
+}
+
+enum Engine {
+    Gzip(Decompress),
+    Zstd(Decoder<'static>),
+}
+
+impl Inflater {
+    /// At the start of a payload. `None` when zstd finds no memory.
+    pub fn new(codec: Codec) -> Option<Self> {
+        let engine = match codec {
+            Codec::Gzip => Engine::Gzip(Decompress::new_gzip(GZIP_WINDOW_BITS)),
+            Codec::Zstd => {
+                let mut decoder = Decoder::new().ok()?;
+                let window = DParameter::WindowLogMax(ZSTD_WINDOW_LOG_MAX);
+                decoder.set_parameter(window).ok()?;
+                Engine::Zstd(decoder)
+            }
+        };
+        Some(Self {
+            engine,
+            taken: 0,
+            between: true,
+        })
+    }
+
+    /// Appends to `output` until it is full or `input`, the same at every call, is at its end. An empty input is an empty
+    /// output.
+    ///
+    /// # Errors
+    /// [`InflateError`]; what was appended before may be damaged too.
+    pub fn inflate(
+        &mut self,
+        input: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<Inflated, InflateError> {
+        loop {
+            let rest = input.get(self.taken..).unwrap_or_default();
+            if self.between && rest.is_empty() {
+                return Ok(Inflated::Done);
+            }
+            if output.len() == output.capacity() {
+                return Ok(Inflated::Full);
+            }
+            let before = (self.taken, output.len());
+            match &mut self.engine {
+                Engine::Gzip(engine) => {
+                    if self.between {
+                        *engine = Decompress::new_gzip(GZIP_WINDOW_BITS);
+                    }
+                    let read = engine.total_in();
+                    let status = engine
+                        .decompress_vec(rest, output, FlushDecompress::None)
+                        .map_err(|_| InflateError::Corrupt)?;
+                    self.taken += (engine.total_in() - read) as usize;
+                    self.between = status == Status::StreamEnd;
+                }
+                Engine::Zstd(engine) => {
+                    let mut from = InBuffer::around(rest);
+                    let end = output.len();
+                    let mut to = OutBuffer::around_pos(output, end);
+                    let hint = engine
+                        .run(&mut from, &mut to)
+                        .map_err(|_| InflateError::Corrupt)?;
+                    self.taken += from.pos();
+                    self.between = hint == 0;
+                }
+            }
+            if before == (self.taken, output.len()) && !self.between {
+                return Err(InflateError::Truncated);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Inflater {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inflater({} bytes taken)", self.taken)
+    }
+}
+
+/// Appends `input` to `output` as one gzip member or one zstd frame, at a level made for the wire.
+///
+/// # Errors
+/// None of the input's doing: the library found no memory.
+pub fn compress(codec: Codec, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<()> {
+    use std::io::Write as _;
+    match codec {
+        Codec::Gzip => {
+            let mut encoder = GzEncoder::new(output, flate2::Compression::new(GZIP_LEVEL));
+            encoder.write_all(input)?;
+            encoder.finish().map(drop)
+        }
+        Codec::Zstd => zstd::stream::copy_encode(input, output, ZSTD_LEVEL),
+    }
+}

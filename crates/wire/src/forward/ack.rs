@@ -1,0 +1,39 @@
+//! Acks: `{"ack": id}`, the id as the sender wrote it.
+
+use crate::msgpack::{ReadError, Reader, write_map_len, write_str};
+
+/// One ack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// The id, as the MessagePack value that it is.
+    pub chunk: &'a [u8],
+    /// Bytes that it took.
+    pub length: usize,
+}
+
+/// Appends the ack for `chunk`, a MessagePack value, to a connection that speaks MessagePack.
+pub fn write_ack(out: &mut Vec<u8>, chunk: &[u8]) {
+    write_map_len(out, 1);
+    write_str(out, b"ack");
+    out.extend_from_slice(chunk);
+}
+
+/// Reads the ack at the start of `input`.
+///
+/// # Errors
+/// [`ReadError::Short`]: read more; [`ReadError::Type`]: the receiver sent something else.
+pub fn read_ack(input: &[u8]) -> Result<Ack<'_>, ReadError> {
+    let mut reader = Reader::new(input);
+    let mut chunk = None;
+    for _ in 0..reader.map_len()? {
+        let key = reader.value()?;
+        let value = reader.value()?;
+        if Reader::new(key).bytes() == Ok(b"ack") {
+            chunk = Some(value);
+        }
+    }
+    Ok(Ack {
+        chunk: chunk.ok_or(ReadError::Type)?,
+        length: reader.position(),
+    })
+}

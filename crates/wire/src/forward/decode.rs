@@ -1,0 +1,393 @@
+//! Reads the frames of one connection out of the bytes that it has sent so far.
+//!
+//! On the line: read -> [decode] -> send -> keep.
+//!
+//! The connection keeps a read buffer and asks [`Decoder::next`] what stands at its front. Small frames come whole. A long
+//! payload is announced with its length, so that the connection reads exactly into a buffer that becomes the batch; then
+//! the decoder goes on behind it. A frame that is cut is remembered as far as it was looked at: however small the reads,
+//! no byte but the head of a cut value is looked at twice before the frame is whole.
+
+use std::fmt;
+
+use millstream_record::Encoding;
+
+use super::{
+    Compressed, Frame, LINES, OPTION_BYTES_MAX, Options, PAYLOAD_INLINE_MAX, TAG_BYTES_MAX,
+    frame::{Value, read_value},
+};
+use crate::{
+    json,
+    msgpack::{ReadError, Reader, skip},
+};
+
+/// So many top-level values in a row that are no frames are taken for another protocol. Both peers step over such values
+/// for ever (one log line a byte); a few are tolerated as they do.
+const STRAYS_MAX: u32 = 16;
+
+/// What stands at the front of the input.
+#[derive(Debug, PartialEq)]
+pub enum Step<'a> {
+    /// Nothing whole: read more behind what is there. What was consumed is white space.
+    More,
+    /// A frame.
+    Frame(Frame<'a>),
+    /// The head of a frame whose payload, `length` bytes, follows behind what was consumed. Take these bytes, then go on.
+    Payload(Payload<'a>),
+    /// The end of the frame that [`Step::Payload`] began.
+    End(Options<'a>),
+    /// A heartbeat: no answer is due.
+    Heartbeat,
+    /// A value that is no frame: its bytes in MessagePack, and the chunk id if it has one.
+    Misfit {
+        /// The whole value.
+        value: &'a [u8],
+        /// The id to be acked, as a MessagePack value.
+        chunk: Option<&'a [u8]>,
+    },
+}
+
+/// The head of a frame with a long payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload<'a> {
+    /// The tag.
+    pub tag: &'a [u8],
+    /// What it holds, when it is not compressed (which only the option map behind it tells).
+    pub encoding: Encoding,
+    /// Its bytes.
+    pub length: usize,
+}
+
+/// Why nothing more can be read from the connection. Nothing of the frame at the front may be stored or acked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// These bytes are not MessagePack, or not JSON on a connection that began with it.
+    Malformed {
+        /// The byte of the connection it was found at.
+        offset: u64,
+        /// Whether the connection speaks JSON.
+        json: bool,
+    },
+    /// Value after value that is no frame: another protocol.
+    Garbage {
+        /// The byte of the connection after the last of them.
+        offset: u64,
+    },
+    /// A frame above the limit, or an option map above [`OPTION_BYTES_MAX`].
+    TooLarge {
+        /// The byte of the connection where it begins.
+        offset: u64,
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed { offset, json } => {
+                let format = if *json { "JSON" } else { "MessagePack" };
+                write!(f, "not {format} at byte {offset} of the connection")
+            }
+            Self::Garbage { offset } => write!(
+                f,
+                "{STRAYS_MAX} values in a row that are no forward frames, up to byte {offset} of the connection: another protocol?"
+            ),
+            Self::TooLarge { offset, bytes_max } => write!(
+                f,
+                "the frame at byte {offset} of the connection is above the limit of {bytes_max} bytes (limits.frame)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Reads the frames of one connection.
+#[derive(Debug)]
+pub struct Decoder {
+    frame_bytes_max: usize,
+    /// Told by the first byte.
+    json: Option<bool>,
+    /// How many values stand behind the payload that was announced; `None`: no payload was.
+    behind: Option<u32>,
+    /// How far a cut value was looked at: where its next part stands, and what is owed (0: not cut).
+    at: usize,
+    open: u64,
+    scan: json::Scan,
+    /// A JSON frame as MessagePack.
+    converted: Vec<u8>,
+    strays: u32,
+    /// Bytes of the connection before the front of the input.
+    offset: u64,
+}
+
+impl Decoder {
+    /// For a new connection, whose frames may have `frame_bytes_max` bytes.
+    pub fn new(frame_bytes_max: usize) -> Self {
+        Self {
+            frame_bytes_max,
+            json: None,
+            behind: None,
+            at: 0,
+            open: 0,
+            scan: json::Scan::new(),
+            converted: Vec::new(),
+            strays: 0,
+            offset: 0,
+        }
+    }
+
+    /// Whether the connection speaks JSON: then its acks are JSON too.
+    pub fn is_json(&self) -> bool {
+        self.json == Some(true)
+    }
+
+    /// Bytes of the connection that were consumed, announced payloads included.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether a frame has begun of which `left` bytes stand unread at the front: the end of the connection cuts it.
+    pub fn is_amid(&self, left: usize) -> bool {
+        left > 0 || self.behind.is_some()
+    }
+
+    /// What stands at the front of `input`, and how many bytes of it that took: drop these, then ask again. After
+    /// [`Step::More`] give it the same bytes with more behind them.
+    ///
+    /// # Errors
+    /// [`Refusal`]: close the connection.
+    #[inline]
+    pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+        let Some(first) = input.first() else {
+            if self.behind == Some(0) {
+                return self.end(input);
+            }
+            return Ok((0, Step::More));
+        };
+        if *self.json.get_or_insert(matches!(first, b'{' | b'[')) {
+            return self.next_json(input);
+        }
+        if self.behind.is_some() {
+            return self.end(input);
+        }
+        if self.open == 0 {
+            match read_value(input) {
+                Ok((end, value)) => return self.judge(input, end, end, value),
+                Err(ReadError::Short) => self.open = 1,
+                Err(_) => return Err(self.malformed(input)),
+            }
+        }
+        self.cut(input)
+    }
+
+    /// Goes on in a frame that was cut.
+    #[cold]
+    fn cut<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+        if let Ok((consumed, values, payload)) = read_payload_head(input)
+            && payload.length > PAYLOAD_INLINE_MAX
+        {
+            if payload.length > self.frame_bytes_max {
+                return Err(self.too_large(self.frame_bytes_max));
+            }
+            (self.at, self.open) = (0, 0);
+            self.strays = 0;
+            self.behind = Some(values);
+            self.offset += (consumed + payload.length) as u64;
+            return Ok((consumed, Step::Payload(payload)));
+        }
+        if !self.goes_on(input)? {
+            if input.len() >= self.frame_bytes_max {
+                return Err(self.too_large(self.frame_bytes_max));
+            }
+            return Ok((0, Step::More));
+        }
+        match read_value(input) {
+            Ok((end, value)) => self.judge(input, end, end, value),
+            // It was just skipped to its end.
+            Err(_) => Err(self.malformed(input)),
+        }
+    }
+
+    /// The option map behind an announced payload.
+    fn end<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+        if self.behind == Some(0) {
+            self.behind = None;
+            return Ok((0, Step::End(Options::default())));
+        }
+        self.open = self.open.max(1);
+        if !self.goes_on(input)? {
+            if input.len() >= OPTION_BYTES_MAX {
+                return Err(self.too_large(OPTION_BYTES_MAX));
+            }
+            return Ok((0, Step::More));
+        }
+        let mut reader = Reader::new(input);
+        let Ok(options) = Options::read(&mut reader) else {
+            return Err(self.malformed(input));
+        };
+        self.behind = None;
+        self.offset += reader.position() as u64;
+        Ok((reader.position(), Step::End(options)))
+    }
+
+    /// Whether the cut value at the front is whole now.
+    fn goes_on(&mut self, input: &[u8]) -> Result<bool, Refusal> {
+        match skip(input, self.at, &mut self.open) {
+            Ok(at) if self.open > 0 => {
+                self.at = at;
+                Ok(false)
+            }
+            Ok(_) => {
+                self.at = 0;
+                Ok(true)
+            }
+            Err(malformed) => Err(Refusal::Malformed {
+                offset: self.offset + malformed.at as u64,
+                json: false,
+            }),
+        }
+    }
+
+    fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+        if input.iter().all(u8::is_ascii_whitespace) {
+            self.scan = json::Scan::new();
+            self.offset += input.len() as u64;
+            return Ok((input.len(), Step::More));
+        }
+        let Some(end) = self.scan.end(input) else {
+            if input.len() >= self.frame_bytes_max {
+                return Err(self.too_large(self.frame_bytes_max));
+            }
+            return Ok((0, Step::More));
+        };
+        let mut converted = std::mem::take(&mut self.converted);
+        converted.clear();
+        let read = json::to_msgpack(input.get(..end).unwrap_or(input), &mut converted);
+        self.converted = converted;
+        let at = match read {
+            Ok(json::Progress::Consumed(_)) => match self.converted.first() {
+                Some(0x80..=0x9f | 0xdc..=0xdf) => None,
+                // A number or a word: no JSON client of the protocol sends one.
+                _ => Some(0),
+            },
+            Ok(json::Progress::NeedMore) => Some(end),
+            Err(error) => Some(error.offset),
+        };
+        if let Some(at) = at {
+            return Err(Refusal::Malformed {
+                offset: self.offset + at as u64,
+                json: true,
+            });
+        }
+        self.offset += end as u64;
+        match read_value(&self.converted) {
+            Ok((whole, value)) => {
+                let step = sort(&self.converted, whole, value, &mut self.strays);
+                step.map(|step| (end, step)).ok_or(Refusal::Garbage {
+                    offset: self.offset,
+                })
+            }
+            Err(_) => Err(Refusal::Malformed {
+                offset: self.offset,
+                json: true,
+            }),
+        }
+    }
+
+    #[inline]
+    fn judge<'a>(
+        &'a mut self,
+        input: &'a [u8],
+        consumed: usize,
+        end: usize,
+        value: Value<'a>,
+    ) -> Result<(usize, Step<'a>), Refusal> {
+        self.offset += consumed as u64;
+        sort(input, end, value, &mut self.strays)
+            .map(|step| (consumed, step))
+            .ok_or(Refusal::Garbage {
+                offset: self.offset,
+            })
+    }
+
+    #[cold]
+    fn malformed(&self, input: &[u8]) -> Refusal {
+        let at = skip(input, 0, &mut 1).unwrap_or_else(|malformed| malformed.at);
+        Refusal::Malformed {
+            offset: self.offset + at as u64,
+            json: false,
+        }
+    }
+
+    #[cold]
+    fn too_large(&self, bytes_max: usize) -> Refusal {
+        Refusal::TooLarge {
+            offset: self.offset,
+            bytes_max,
+        }
+    }
+}
+
+/// The step for a whole value; `None` when there were too many strays.
+#[inline]
+fn sort<'a>(input: &'a [u8], end: usize, value: Value<'a>, strays: &mut u32) -> Option<Step<'a>> {
+    let bytes = input.get(..end).unwrap_or(input);
+    let step = match value {
+        Value::Frame(frame) => Step::Frame(frame),
+        Value::Heartbeat => Step::Heartbeat,
+        Value::Misfit(chunk) => Step::Misfit {
+            value: bytes,
+            chunk,
+        },
+        Value::Stray => {
+            *strays += 1;
+            return (*strays < STRAYS_MAX).then_some(Step::Misfit {
+                value: bytes,
+                chunk: None,
+            });
+        }
+    };
+    *strays = 0;
+    Some(step)
+}
+
+/// The head of a frame with a payload: bytes of the head, values behind the payload, and what the head says.
+fn read_payload_head(input: &[u8]) -> Result<(usize, u32, Payload<'_>), ReadError> {
+    let mut reader = Reader::new(input);
+    let values = match reader.array_len()? {
+        length @ 2..=3 => length - 2,
+        _ => return Err(ReadError::Type),
+    };
+    let tag = reader.bytes()?;
+    if tag.len() > TAG_BYTES_MAX {
+        return Err(ReadError::Type);
+    }
+    let (encoding, length) = match reader.peek()? {
+        0xc7..=0xc9 => match reader.ext_head()? {
+            (LINES, length) => (Encoding::Lines, length),
+            _ => return Err(ReadError::Type),
+        },
+        _ => (Encoding::Packed, reader.bytes_head()?),
+    };
+    let payload = Payload {
+        tag,
+        encoding,
+        length,
+    };
+    Ok((reader.position(), values, payload))
+}
+
+impl Frame<'_> {
+    /// Whether the body is entries or lines as they are: not compressed, and no metrics or traces.
+    pub fn is_plain(&self) -> bool {
+        self.options.is_plain()
+    }
+}
+
+impl Options<'_> {
+    /// Whether the payload is entries or lines as they are: not compressed, and no metrics or traces.
+    pub fn is_plain(&self) -> bool {
+        self.compressed == Compressed::No && self.signal == super::Signal::Logs
+    }
+}

@@ -1,0 +1,134 @@
+//! One whole frame, in a slice.
+
+use super::{LINES, Options};
+use crate::msgpack::{ReadError, Reader, Shape, is_array, pair_shape};
+
+/// Which form a frame has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One record; the body is its time and its record, without the array marker 0x92 in front of them.
+    Message(Shape),
+    /// An array of entries; the body is the entries, not yet validated, and this many by the array's head.
+    Forward(u32),
+    /// A str or bin; the body is its bytes: entries, not yet validated, perhaps compressed.
+    Packed,
+    /// Lines of another Millstream, perhaps compressed.
+    Lines,
+}
+
+/// A frame that stands whole in the input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frame<'a> {
+    /// The tag; any bytes, also none.
+    pub tag: &'a [u8],
+    /// How to read the body.
+    pub form: Form,
+    /// The records.
+    pub body: &'a [u8],
+    /// What the option map says.
+    pub options: Options<'a>,
+}
+
+/// What one top-level value is.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// Records.
+    Frame(Frame<'a>),
+    /// Nil.
+    Heartbeat,
+    /// An array that is no frame; with its chunk id if it has one.
+    Misfit(Option<&'a [u8]>),
+    /// Anything else.
+    Stray,
+}
+
+/// Reads the top-level value at the start of `input`; returns where it ends.
+///
+/// # Errors
+/// [`ReadError::Short`] when it is cut, [`ReadError::Malformed`].
+#[inline]
+pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
+    let mut reader = Reader::new(input);
+    let marker = reader.peek()?;
+    if !is_array(marker) {
+        reader.skip()?;
+        let value = if marker == 0xc0 {
+            Value::Heartbeat
+        } else {
+            Value::Stray
+        };
+        return Ok((reader.position(), value));
+    }
+    match read_frame(&mut reader) {
+        Ok(frame) => Ok((reader.position(), Value::Frame(frame))),
+        Err(ReadError::Type) => misfit(input),
+        Err(other) => Err(other),
+    }
+}
+
+/// [`ReadError::Type`] when the array is no frame.
+#[inline]
+fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
+    let length = reader.array_len()?;
+    if !(2..=4).contains(&length) {
+        return Err(ReadError::Type);
+    }
+    let tag = reader.bytes()?;
+    let (form, body, taken) = match reader.peek()? {
+        0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => (Form::Packed, reader.bytes()?, 2),
+        // With four elements an array can only be fluent-bit's [time, metadata] of a single message.
+        0x90..=0x9f | 0xdc | 0xdd if length < 4 => {
+            let count = reader.array_len()?;
+            (Form::Forward(count), reader.values(u64::from(count))?, 2)
+        }
+        marker => {
+            if matches!(marker, 0xd4..=0xd8 | 0xc7..=0xc9) {
+                let mut ahead = *reader;
+                if ahead.ext_head()?.0 == LINES {
+                    let (_, body) = reader.ext()?;
+                    return finish(reader, tag, Form::Lines, body, length - 2);
+                }
+            }
+            if length < 3 {
+                return Err(ReadError::Type);
+            }
+            let body = reader.values(2)?;
+            (Form::Message(pair_shape(body)), body, 3)
+        }
+    };
+    finish(reader, tag, form, body, length - taken)
+}
+
+#[inline]
+fn finish<'a>(
+    reader: &mut Reader<'a>,
+    tag: &'a [u8],
+    form: Form,
+    body: &'a [u8],
+    left: u32,
+) -> Result<Frame<'a>, ReadError> {
+    let options = match left {
+        0 => Options::default(),
+        1 => Options::read(reader)?,
+        _ => return Err(ReadError::Type),
+    };
+    Ok(Frame {
+        tag,
+        form,
+        body,
+        options,
+    })
+}
+
+/// An array that is no frame: steps over it, and finds its chunk id where its last element is an option map.
+#[cold]
+fn misfit(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
+    let mut reader = Reader::new(input);
+    let length = reader.array_len()?;
+    let mut chunk = None;
+    for _ in 0..length {
+        let element = reader.value()?;
+        chunk = Options::read(&mut Reader::new(element))?.chunk;
+    }
+    Ok((reader.position(), Value::Misfit(chunk)))
+}

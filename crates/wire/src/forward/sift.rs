@@ -1,0 +1,57 @@
+//! Parts the good entries of a payload from what is none. Only payloads with misfits come here.
+
+use millstream_record::Time;
+
+use crate::msgpack::{Reader, Shape, entry_shape, is_array, write_time};
+
+/// How many values went where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sifted {
+    /// Entries in `good`.
+    pub good: u32,
+    /// Values in `bad`.
+    pub bad: u32,
+}
+
+/// Appends the good entries of `payload` to `good` and other values to `bad`, each in their order and as they are; but an
+/// entry whose time is nil gets the time `received`. Stops where the payload cannot be read on (there begins what
+/// [`Check::whole`](super::Check::whole) left out).
+pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8>) -> Sifted {
+    let mut reader = Reader::new(payload);
+    let mut sifted = Sifted::default();
+    while let Ok(value) = reader.value() {
+        match entry_shape(value) {
+            Shape::Good => good.extend_from_slice(value),
+            Shape::Timeless => {
+                let mut head = Reader::new(value);
+                // It has the shape of an entry, so it starts with an array.
+                let _ = head.array_len();
+                good.push(0x92);
+                write_timed(
+                    value.get(head.position()..).unwrap_or_default(),
+                    received,
+                    good,
+                );
+            }
+            Shape::Misfit => {
+                bad.extend_from_slice(value);
+                sifted.bad = sifted.bad.saturating_add(1);
+                continue;
+            }
+        }
+        sifted.good = sifted.good.saturating_add(1);
+    }
+    sifted
+}
+
+/// Appends a time and a record whose time is nil ([`Shape::Timeless`]), with the time `received` in its place.
+pub fn write_timed(pair: &[u8], received: Time, out: &mut Vec<u8>) {
+    let mut reader = Reader::new(pair);
+    if reader.peek().is_ok_and(is_array) {
+        let _ = reader.array_len();
+        out.push(0x92);
+    }
+    write_time(out, received);
+    // Nil is one byte.
+    out.extend_from_slice(pair.get(reader.position() + 1..).unwrap_or_default());
+}
