@@ -3,6 +3,11 @@
 //! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
 
 pub mod compression;
+pub mod event;
+pub mod format;
 pub mod forward;
 pub mod json;
+pub mod lines;
 pub mod msgpack;
+mod room;
+pub mod template;

@@ -46,3 +46,34 @@ pub(super) fn clean_prefix(text: &[u8]) -> usize {
         .unwrap_or(rest.len());
     words.len() * 8 + clean
 }
+
+/// What stands for a byte in a string, and its length: the byte itself where it needs no escape.
+pub(super) static ESCAPES: [([u8; 8], u8); 256] = escapes();
+
+const fn escapes() -> [([u8; 8], u8); 256] {
+    let mut table = [([0; 8], 0); 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = escape(byte as u8);
+        byte += 1;
+    }
+    table
+}
+
+const fn escape(byte: u8) -> ([u8; 8], u8) {
+    let letter = match byte {
+        8 => b'b',
+        9 => b't',
+        10 => b'n',
+        12 => b'f',
+        13 => b'r',
+        b'"' | b'\\' => byte,
+        0..0x20 => {
+            let hex = b"0123456789abcdef";
+            let (high, low) = (hex[byte as usize >> 4], hex[byte as usize & 15]);
+            return ([b'\\', b'u', b'0', b'0', high, low, 0, 0], 6);
+        }
+        _ => return ([byte, 0, 0, 0, 0, 0, 0, 0], 1),
+    };
+    ([b'\\', letter, 0, 0, 0, 0, 0, 0], 2)
+}

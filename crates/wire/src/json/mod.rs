@@ -1,15 +1,22 @@
 //! JSON (RFC 8259): text to MessagePack and MessagePack to text, in one pass each, without a tree and without recursion.
 
+mod digits;
 mod escape;
 mod parse;
 mod scan;
 mod string;
+mod unescape;
+mod write;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use digits::{INTEGER_BYTES, digits};
 pub use parse::{JsonError, Progress, to_msgpack};
 pub use scan::Scan;
+pub(crate) use string::{append_string, string};
+pub use write::{Unfit, write_value};
+pub(crate) use write::{key, value};
 
 /// Levels of objects and arrays within each other that are read and written: what fits on a stack of fixed size, and
 /// twice as deep as any document seen in the field.

@@ -1,121 +1,107 @@
-//! Strings of JSON text: their escapes become the characters they stand for.
+//! Text to JSON strings.
 //!
-//! Hop: read [decode] send keep take encode write settle.
+//! Hop: read decode send keep take [encode] write settle. Eight bytes at a time are stored as they are; how many of them
+//! count, up to the first that must be escaped, is found after. See `bench` for what it costs.
 
 use super::{
-    escape,
-    parse::{Parser, Stop, bad},
+    escape::{ESCAPES, HIGHS, lowest, specials},
+    write::base64_string,
 };
-use crate::msgpack::{write_str, write_str_head};
+use crate::room::Room;
 
-impl Parser<'_> {
-    /// A string, from its opening quote.
-    pub(super) fn text(&mut self) -> Result<(), Stop> {
-        self.at += 1;
-        let start = self.at;
-        let clean = self.clean();
-        self.at += clean;
-        if self.input.get(self.at) == Some(&b'"') {
-            let text = self.input.get(start..self.at).unwrap_or_default();
-            if u32::try_from(clean).is_err() {
-                return Err(bad(start, "a shorter string"));
-            }
-            write_str(self.out, text);
-            self.at += 1;
-            return Ok(());
-        }
-        // With escapes its length is known at its end: the header is written behind it and the two change places.
-        let place = self.out.len();
-        let text = self.input.get(start..self.at).unwrap_or_default();
-        self.out.extend_from_slice(text);
-        self.escaped_text()?;
-        let end = self.out.len();
-        let length = u32::try_from(end - place).map_err(|_| bad(start, "a shorter string"))?;
-        write_str_head(self.out, length);
-        let header = self.out.len() - end;
-        if let Some(string) = self.out.get_mut(place..) {
-            string.rotate_right(header);
-        }
-        Ok(())
-    }
+/// Longer text is written in pieces, so that the room it might need, six times its length, is made step by step.
+const PIECE_BYTES: usize = 1 << 10;
+/// Longest escape: `\u0000`.
+const ESCAPE_BYTES_MAX: usize = 6;
 
-    /// How many bytes from here stand for themselves in a string.
-    fn clean(&self) -> usize {
-        escape::clean_prefix(self.input.get(self.at..).unwrap_or_default())
-    }
-
-    /// The rest of a string up to and with its closing quote, escapes resolved.
-    fn escaped_text(&mut self) -> Result<(), Stop> {
-        loop {
-            let clean = self.clean();
-            let text = self.input.get(self.at..self.at + clean).unwrap_or_default();
-            self.out.extend_from_slice(text);
-            self.at += clean;
-            match self.input.get(self.at) {
-                None => return Err(Stop::NeedMore),
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => self.escape()?,
-                Some(_) => return Err(self.bad("an escaped control character")),
-            }
+/// Writes `length` bytes at `start` of `bytes`, which lie within it, as a string. What is not UTF-8 becomes the base64 of
+/// all its bytes.
+#[inline]
+pub(crate) fn string(room: &mut Room<'_>, bytes: &[u8], start: usize, length: usize) {
+    let before = room.position();
+    room.byte(b'"');
+    let end = start + length;
+    let mut high = 0;
+    let mut from = start;
+    loop {
+        let stop = end.min(from + PIECE_BYTES);
+        high |= piece(room, bytes, from, stop);
+        from = stop;
+        if from >= end {
+            break;
         }
     }
-
-    fn escape(&mut self) -> Result<(), Stop> {
-        let byte = match self.input.get(self.at + 1) {
-            None => return Err(Stop::NeedMore),
-            Some(b'b') => 8,
-            Some(b'f') => 12,
-            Some(b'n') => b'\n',
-            Some(b'r') => b'\r',
-            Some(b't') => b'\t',
-            Some(&byte @ (b'"' | b'\\' | b'/')) => byte,
-            Some(b'u') => return self.unicode(),
-            Some(_) => return Err(bad(self.at + 1, "one of `\"\\/bfnrtu`")),
-        };
-        self.out.push(byte);
-        self.at += 2;
-        Ok(())
-    }
-
-    /// `\uXXXX`, or two of them that make one character.
-    fn unicode(&mut self) -> Result<(), Stop> {
-        let unit = self.hex(self.at + 2)?;
-        self.at += 6;
-        let mut character = char::from_u32(unit);
-        if (0xd800..0xdc00).contains(&unit) {
-            // The other half must be known before it can be said to be missing.
-            match (self.input.get(self.at), self.input.get(self.at + 1)) {
-                (None, _) | (Some(b'\\'), None) => return Err(Stop::NeedMore),
-                (Some(b'\\'), Some(b'u')) => {
-                    let low = self.hex(self.at + 2)?;
-                    if (0xdc00..0xe000).contains(&low) {
-                        self.at += 6;
-                        character =
-                            char::from_u32(0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00));
-                    }
-                }
-                _ => {}
-            }
+    if high != 0 {
+        let text = bytes.get(start..end).unwrap_or_default();
+        if std::str::from_utf8(text).is_err() {
+            room.back_to(before);
+            return base64_string(room, text);
         }
-        let character = character.unwrap_or(char::REPLACEMENT_CHARACTER);
-        let mut utf8 = [0; 4];
-        self.out
-            .extend_from_slice(character.encode_utf8(&mut utf8).as_bytes());
-        Ok(())
     }
+    room.byte(b'"');
+}
 
-    fn hex(&self, from: usize) -> Result<u32, Stop> {
-        let mut unit = 0;
-        for at in from..from + 4 {
-            let digit = match self.input.get(at) {
-                None => return Err(Stop::NeedMore),
-                Some(&byte) => char::from(byte).to_digit(16),
-            };
-            unit = unit << 4 | digit.ok_or(bad(at, "a hexadecimal digit"))?;
+/// Writes the bytes `from..end`, escaped. Not 0 when one of them is no ASCII.
+#[inline(always)]
+fn piece(room: &mut Room<'_>, bytes: &[u8], mut from: usize, end: usize) -> u64 {
+    // Two words more: each store takes eight bytes, however many count.
+    let target = room.ahead((end - from) * ESCAPE_BYTES_MAX + 16);
+    let mut to = 0;
+    let mut high = 0;
+    while from < end {
+        let word = word_at(bytes, from);
+        store(target, to, word.to_le_bytes());
+        let left = end - from;
+        let mut flags = specials(word);
+        let mut own = HIGHS;
+        if left < 8 {
+            // The bytes behind the end are no part of the text: it stops at the first of them.
+            let behind = 0x80 << (8 * left);
+            flags |= behind;
+            own = HIGHS & (behind - 1);
         }
-        Ok(unit)
+        high |= word & own;
+        let count = lowest(flags);
+        from += count;
+        to += count;
+        if count < 8 && from < end {
+            let byte = bytes.get(from).copied().unwrap_or(0);
+            let (text, length) = ESCAPES[usize::from(byte)];
+            store(target, to, text);
+            to += usize::from(length);
+            from += 1;
+        }
     }
+    room.advance(to);
+    high
+}
+
+#[inline(always)]
+fn store(target: &mut [u8], at: usize, word: [u8; 8]) {
+    if let Some(room) = target.get_mut(at..at + 8) {
+        room.copy_from_slice(&word);
+    }
+}
+
+/// Eight bytes from `at` on; those behind the end of `bytes` are 0.
+#[inline(always)]
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    match bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(word) => u64::from_le_bytes(*word),
+        None => last_word(bytes, at),
+    }
+}
+
+#[cold]
+fn last_word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    for (to, from) in word.iter_mut().zip(bytes.get(at..).unwrap_or_default()) {
+        *to = *from;
+    }
+    u64::from_le_bytes(word)
+}
+
+/// Appends `text` as a string.
+pub(crate) fn append_string(text: &[u8], out: &mut Vec<u8>) {
+    string(&mut Room::new(out), text, 0, text.len());
 }

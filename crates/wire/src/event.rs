@@ -1,0 +1,280 @@
+//! Single records of a batch: where they stand, their times and their fields.
+//!
+//! Nothing here copies: an event is a time and a place in the body.
+
+use std::{fmt, ops::Range, str::FromStr, sync::Arc};
+
+use millstream_record::{Batch, Encoding, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::msgpack::{self, Reader};
+
+/// The field of a line's record: the text of the line.
+pub const MESSAGE: &str = "message";
+
+/// A record where it stands.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// No record: what concerns a whole batch. It has no fields.
+    None,
+    /// A line without its newline: its one field is [`MESSAGE`].
+    Line(&'a [u8]),
+    /// A MessagePack map: it starts where these bytes start, and they may go on behind it.
+    Packed(&'a [u8]),
+}
+
+/// One record and its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    /// The event time; for lines and where the entry has none, the batch's receive time.
+    pub time: Time,
+    /// The record.
+    pub record: Record<'a>,
+}
+
+/// A field's value where it stands.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// A line.
+    Line(&'a [u8]),
+    /// A MessagePack value: it starts where these bytes start, and they may go on behind it.
+    Packed(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// The bytes of a line, a str or a bin; `None` for any other type.
+    #[inline]
+    pub fn text(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Line(line) => Some(line),
+            Self::Packed(bytes) => Reader::new(bytes).bytes().ok(),
+        }
+    }
+
+    /// Whether it is nil.
+    pub fn is_nil(self) -> bool {
+        matches!(self, Self::Packed([0xc0, ..]))
+    }
+}
+
+/// The events of a batch, one after the other, with the bytes of the body that each takes (the newline of a line
+/// included). Stops at bytes that are no entry, which no batch holds.
+pub fn events(batch: &Batch) -> Events<'_> {
+    Events {
+        body: &batch.body,
+        encoding: batch.encoding,
+        received: batch.received,
+        at: 0,
+    }
+}
+
+/// Iterates over a batch: see [`events`].
+#[derive(Clone, Debug)]
+pub struct Events<'a> {
+    body: &'a [u8],
+    encoding: Encoding,
+    received: Time,
+    at: usize,
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = (Range<usize>, Event<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let start = self.at;
+        let rest = self.body.get(start..).filter(|rest| !rest.is_empty())?;
+        let event = match self.encoding {
+            Encoding::Lines => {
+                let length = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+                self.at = (start + length + 1).min(self.body.len());
+                Event {
+                    time: self.received,
+                    record: Record::Line(rest.get(..length)?),
+                }
+            }
+            Encoding::Packed => {
+                let head = msgpack::entry_head(self.body, start).ok()?;
+                let mut open = 1;
+                self.at = msgpack::skip(self.body, head.record, &mut open).ok()?;
+                if open > 0 {
+                    return None;
+                }
+                Event {
+                    time: head.time.unwrap_or(self.received),
+                    record: Record::Packed(self.body.get(head.record..)?),
+                }
+            }
+        };
+        Some((start..self.at, event))
+    }
+}
+
+/// Names a field of a record: `.level`, `.user.id`, `."a.b".c`. A part within quotes may hold any character (`\"` and `\\`
+/// stand for `"` and `\`). Each part but the last must be a map.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct FieldPath {
+    parts: Arc<[Box<str>]>,
+}
+
+/// The text names no field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message} at byte {offset} of a field's name such as .level, .user.id or .\"a.b\"")]
+pub struct FieldPathError {
+    /// Where, in bytes.
+    pub offset: usize,
+    /// What is wrong there.
+    pub message: &'static str,
+}
+
+impl FieldPath {
+    /// The field `name` at the top of the record, whatever characters it holds.
+    pub fn top(name: &str) -> Self {
+        Self {
+            parts: Arc::new([name.into()]),
+        }
+    }
+
+    /// Reads a path from the start of `text` up to the first character that does not belong to it; gives its length too.
+    pub(crate) fn read(text: &str) -> Result<(Self, usize), FieldPathError> {
+        let mut parts = Vec::new();
+        let mut at = 0;
+        while text.as_bytes().get(at) == Some(&b'.') {
+            at += 1;
+            let rest = text.get(at..).unwrap_or_default();
+            let (part, length) = if rest.starts_with('"') {
+                quoted(rest).ok_or(FieldPathError {
+                    offset: at,
+                    message: "a quote that is not closed",
+                })?
+            } else {
+                let length = rest
+                    .find(['.', '|', '}', '{', '"', ':'])
+                    .unwrap_or(rest.len());
+                (rest.get(..length).unwrap_or_default().to_owned(), length)
+            };
+            if length == 0 {
+                return Err(FieldPathError {
+                    offset: at,
+                    message: "an empty part",
+                });
+            }
+            parts.push(part.into_boxed_str());
+            at += length;
+        }
+        if parts.is_empty() {
+            return Err(FieldPathError {
+                offset: 0,
+                message: "no leading dot",
+            });
+        }
+        let parts = parts.into();
+        Ok((Self { parts }, at))
+    }
+
+    /// The field's value; `None` where it is missing. Of equal keys the first counts.
+    #[inline]
+    pub fn find<'a>(&self, record: Record<'a>) -> Option<Value<'a>> {
+        match record {
+            Record::None => None,
+            Record::Line(line) => match &*self.parts {
+                [name] if &**name == MESSAGE => Some(Value::Line(line)),
+                _ => None,
+            },
+            Record::Packed(map) => {
+                let mut value = map;
+                for part in self.parts.iter() {
+                    value = entry(value, part.as_bytes())?;
+                }
+                Some(Value::Packed(value))
+            }
+        }
+    }
+
+    /// The name, when the field stands at the top of the record.
+    pub(crate) fn top_name(&self) -> Option<&str> {
+        match &*self.parts {
+            [name] => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// A part within quotes, and its length with them.
+fn quoted(text: &str) -> Option<(String, usize)> {
+    let mut part = String::new();
+    let mut characters = text.char_indices().skip(1);
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return Some((part, at + 1)),
+            '\\' => part.push(characters.next()?.1),
+            other => part.push(other),
+        }
+    }
+    None
+}
+
+/// The value of `key` in the map that `bytes` start with; what follows the value is still there.
+fn entry<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let mut reader = Reader::new(bytes);
+    for _ in 0..reader.map_len().ok()? {
+        match reader.bytes() {
+            Ok(name) if name == key => return bytes.get(reader.position()..),
+            Ok(_) => {}
+            Err(_) => reader.skip().ok()?,
+        }
+        reader.skip().ok()?;
+    }
+    None
+}
+
+impl FromStr for FieldPath {
+    type Err = FieldPathError;
+
+    /// A path; a name without the leading dot is a field at the top.
+    fn from_str(text: &str) -> Result<Self, FieldPathError> {
+        if !text.starts_with('.') && !text.is_empty() {
+            return Ok(Self::top(text));
+        }
+        let (path, length) = Self::read(text)?;
+        if length < text.len() {
+            return Err(FieldPathError {
+                offset: length,
+                message: "a character that needs quotes",
+            });
+        }
+        Ok(path)
+    }
+}
+
+impl TryFrom<String> for FieldPath {
+    type Error = FieldPathError;
+    fn try_from(text: String) -> Result<Self, FieldPathError> {
+        text.parse()
+    }
+}
+
+impl From<FieldPath> for String {
+    fn from(path: FieldPath) -> Self {
+        path.to_string()
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.parts.iter() {
+            if part.contains(['.', '|', '}', '{', '"', ':', '\\']) || part.is_empty() {
+                write!(
+                    f,
+                    ".\"{}\"",
+                    part.replace('\\', "\\\\").replace('"', "\\\"")
+                )?;
+            } else {
+                write!(f, ".{part}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! The option `add`: fields that records get from templates. A field that a record has is never overwritten.
+//!
+//! A template that is one value keeps its type: `{.n}` copies n as it is, `{time:unix_ms}` is a number. Any other is text.
+
+use std::{borrow::Cow, fmt};
+
+use jiff::tz::TimeZone;
+use millstream_record::Batch;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+};
+
+use super::{OptionError, Reason};
+use crate::{
+    event::{Event, FieldPath, Value},
+    json::{self, append_string},
+    lines::str_head,
+    msgpack::{self, write_int, write_str},
+    room::Room,
+    template::{Depends, Missing, Renderer, Rfc3339, Shared, Single, Template, Unix, write_number},
+};
+
+/// As many fields as a word has bits: which of them a record has is kept in one.
+const FIELDS_MAX: usize = 64;
+
+/// New fields and their templates, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Add(pub Vec<(String, Template)>);
+
+impl Add {
+    /// What json adds unless the configuration says otherwise, so that no event time is lost.
+    pub(super) fn event_time() -> Self {
+        let time = Template::parse("{time}").expect("the text is a template");
+        Self(vec![("time".to_owned(), time)])
+    }
+}
+
+impl Serialize for Add {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, template)| (name, template)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Add {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Add;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of new fields and templates")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Add, M::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Add(fields))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+impl JsonSchema for Add {
+    fn schema_name() -> Cow<'static, str> {
+        "Add".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        <std::collections::BTreeMap<String, Template>>::json_schema(generator)
+    }
+}
+
+/// How the added values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Json,
+    Packed,
+}
+
+/// The option at work.
+#[derive(Debug)]
+pub(super) struct Added {
+    target: Target,
+    fields: Vec<Field>,
+    rfc3339: Rfc3339,
+    /// A text before it is written as a string.
+    text: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Field {
+    name: Box<[u8]>,
+    /// The key as it is written: `"name":` or a str.
+    key: Box<[u8]>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Time,
+    Unix(Unix),
+    Field(FieldPath, Option<Box<str>>, Missing),
+    /// The same for a whole batch: the value as it is written, unless one that it asks for is missing.
+    Batch(Box<Renderer>, Vec<u8>, Option<Missing>),
+    Text(Box<Renderer>),
+}
+
+impl Added {
+    pub(super) fn new(add: &Add, target: Target, zone: &TimeZone) -> Result<Self, OptionError> {
+        if add.0.len() > FIELDS_MAX {
+            return Err(OptionError::new(
+                "add",
+                format!("{} fields", add.0.len()),
+                format!("at most {FIELDS_MAX} can be added"),
+            ));
+        }
+        let fields = add.0.iter().map(|(name, template)| {
+            let mut key = Vec::new();
+            match target {
+                Target::Json => {
+                    append_string(name.as_bytes(), &mut key);
+                    key.push(b':');
+                }
+                Target::Packed => write_str(&mut key, name.as_bytes()),
+            }
+            Field {
+                name: name.as_bytes().into(),
+                key: key.into(),
+                source: source(template, zone),
+            }
+        });
+        Ok(Self {
+            target,
+            fields: fields.collect(),
+            rfc3339: Rfc3339::new(),
+            text: Vec::new(),
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Prepares what is the same for all records of a batch.
+    pub(super) fn begin(&mut self, batch: &Batch) {
+        for field in &mut self.fields {
+            if let Source::Batch(renderer, value, missing) = &mut field.source {
+                self.text.clear();
+                value.clear();
+                *missing = renderer.render_batch(batch, &mut self.text).err();
+                write_text(self.target, &mut Room::new(value), &self.text);
+            }
+        }
+    }
+
+    /// Which of the fields is called `name`, as bits.
+    #[inline(always)]
+    pub(super) fn named(&self, name: &[u8]) -> u64 {
+        let mut bit = 1;
+        let mut bits = 0;
+        for field in &self.fields {
+            // The length first: nearly always it decides.
+            if field.name.len() == name.len() && *field.name == *name {
+                bits |= bit;
+            }
+            bit <<= 1;
+        }
+        bits
+    }
+
+    /// How many of the fields a record gets that has those of `seen`.
+    pub(super) fn count(&self, seen: u64) -> u32 {
+        self.fields.len() as u32 - seen.count_ones()
+    }
+
+    /// Writes the fields that the record has not.
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        room: &mut Room<'_>,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        seen: u64,
+        begun: bool,
+    ) -> Result<(), Reason> {
+        let mut comma = begun;
+        for (index, field) in self.fields.iter_mut().enumerate() {
+            if seen >> index & 1 == 1 {
+                continue;
+            }
+            if comma && self.target == Target::Json {
+                room.byte(b',');
+            }
+            comma = true;
+            room.bytes(&field.key);
+            self.text.clear();
+            match &mut field.source {
+                Source::Time => write_text(self.target, room, &self.rfc3339.text(event.time)),
+                Source::Unix(unit) => {
+                    let number = unit.of(event.time);
+                    match self.target {
+                        Target::Json => write_number(number, &mut self.text),
+                        Target::Packed => write_int(&mut self.text, number),
+                    }
+                    room.bytes(&self.text);
+                }
+                Source::Field(path, default, missing) => {
+                    let found = path.find(event.record);
+                    let found = found.filter(|value| default.is_none() || !value.is_nil());
+                    match (found, default) {
+                        (Some(value), _) => copy(self.target, room, value)?,
+                        (None, Some(default)) => write_text(self.target, room, default.as_bytes()),
+                        (None, None) => return Err(missing.clone().into()),
+                    }
+                }
+                Source::Batch(_, value, None) => room.bytes(value),
+                Source::Batch(_, _, Some(missing)) => return Err(missing.clone().into()),
+                Source::Text(renderer) => {
+                    renderer.render(shared, event, &mut self.text)?;
+                    write_text(self.target, room, &self.text);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn source(template: &Template, zone: &TimeZone) -> Source {
+    match template.single() {
+        Single::Time => Source::Time,
+        Single::Unix(unit) => Source::Unix(unit),
+        Single::Field(path, default) => {
+            let missing = Missing {
+                name: path.to_string().into(),
+            };
+            Source::Field(path.clone(), default.map(Into::into), missing)
+        }
+        Single::No => {
+            let renderer = Box::new(Renderer::text(template, zone.clone()));
+            if template.depends() <= Depends::Batch {
+                Source::Batch(renderer, Vec::new(), None)
+            } else {
+                Source::Text(renderer)
+            }
+        }
+    }
+}
+
+fn write_text(target: Target, room: &mut Room<'_>, text: &[u8]) {
+    match target {
+        Target::Json => json::string(room, text, 0, text.len()),
+        Target::Packed => {
+            str_head(room, text.len());
+            room.bytes(text);
+        }
+    }
+}
+
+/// Writes a field's value with the type it has.
+fn copy(target: Target, room: &mut Room<'_>, value: Value<'_>) -> Result<(), Reason> {
+    match (target, value) {
+        (_, Value::Line(line)) => write_text(target, room, line),
+        (Target::Json, Value::Packed(bytes)) => {
+            json::value(room, bytes, 0)?;
+        }
+        (Target::Packed, Value::Packed(bytes)) => {
+            let value = msgpack::Reader::new(bytes).value();
+            room.bytes(value.map_err(json::Unfit::from)?);
+        }
+    }
+    Ok(())
+}

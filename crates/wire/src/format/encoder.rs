@@ -1,0 +1,242 @@
+//! The encoder of a sink.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! Promises: what it appends is whole records, in order; what it could not write it names, with its place in the body;
+//! encoded and rejected together are the records of the batch. Leaves to others: when to write, and what becomes of
+//! rejects.
+
+use std::ops::Range;
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Encoding, Time};
+
+use super::{
+    Add, Format, OptionError, Options, Reason, Reject,
+    add::{Added, Target},
+    json::Json,
+    msgpack::Msgpack,
+    raw::Raw,
+    template::Text,
+};
+use crate::{
+    event::{Event, FieldPath, MESSAGE, Record},
+    msgpack as mp,
+    room::Room,
+    template::{Renderer, Shared},
+};
+
+/// Batches to bytes, as the options of one sink say. One per task: it remembers times.
+#[derive(Debug)]
+pub struct Encoder {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Json(Json),
+    Raw(Raw),
+    Msgpack(Msgpack),
+    Template(Text),
+}
+
+/// One format: writes single records. After an error part of the record is written; the caller takes it back.
+pub(super) trait Write {
+    /// Prepares what is the same for all records of a batch.
+    fn begin(&mut self, batch: &Batch);
+
+    /// Writes a line.
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason>;
+
+    /// Writes the record at `head` of `body`, whose entry starts at `start`; gives the offset behind it.
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        start: usize,
+        head: mp::Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason>;
+}
+
+/// What a record is of.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) shared: Shared<'a>,
+    pub(super) received: Time,
+}
+
+impl<'a> Of<'a> {
+    pub(super) fn line(self, line: &'a [u8]) -> Event<'a> {
+        Event {
+            time: self.received,
+            record: Record::Line(line),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn packed(self, body: &'a [u8], head: mp::Head) -> Event<'a> {
+        Event {
+            time: head.time.unwrap_or(self.received),
+            record: Record::Packed(body.get(head.record..).unwrap_or_default()),
+        }
+    }
+}
+
+impl Encoder {
+    pub(super) fn new(options: &Options, zone: &TimeZone) -> Result<Self, OptionError> {
+        let add = |target, default: fn() -> Add| match &options.add {
+            Some(add) => Added::new(add, target, zone),
+            None => Added::new(&default(), target, zone),
+        };
+        let delimiter = |default: &str| {
+            let delimiter = options.delimiter.as_deref().unwrap_or(default);
+            Box::from(delimiter.as_bytes())
+        };
+        let kind = match options.format {
+            Format::Json => Kind::Json(Json::new(
+                add(Target::Json, Add::event_time)?,
+                delimiter("\n"),
+            )),
+            Format::Raw => {
+                let field = options.field.clone();
+                let field = field.unwrap_or_else(|| FieldPath::top(MESSAGE));
+                Kind::Raw(Raw::new(field, delimiter("\n")))
+            }
+            Format::Msgpack => Kind::Msgpack(Msgpack::new(add(Target::Packed, Add::default)?)),
+            Format::Template => {
+                let template = options.template.as_ref();
+                let template = template.ok_or_else(|| {
+                    OptionError::new("template", "no `template`", "`format: template` needs one")
+                })?;
+                let renderer = Renderer::text(template, zone.clone());
+                Kind::Template(Text::new(renderer, delimiter("")))
+            }
+        };
+        Ok(Self { kind })
+    }
+
+    /// Whether the bytes of the batch's body are the output: who has them need not encode.
+    pub fn passes(&self, batch: &Batch) -> bool {
+        match &self.kind {
+            Kind::Raw(raw) => batch.encoding == Encoding::Lines && raw.passes_lines(),
+            Kind::Msgpack(msgpack) => batch.encoding == Encoding::Packed && msgpack.passes_packed(),
+            Kind::Json(_) | Kind::Template(_) => false,
+        }
+    }
+
+    /// Appends the records of a batch to `out`, and those that cannot be written to `rejects`; gives the number of
+    /// records that were appended. `out` grows to at most about six times the body.
+    pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>, rejects: &mut Vec<Reject>) -> u32 {
+        if self.passes(batch) {
+            out.extend_from_slice(&batch.body);
+            return batch.count;
+        }
+        self.encode_range(batch, 0..batch.body.len(), out, rejects)
+    }
+
+    /// As [`Encoder::encode`] for the records that stand in `range` of the body: one or more whole ones, as
+    /// [`crate::event::events`] gives their places.
+    pub fn encode_range(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+        rejects: &mut Vec<Reject>,
+    ) -> u32 {
+        match &mut self.kind {
+            Kind::Json(format) => run(format, batch, range, out, rejects),
+            Kind::Raw(format) => run(format, batch, range, out, rejects),
+            Kind::Msgpack(format) => run(format, batch, range, out, rejects),
+            Kind::Template(format) => run(format, batch, range, out, rejects),
+        }
+    }
+}
+
+fn run(
+    format: &mut impl Write,
+    batch: &Batch,
+    range: Range<usize>,
+    out: &mut Vec<u8>,
+    rejects: &mut Vec<Reject>,
+) -> u32 {
+    format.begin(batch);
+    let of = Of {
+        shared: batch.into(),
+        received: batch.received,
+    };
+    let body = batch.body.get(..range.end).unwrap_or(&batch.body);
+    let mut room = Room::new(out);
+    match batch.encoding {
+        Encoding::Lines => lines(format, body, range.start, of, &mut room, rejects),
+        Encoding::Packed => packed(format, body, range.start, of, &mut room, rejects),
+    }
+}
+
+fn lines(
+    format: &mut impl Write,
+    body: &[u8],
+    mut start: usize,
+    of: Of<'_>,
+    room: &mut Room<'_>,
+    rejects: &mut Vec<Reject>,
+) -> u32 {
+    let mut encoded = 0;
+    for line in crate::lines::lines(body.get(start..).unwrap_or_default()) {
+        let before = room.position();
+        let end = (start + line.len() + 1).min(body.len());
+        match format.line(room, line, of) {
+            Ok(()) => encoded += 1,
+            Err(reason) => {
+                room.back_to(before);
+                rejects.push(Reject {
+                    range: start..end,
+                    reason,
+                });
+            }
+        }
+        start = end;
+    }
+    encoded
+}
+
+fn packed(
+    format: &mut impl Write,
+    body: &[u8],
+    mut start: usize,
+    of: Of<'_>,
+    room: &mut Room<'_>,
+    rejects: &mut Vec<Reject>,
+) -> u32 {
+    let mut encoded = 0;
+    while start < body.len() {
+        let before = room.position();
+        let result = match mp::entry_head(body, start) {
+            Ok(head) => format.packed(room, body, start, head, of),
+            Err(error) => Err(Reason::Unfit(error.into())),
+        };
+        match result {
+            Ok(end) => {
+                encoded += 1;
+                start = end;
+            }
+            Err(reason) => {
+                room.back_to(before);
+                let range = start..behind(body, start);
+                start = range.end;
+                rejects.push(Reject { range, reason });
+            }
+        }
+    }
+    encoded
+}
+
+/// The offset behind the value at `start`; where none can be read (which no batch holds), the end of it all.
+#[cold]
+fn behind(body: &[u8], start: usize) -> usize {
+    let mut open = 1;
+    match mp::skip(body, start, &mut open) {
+        Ok(end) if open == 0 => end,
+        _ => body.len(),
+    }
+}

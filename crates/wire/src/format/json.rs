@@ -1,0 +1,182 @@
+//! `format: json`: one object a record, its own fields first, in their order.
+//!
+//! Hop: read decode send keep take [encode] write settle. The loop does text, small numbers, nil and booleans itself and
+//! leaves everything else to [`crate::json`]: that is most of its speed.
+
+use millstream_record::Batch;
+
+use super::{
+    Reason,
+    add::Added,
+    encoder::{Of, Write},
+};
+use crate::{
+    event::MESSAGE,
+    json::{self, Unfit, append_string},
+    msgpack::{Head, Reader},
+    room::Room,
+};
+
+#[derive(Debug)]
+pub(super) struct Json {
+    added: Added,
+    delimiter: Box<[u8]>,
+    /// What a line starts with: `{"message":`
+    line_head: Vec<u8>,
+    /// Which of the added fields a line has.
+    line_seen: u64,
+}
+
+impl Json {
+    pub(super) fn new(added: Added, delimiter: Box<[u8]>) -> Self {
+        let mut line_head = vec![b'{'];
+        append_string(MESSAGE.as_bytes(), &mut line_head);
+        line_head.push(b':');
+        Self {
+            line_seen: added.named(MESSAGE.as_bytes()),
+            added,
+            delimiter,
+            line_head,
+        }
+    }
+
+    fn close(&self, room: &mut Room<'_>) {
+        room.byte(b'}');
+        room.bytes(&self.delimiter);
+    }
+}
+
+impl Write for Json {
+    fn begin(&mut self, batch: &Batch) {
+        self.added.begin(batch);
+    }
+
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason> {
+        room.bytes(&self.line_head);
+        json::string(room, line, 0, line.len());
+        self.added
+            .write(room, of.shared, of.line(line), self.line_seen, true)?;
+        self.close(room);
+        Ok(())
+    }
+
+    #[inline]
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        _start: usize,
+        head: Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason> {
+        let (left, at) = match body.get(head.record) {
+            Some(&marker @ 0x80..=0x8f) => (u32::from(marker & 0x0f), head.record + 1),
+            _ => long_map(body, head.record)?,
+        };
+        room.byte(b'{');
+        let (end, seen) = self.fields(room, body, at, left)?;
+        let event = of.packed(body, head);
+        self.added.write(room, of.shared, event, seen, left > 0)?;
+        self.close(room);
+        Ok(end)
+    }
+}
+
+impl Json {
+    /// Writes the record's own `left` fields, which start at `at`; gives the offset behind them and which of the added
+    /// fields are among them.
+    #[inline]
+    fn fields(
+        &self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        mut at: usize,
+        left: u32,
+    ) -> Result<(usize, u64), Unfit> {
+        let mut seen = 0;
+        for index in 0..left {
+            if index > 0 {
+                room.byte(b',');
+            }
+            match text_at(body, at) {
+                Some((start, length)) => {
+                    json::string(room, body, start, length);
+                    at = start + length;
+                    seen |= self.added.named(body.get(start..at).unwrap_or_default());
+                }
+                None => at = self.other_key(room, body, at, &mut seen)?,
+            }
+            room.byte(b':');
+            if let Some((start, length)) = text_at(body, at) {
+                json::string(room, body, start, length);
+                at = start + length;
+            } else {
+                at = other_value(room, body, at)?;
+            }
+        }
+        Ok((at, seen))
+    }
+
+    /// Keys that are no short text: bin, numbers, booleans.
+    #[cold]
+    #[inline(never)]
+    fn other_key(
+        &self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        at: usize,
+        seen: &mut u64,
+    ) -> Result<usize, Unfit> {
+        let before = room.position();
+        let mut reader = Reader::at(body, at);
+        json::key(room, body, &mut reader)?;
+        let mut again = Reader::at(body, at);
+        *seen |= match again.bytes() {
+            Ok(name) => self.added.named(name),
+            // The text between the quotes: it has no escapes.
+            Err(_) => match room.since(before) {
+                [b'"', name @ .., b'"'] => self.added.named(name),
+                _ => 0,
+            },
+        };
+        Ok(reader.position())
+    }
+}
+
+/// Where the text of a str at `at` stands, when it is whole and no longer than 65535 bytes.
+#[inline(always)]
+fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (start, length) = match *body.get(at..)? {
+        [marker @ 0xa0..=0xbf, ..] => (at + 1, usize::from(marker & 0x1f)),
+        [0xd9, length, ..] => (at + 2, usize::from(length)),
+        [0xda, high, low, ..] => (at + 3, usize::from(u16::from_be_bytes([high, low]))),
+        _ => return None,
+    };
+    (start + length <= body.len()).then_some((start, length))
+}
+
+/// Values that are no short text.
+#[inline]
+fn other_value(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
+    match body.get(at) {
+        Some(0xc0) => room.word(*b"null    ", 4),
+        Some(0xc2) => room.word(*b"false   ", 5),
+        Some(0xc3) => room.word(*b"true    ", 4),
+        Some(&digit @ 0..10) => room.byte(b'0' + digit),
+        _ => return value(room, body, at),
+    }
+    Ok(at + 1)
+}
+
+#[cold]
+#[inline(never)]
+fn value(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
+    json::value(room, body, at)
+}
+
+#[cold]
+fn long_map(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
+    let mut reader = Reader::at(body, at);
+    let left = reader.map_len()?;
+    Ok((left, reader.position()))
+}

@@ -1,0 +1,56 @@
+//! Formats: batches to the bytes that a sink writes, in one pass over the body.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! ```text
+//! json       {"its":"fields","time":"2026-11-21T03:46:12.123456789Z"}\n     one object a record
+//! raw        the field `message` and \n; a line as it is
+//! msgpack    [time, record], as the batch holds it
+//! template   the text of a template
+//! ```
+//! (ltsv and csv find their place beside them.)
+//!
+//! An [`Encoder`] is configured once and used for batch after batch: no allocation for a record. A record that cannot be
+//! written is set aside with its reason and its neighbours go on. How MessagePack values become JSON: [`crate::json`].
+
+mod add;
+mod encoder;
+mod json;
+mod msgpack;
+mod options;
+mod raw;
+mod template;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+pub use add::Add;
+pub use encoder::Encoder;
+pub use options::{Format, OptionError, Options};
+
+use crate::{event::FieldPath, json::Unfit, template::Missing};
+
+/// A record that could not be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// Its bytes in the batch's body: a line with its newline, or an entry.
+    pub range: Range<usize>,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a record could not be written. It is the record or the sink's options: later is no better.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// A template asks for a value that is not there.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// It has not the field that `format: raw` writes.
+    #[error("no field `{0}`, which is what `format: raw` writes (option `field`)")]
+    NoField(FieldPath),
+    /// It holds what JSON text cannot show.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+}

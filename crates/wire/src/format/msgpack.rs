@@ -1,0 +1,113 @@
+//! `format: msgpack`: entries `[time, record]`, as the batch holds them, with the fields of `add` behind their own.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+
+use millstream_record::{Batch, Time};
+
+use super::{
+    Reason,
+    add::Added,
+    encoder::{Of, Write},
+};
+use crate::{
+    event::MESSAGE,
+    json::Unfit,
+    msgpack::{Head, Reader, skip, write_array_len, write_map_len, write_str, write_time},
+    room::Room,
+};
+
+#[derive(Debug)]
+pub(super) struct Msgpack {
+    added: Added,
+    /// What an entry that gets fields starts with, up to its own fields.
+    head: Vec<u8>,
+    /// What a line starts with, up to its text, and the time for which that holds.
+    line: (Option<Time>, Vec<u8>),
+    /// Which of the added fields a line has.
+    line_seen: u64,
+}
+
+impl Msgpack {
+    pub(super) fn new(added: Added) -> Self {
+        Self {
+            line_seen: added.named(MESSAGE.as_bytes()),
+            added,
+            head: Vec::new(),
+            line: (None, Vec::new()),
+        }
+    }
+
+    /// Whether an entry leaves as it stands.
+    pub(super) fn passes_packed(&self) -> bool {
+        self.added.is_empty()
+    }
+}
+
+impl Write for Msgpack {
+    fn begin(&mut self, batch: &Batch) {
+        self.added.begin(batch);
+        if self.line.0 != Some(batch.received) {
+            let head = &mut self.line.1;
+            head.clear();
+            write_array_len(head, 2);
+            write_time(head, batch.received);
+            write_map_len(head, 1 + self.added.count(self.line_seen));
+            write_str(head, MESSAGE.as_bytes());
+            self.line.0 = Some(batch.received);
+        }
+    }
+
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason> {
+        room.bytes(&self.line.1);
+        crate::lines::str_head(room, line.len());
+        room.bytes(line);
+        self.added
+            .write(room, of.shared, of.line(line), self.line_seen, true)
+    }
+
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        start: usize,
+        head: Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason> {
+        if self.added.is_empty() {
+            let end = behind(body, start)?;
+            room.bytes(body.get(start..end).unwrap_or_default());
+            return Ok(end);
+        }
+        let mut reader = Reader::at(body, head.record);
+        let fields = reader.map_len().map_err(Unfit::from)?;
+        let own = reader.position();
+        let mut seen = 0;
+        for _ in 0..fields {
+            // The key; names that are no text are none that are added.
+            match reader.bytes() {
+                Ok(name) => seen |= self.added.named(name),
+                Err(_) => reader.skip().map_err(Unfit::from)?,
+            }
+            reader.skip().map_err(Unfit::from)?;
+        }
+        let end = reader.position();
+        self.head.clear();
+        let all = fields.saturating_add(self.added.count(seen));
+        write_map_len(&mut self.head, all);
+        // The head of the entry stays as it is, its metadata too.
+        room.bytes(body.get(start..head.record).unwrap_or_default());
+        room.bytes(&self.head);
+        room.bytes(body.get(own..end).unwrap_or_default());
+        self.added
+            .write(room, of.shared, of.packed(body, head), seen, fields > 0)?;
+        Ok(end)
+    }
+}
+
+fn behind(body: &[u8], start: usize) -> Result<usize, Reason> {
+    let mut open = 1;
+    match skip(body, start, &mut open) {
+        Ok(end) if open == 0 => Ok(end),
+        _ => Err(Unfit::Malformed.into()),
+    }
+}

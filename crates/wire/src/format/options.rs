@@ -1,0 +1,106 @@
+//! The options of sinks that decide about the format, and what is wrong with them.
+
+use jiff::tz::TimeZone;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Add, Encoder};
+use crate::{event::FieldPath, template::Template};
+
+/// How a sink writes records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// One JSON object a line: the record's own fields and what `add` names. A line becomes `{"message": line}`.
+    #[default]
+    Json,
+    /// The record's `message` (option `field`) and a newline; a line as it is.
+    Raw,
+    /// Each record as a MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
+    Msgpack,
+    /// The text of the option `template`.
+    Template,
+}
+
+/// The options `format`, `add`, `field`, `template` and `delimiter` of a sink.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// How records are written.
+    pub format: Format,
+    /// Fields that records get where they have none of that name; default for json: `{ time: "{time}" }`.
+    pub add: Option<Add>,
+    /// What `raw` writes; default `message`.
+    pub field: Option<FieldPath>,
+    /// What `template` writes.
+    pub template: Option<Template>,
+    /// What stands behind each record; default a newline for json and raw, nothing for template.
+    pub delimiter: Option<String>,
+}
+
+/// Options that do not go together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}: {help}")]
+pub struct OptionError {
+    /// The option to blame.
+    pub option: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub help: String,
+}
+
+impl OptionError {
+    pub(super) fn new(
+        option: &'static str,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self {
+            option,
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+}
+
+impl Options {
+    /// The encoder for these options; strftime in templates shows times in `zone`.
+    ///
+    /// # Errors
+    /// [`OptionError`]: an option that the format does not know, or one that it needs and that is not there.
+    pub fn encoder(&self, zone: &TimeZone) -> Result<Encoder, OptionError> {
+        self.check()?;
+        Encoder::new(self, zone)
+    }
+
+    fn check(&self) -> Result<(), OptionError> {
+        let unused = |option, only| {
+            let help = format!("take it out, or set `format: {only}`");
+            Err(OptionError::new(
+                option,
+                format!("`{option}` does nothing with this format"),
+                help,
+            ))
+        };
+        match self.format {
+            Format::Json | Format::Msgpack => {}
+            _ if self.add.is_some() => return unused("add", "json"),
+            _ => {}
+        }
+        if self.field.is_some() && self.format != Format::Raw {
+            return unused("field", "raw");
+        }
+        if self.delimiter.is_some() && self.format == Format::Msgpack {
+            return unused("delimiter", "json");
+        }
+        match (self.format, &self.template) {
+            (Format::Template, None) => Err(OptionError::new(
+                "template",
+                "`format: template` without a `template`",
+                "add one, such as `template: \"%FT%TZ {host} {.message}\\n\"`",
+            )),
+            (Format::Template, Some(_)) | (_, None) => Ok(()),
+            (_, Some(_)) => unused("template", "template"),
+        }
+    }
+}

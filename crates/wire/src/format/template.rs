@@ -1,0 +1,67 @@
+//! `format: template`: the text of a template for each record.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+
+use millstream_record::Batch;
+
+use super::{
+    Reason,
+    encoder::{Of, Write},
+};
+use crate::{
+    event::Event,
+    json::Unfit,
+    msgpack::{Head, skip},
+    room::Room,
+    template::Renderer,
+};
+
+#[derive(Debug)]
+pub(super) struct Text {
+    renderer: Renderer,
+    delimiter: Box<[u8]>,
+    /// The text of one record.
+    text: Vec<u8>,
+}
+
+impl Text {
+    pub(super) fn new(renderer: Renderer, delimiter: Box<[u8]>) -> Self {
+        Self {
+            renderer,
+            delimiter,
+            text: Vec::new(),
+        }
+    }
+
+    fn event(&mut self, room: &mut Room<'_>, event: Event<'_>, of: Of<'_>) -> Result<(), Reason> {
+        self.text.clear();
+        self.renderer.render(of.shared, event, &mut self.text)?;
+        room.bytes(&self.text);
+        room.bytes(&self.delimiter);
+        Ok(())
+    }
+}
+
+impl Write for Text {
+    fn begin(&mut self, _: &Batch) {}
+
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason> {
+        self.event(room, of.line(line), of)
+    }
+
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        _start: usize,
+        head: Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason> {
+        self.event(room, of.packed(body, head), of)?;
+        let mut open = 1;
+        match skip(body, head.record, &mut open) {
+            Ok(end) if open == 0 => Ok(end),
+            _ => Err(Unfit::Malformed.into()),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Integers as decimal digits.
+
+/// The longest 64-bit integer: `-9223372036854775808` and `18446744073709551615`.
+pub(crate) const INTEGER_BYTES: usize = 20;
+
+/// The digits of a 64-bit integer, with its sign. What is beyond 64 bits is never asked for.
+pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
+    let mut rest = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
+    let mut start = buffer.len();
+    loop {
+        start -= 1;
+        if let Some(digit) = buffer.get_mut(start) {
+            *digit = b'0' + (rest % 10) as u8;
+        }
+        rest /= 10;
+        if rest == 0 || start == 0 {
+            break;
+        }
+    }
+    if number < 0 && start > 0 {
+        start -= 1;
+        if let Some(sign) = buffer.get_mut(start) {
+            *sign = b'-';
+        }
+    }
+    buffer.get(start..).unwrap_or_default()
+}

@@ -1,0 +1,121 @@
+//! Strings of JSON text: their escapes become the characters they stand for.
+//!
+//! Hop: read [decode] send keep take encode write settle.
+
+use super::{
+    escape,
+    parse::{Parser, Stop, bad},
+};
+use crate::msgpack::{write_str, write_str_head};
+
+impl Parser<'_> {
+    /// A string, from its opening quote.
+    pub(super) fn text(&mut self) -> Result<(), Stop> {
+        self.at += 1;
+        let start = self.at;
+        let clean = self.clean();
+        self.at += clean;
+        if self.input.get(self.at) == Some(&b'"') {
+            let text = self.input.get(start..self.at).unwrap_or_default();
+            if u32::try_from(clean).is_err() {
+                return Err(bad(start, "a shorter string"));
+            }
+            write_str(self.out, text);
+            self.at += 1;
+            return Ok(());
+        }
+        // With escapes its length is known at its end: the header is written behind it and the two change places.
+        let place = self.out.len();
+        let text = self.input.get(start..self.at).unwrap_or_default();
+        self.out.extend_from_slice(text);
+        self.escaped_text()?;
+        let end = self.out.len();
+        let length = u32::try_from(end - place).map_err(|_| bad(start, "a shorter string"))?;
+        write_str_head(self.out, length);
+        let header = self.out.len() - end;
+        if let Some(string) = self.out.get_mut(place..) {
+            string.rotate_right(header);
+        }
+        Ok(())
+    }
+
+    /// How many bytes from here stand for themselves in a string.
+    fn clean(&self) -> usize {
+        escape::clean_prefix(self.input.get(self.at..).unwrap_or_default())
+    }
+
+    /// The rest of a string up to and with its closing quote, escapes resolved.
+    fn escaped_text(&mut self) -> Result<(), Stop> {
+        loop {
+            let clean = self.clean();
+            let text = self.input.get(self.at..self.at + clean).unwrap_or_default();
+            self.out.extend_from_slice(text);
+            self.at += clean;
+            match self.input.get(self.at) {
+                None => return Err(Stop::NeedMore),
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.escape()?,
+                Some(_) => return Err(self.bad("an escaped control character")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Stop> {
+        let byte = match self.input.get(self.at + 1) {
+            None => return Err(Stop::NeedMore),
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b't') => b'\t',
+            Some(&byte @ (b'"' | b'\\' | b'/')) => byte,
+            Some(b'u') => return self.unicode(),
+            Some(_) => return Err(bad(self.at + 1, "one of `\"\\/bfnrtu`")),
+        };
+        self.out.push(byte);
+        self.at += 2;
+        Ok(())
+    }
+
+    /// `\uXXXX`, or two of them that make one character.
+    fn unicode(&mut self) -> Result<(), Stop> {
+        let unit = self.hex(self.at + 2)?;
+        self.at += 6;
+        let mut character = char::from_u32(unit);
+        if (0xd800..0xdc00).contains(&unit) {
+            // The other half must be known before it can be said to be missing.
+            match (self.input.get(self.at), self.input.get(self.at + 1)) {
+                (None, _) | (Some(b'\\'), None) => return Err(Stop::NeedMore),
+                (Some(b'\\'), Some(b'u')) => {
+                    let low = self.hex(self.at + 2)?;
+                    if (0xdc00..0xe000).contains(&low) {
+                        self.at += 6;
+                        character =
+                            char::from_u32(0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let character = character.unwrap_or(char::REPLACEMENT_CHARACTER);
+        let mut utf8 = [0; 4];
+        self.out
+            .extend_from_slice(character.encode_utf8(&mut utf8).as_bytes());
+        Ok(())
+    }
+
+    fn hex(&self, from: usize) -> Result<u32, Stop> {
+        let mut unit = 0;
+        for at in from..from + 4 {
+            let digit = match self.input.get(at) {
+                None => return Err(Stop::NeedMore),
+                Some(&byte) => char::from(byte).to_digit(16),
+            };
+            unit = unit << 4 | digit.ok_or(bad(at, "a hexadecimal digit"))?;
+        }
+        Ok(unit)
+    }
+}

@@ -1,0 +1,257 @@
+//! MessagePack values to JSON text, in one pass, without a tree and without recursion.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! ```text
+//! nil, true, false        null, true, false
+//! integer                 all its digits
+//! float                   the shortest digits that give the same float (of its width); NaN and infinities: null
+//! str, bin                a string; what is not UTF-8: the base64 of all its bytes (RFC 4648, with padding)
+//! array                   an array
+//! map                     an object: order and duplicate keys kept
+//!   its keys              a string; nil, booleans and numbers: the text they have as values; others: the record is unfit
+//! ext 0 of 8 bytes        EventTime: a string, RFC 3339 with nanoseconds
+//! ext -1                  a timestamp of MessagePack: the same, where it lies from 1677 to 2262
+//! other ext               {"type":5,"data":"<base64>"}
+//! ```
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use millstream_record::Time;
+
+use super::{
+    DEPTH_MAX,
+    digits::{INTEGER_BYTES, digits},
+    string::string,
+};
+use crate::{
+    msgpack::{EVENT_TIME, ReadError, Reader},
+    room::Room,
+    template::Rfc3339,
+};
+
+/// Ext type of the timestamps that MessagePack itself defines.
+const TIMESTAMP: i8 = -1;
+
+/// The longest float: `-2.2250738585072014e-308`.
+const FLOAT_BYTES: usize = 24;
+
+/// A value that JSON text cannot show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// More than [`DEPTH_MAX`] arrays and maps within each other.
+    #[error("more than {DEPTH_MAX} levels of nesting")]
+    TooDeep,
+    /// A map, array or ext as the key of a map.
+    #[error("a map has a key that is neither text nor a number")]
+    Key,
+    /// Not MessagePack, or cut.
+    #[error("no whole MessagePack value")]
+    Malformed,
+}
+
+impl From<ReadError> for Unfit {
+    fn from(_: ReadError) -> Self {
+        Self::Malformed
+    }
+}
+
+/// Appends the value at offset `at` of `bytes` as JSON text; gives the offset behind the value.
+///
+/// # Errors
+/// [`Unfit`]: then `out` is as it was.
+pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, Unfit> {
+    let mut room = Room::new(out);
+    let start = room.position();
+    let result = value(&mut room, bytes, at);
+    if result.is_err() {
+        room.back_to(start);
+    }
+    result
+}
+
+/// An array or map that is not closed yet.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    /// Elements or pairs that are still to come.
+    left: u32,
+    map: bool,
+    begun: bool,
+}
+
+/// Writes one value of any type. After an error part of it is written.
+pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usize, Unfit> {
+    let mut reader = Reader::at(bytes, at);
+    if let Some(outer) = open(&mut reader)? {
+        nested(room, bytes, &mut reader, outer)?;
+    } else {
+        scalar(room, bytes, &mut reader)?;
+    }
+    Ok(reader.position())
+}
+
+/// Reads the head of an array or map; of anything else, nothing.
+fn open(reader: &mut Reader<'_>) -> Result<Option<Open>, Unfit> {
+    let (left, map) = match reader.peek()? {
+        0x80..=0x8f | 0xde | 0xdf => (reader.map_len()?, true),
+        0x90..=0x9f | 0xdc | 0xdd => (reader.array_len()?, false),
+        _ => return Ok(None),
+    };
+    Ok(Some(Open {
+        left,
+        map,
+        begun: false,
+    }))
+}
+
+fn nested(
+    room: &mut Room<'_>,
+    bytes: &[u8],
+    reader: &mut Reader<'_>,
+    outer: Open,
+) -> Result<(), Unfit> {
+    let mut stack = [Open::default(); DEPTH_MAX];
+    stack[0] = outer;
+    let mut depth = 1_usize;
+    room.byte(if outer.map { b'{' } else { b'[' });
+    while let Some(top) = depth.checked_sub(1).and_then(|top| stack.get_mut(top)) {
+        if top.left == 0 {
+            room.byte(if top.map { b'}' } else { b']' });
+            depth -= 1;
+            continue;
+        }
+        top.left -= 1;
+        if std::mem::replace(&mut top.begun, true) {
+            room.byte(b',');
+        }
+        if top.map {
+            key(room, bytes, reader)?;
+            room.byte(b':');
+        }
+        match open(reader)? {
+            None => scalar(room, bytes, reader)?,
+            Some(inner) => {
+                *stack.get_mut(depth).ok_or(Unfit::TooDeep)? = inner;
+                depth += 1;
+                room.byte(if inner.map { b'{' } else { b'[' });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a key, as a string whatever it is.
+pub(crate) fn key(room: &mut Room<'_>, bytes: &[u8], reader: &mut Reader<'_>) -> Result<(), Unfit> {
+    match reader.peek()? {
+        0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => scalar(room, bytes, reader),
+        0x80..=0x9f | 0xdc..=0xdf | 0xc7..=0xc9 | 0xd4..=0xd8 => Err(Unfit::Key),
+        _ => {
+            room.byte(b'"');
+            scalar(room, bytes, reader)?;
+            room.byte(b'"');
+            Ok(())
+        }
+    }
+}
+
+/// Writes a value that is no array and no map.
+fn scalar(room: &mut Room<'_>, bytes: &[u8], reader: &mut Reader<'_>) -> Result<(), Unfit> {
+    match reader.peek()? {
+        0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => {
+            let length = reader.bytes()?.len();
+            string(room, bytes, reader.position() - length, length);
+        }
+        0xc0 => {
+            reader.nil()?;
+            room.bytes(b"null");
+        }
+        0xc2 | 0xc3 => room.bytes(if reader.bool()? { b"true" } else { b"false" }),
+        0xca => float(room, FloatText::Single(reader.float()? as f32)),
+        0xcb => float(room, FloatText::Double(reader.float()?)),
+        0xc7..=0xc9 | 0xd4..=0xd8 => {
+            let (code, data) = reader.ext()?;
+            ext(room, code, data);
+        }
+        _ => {
+            let mut buffer = [0; INTEGER_BYTES];
+            room.bytes(digits(reader.int()?, &mut buffer));
+        }
+    }
+    Ok(())
+}
+
+enum FloatText {
+    Single(f32),
+    Double(f64),
+}
+
+fn float(room: &mut Room<'_>, number: FloatText) {
+    use std::io::Write;
+    let mut text = [0; FLOAT_BYTES];
+    let mut rest = &mut text[..];
+    // `{:?}` is the shortest text that reads back as the same float, with an exponent where that is shorter.
+    let written = match number {
+        FloatText::Single(number) if number.is_finite() => write!(rest, "{number:?}"),
+        FloatText::Double(number) if number.is_finite() => write!(rest, "{number:?}"),
+        _ => write!(rest, "null"),
+    };
+    debug_assert!(written.is_ok(), "24 bytes hold every float");
+    let length = FLOAT_BYTES - rest.len();
+    room.bytes(text.get(..length).unwrap_or_default());
+}
+
+fn ext(room: &mut Room<'_>, code: i8, data: &[u8]) {
+    if let Some(time) = ext_time(code, data) {
+        room.byte(b'"');
+        room.bytes(&Rfc3339::new().text(time));
+        room.byte(b'"');
+        return;
+    }
+    let mut buffer = [0; INTEGER_BYTES];
+    room.bytes(b"{\"type\":");
+    room.bytes(digits(i128::from(code), &mut buffer));
+    room.bytes(b",\"data\":");
+    base64_string(room, data);
+    room.byte(b'}');
+}
+
+/// The time that an ext value stands for.
+fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
+    let (seconds, nanos) = match (code, data) {
+        (EVENT_TIME, &[a, b, c, d, e, f, g, h]) => (
+            i64::from(u32::from_be_bytes([a, b, c, d])),
+            u32::from_be_bytes([e, f, g, h]),
+        ),
+        (TIMESTAMP, &[a, b, c, d]) => (i64::from(u32::from_be_bytes([a, b, c, d])), 0),
+        (TIMESTAMP, &[a, b, c, d, e, f, g, h]) => {
+            let word = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+            let seconds = word & ((1 << 34) - 1);
+            (
+                i64::try_from(seconds).ok()?,
+                u32::try_from(word >> 34).ok()?,
+            )
+        }
+        (TIMESTAMP, &[n0, n1, n2, n3, a, b, c, d, e, f, g, h]) => (
+            i64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            u32::from_be_bytes([n0, n1, n2, n3]),
+        ),
+        _ => return None,
+    };
+    if nanos > 999_999_999 {
+        return None;
+    }
+    let nanos = i64::from(nanos);
+    let time = seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?;
+    Some(Time(time))
+}
+
+/// The base64 of `data` as a string.
+#[cold]
+#[inline(never)]
+pub(super) fn base64_string(room: &mut Room<'_>, data: &[u8]) {
+    room.byte(b'"');
+    let ahead = room.ahead(data.len().div_ceil(3) * 4);
+    let length = STANDARD.encode_slice(data, ahead);
+    debug_assert!(length.is_ok(), "the room is what base64 takes");
+    room.advance(length.unwrap_or(0));
+    room.byte(b'"');
+}

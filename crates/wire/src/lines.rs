@@ -1,0 +1,174 @@
+//! Newline-delimited text: counting, cutting, and lines as records of the packed encoding.
+//!
+//! Hop: read [decode] send keep take [encode] write settle.
+
+use memchr::{memchr_iter, memrchr};
+use millstream_record::Time;
+
+use crate::{
+    event::MESSAGE,
+    msgpack::{write_array_len, write_map_len, write_str, write_time},
+    room::Room,
+};
+
+/// How many newlines stand in `text`.
+pub fn count(text: &[u8]) -> u32 {
+    u32::try_from(memchr_iter(b'\n', text).count()).unwrap_or(u32::MAX)
+}
+
+/// The offset behind the last newline of `text`: where its whole lines end.
+pub fn whole(text: &[u8]) -> usize {
+    memrchr(b'\n', text).map_or(0, |last| last + 1)
+}
+
+/// The offset behind the last newline within the first `bytes_max` bytes of `text`; 0 when its first line is longer.
+pub fn cut(text: &[u8], bytes_max: usize) -> usize {
+    whole(text.get(..bytes_max).unwrap_or(text))
+}
+
+/// The lines of `text` without their newlines. What stands behind the last newline is a line too, if there is anything.
+pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let end = text.len();
+    let ends = memchr_iter(b'\n', text).chain((whole(text) < end).then_some(end));
+    ends.scan(0, |start, end| {
+        let line = text.get(*start..end);
+        *start = end + 1;
+        line
+    })
+}
+
+/// Bytes of the longest head: array (1), EventTime (10) or integer (9), map (1), `message` (8).
+const HEAD_BYTES: usize = 20;
+/// A head and the str header of the line are stored as this many bytes at once.
+const STORE_BYTES: usize = 24;
+
+/// Appends every line of `text` as an entry `[time, {"message": line}]`; gives their number.
+///
+/// ```text
+/// 0   92                      array of 2
+/// 1   d7 00 ssss nnnn         EventTime (or an integer of seconds before 1970 and after 2106)
+/// 11  81 a7 "message"         map of 1, its key
+/// 20  a0+n, d9 n, da nn, db nnnn and the line
+/// ```
+pub fn to_packed(text: &[u8], time: Time, out: &mut Vec<u8>) -> u32 {
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    write_array_len(&mut head, 2);
+    write_time(&mut head, time);
+    write_map_len(&mut head, 1);
+    write_str(&mut head, MESSAGE.as_bytes());
+    let length = head.len();
+    let mut stored = [0; STORE_BYTES];
+    for (to, from) in stored.iter_mut().zip(&head) {
+        *to = *from;
+    }
+    let mut room = Room::new(out);
+    let mut count = 0_u32;
+    for line in lines(text) {
+        entry(&mut room, &stored, length, line);
+        count = count.saturating_add(1);
+    }
+    count
+}
+
+/// Stores the head whole, then the line's length over what is behind it, then the line.
+#[inline(always)]
+fn entry(room: &mut Room<'_>, head: &[u8; STORE_BYTES], length: usize, line: &[u8]) {
+    if let Some(target) = room.ahead(STORE_BYTES).first_chunk_mut() {
+        *target = *head;
+    }
+    room.advance(length);
+    str_head(room, line.len());
+    room.bytes(line);
+}
+
+/// Writes the head of a str of `length` bytes.
+#[inline(always)]
+pub(crate) fn str_head(room: &mut Room<'_>, length: usize) {
+    match length {
+        0..32 => room.byte(0xa0 | length as u8),
+        32..256 => {
+            room.byte(0xd9);
+            room.byte(length as u8);
+        }
+        _ => long_str_head(room, length),
+    }
+}
+
+/// No body reaches 4 GiB.
+fn long_str_head(room: &mut Room<'_>, length: usize) {
+    if let Ok(length) = u16::try_from(length) {
+        room.byte(0xda);
+        room.bytes(&length.to_be_bytes());
+    } else {
+        room.byte(0xdb);
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        room.bytes(&length.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::msgpack::Walker;
+
+    #[test]
+    fn a_line_becomes_an_entry_with_its_receive_time() {
+        let mut out = b"before".to_vec();
+        assert_eq!(to_packed(b"hello\n", Time::from_parts(1, 2), &mut out), 1);
+        assert_eq!(
+            out,
+            b"before\x92\xd7\0\0\0\0\x01\0\0\0\x02\x81\xa7message\xa5hello"
+        );
+    }
+
+    #[test]
+    fn cuts_and_counts_are_at_newlines() {
+        assert_eq!(count(b"a\n\nb\nc"), 3);
+        assert_eq!(whole(b"a\nb"), 2);
+        assert_eq!(whole(b"ab"), 0);
+        assert_eq!(cut(b"ab\ncd\n", 5), 3);
+        assert_eq!(cut(b"ab\ncd\n", 100), 6);
+        assert_eq!(cut(b"abcd\n", 3), 0);
+        assert_eq!(lines(b"").count(), 0);
+        assert!(lines(b"\n").eq([b""]));
+        assert!(lines(b"a\n\nb").eq([&b"a"[..], b"", b"b"]));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_read_back_as_they_were(
+            written in prop::collection::vec(("[^\n]{0,60}", 0..4_usize), 0..40),
+            seconds in -10_i64..5_000_000_000,
+            nanos in 0..1_000_000_000_u32,
+        ) {
+            // Lengths on both sides of every str header.
+            let written: Vec<String> = written
+                .into_iter()
+                .map(|(line, size)| line.repeat([1, 5, 300, 3000][size]))
+                .collect();
+            let text: String = written.iter().map(|line| format!("{line}\n")).collect();
+            let time = Time::from_parts(seconds, nanos);
+            let mut out = Vec::new();
+            prop_assert_eq!(to_packed(text.as_bytes(), time, &mut out) as usize, written.len());
+            let mut walker = Walker::new();
+            walker.walk(&out).unwrap();
+            prop_assert_eq!(walker.entries() as usize, written.len());
+            prop_assert_eq!((walker.misfits(), walker.whole()), (0, out.len()));
+            let mut rest = &out[..];
+            for line in &written {
+                let entry = rmpv::decode::read_value(&mut rest).unwrap();
+                let message = rmpv::Value::Map(vec![("message".into(), line.as_str().into())]);
+                prop_assert_eq!(&entry[1], &message);
+                if (0..1 << 32).contains(&seconds) {
+                    let (_, data) = entry[0].as_ext().unwrap();
+                    let expected = [(seconds as u32).to_be_bytes(), nanos.to_be_bytes()].concat();
+                    prop_assert_eq!(data, expected);
+                } else {
+                    prop_assert_eq!(entry[0].as_i64(), Some(seconds));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Room at the end of a vector that is written by position.
+//!
+//! Encoders store eight bytes at a time where fewer may count, so they write into bytes that exist already and cut off at
+//! the end what was not needed. The room is made in steps of a few pages: they are in the cache when they are written.
+
+/// How much room is made when there is too little: as much as was written already, so that one record costs little and a
+/// batch few steps; at most what stays in the first-level cache until it is written.
+const STEP_BYTES: std::ops::RangeInclusive<usize> = 256..=8 << 10;
+
+/// A vector and the position up to which it is written.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    at: usize,
+}
+
+impl<'a> Room<'a> {
+    /// Behind what `out` holds.
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+        let start = out.len();
+        Self {
+            out,
+            start,
+            at: start,
+        }
+    }
+
+    /// Sees to it that the next `bytes` can be stored.
+    #[inline(always)]
+    pub(crate) fn ensure(&mut self, bytes: usize) {
+        if self.out.len() - self.at < bytes {
+            self.grow(bytes);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, bytes: usize) {
+        let step = (self.at - self.start).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
+        self.out.resize(self.at + bytes.max(step), 0);
+    }
+
+    /// Stores a word of which `count` bytes stand; the others are overwritten by what follows.
+    #[inline(always)]
+    pub(crate) fn word(&mut self, word: [u8; 8], count: usize) {
+        self.ensure(8);
+        if let Some(room) = self.out.get_mut(self.at..self.at + 8) {
+            room.copy_from_slice(&word);
+        }
+        self.at += count;
+    }
+
+    /// Stores one byte.
+    #[inline(always)]
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.ensure(1);
+        if let Some(room) = self.out.get_mut(self.at) {
+            *room = byte;
+        }
+        self.at += 1;
+    }
+
+    /// Stores `bytes`.
+    #[inline(always)]
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.ensure(bytes.len());
+        if let Some(room) = self.out.get_mut(self.at..self.at + bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+        self.at += bytes.len();
+    }
+
+    /// The next `bytes` bytes, to be written by the caller, who says with [`Room::advance`] how many stand.
+    #[inline(always)]
+    pub(crate) fn ahead(&mut self, bytes: usize) -> &mut [u8] {
+        self.ensure(bytes);
+        self.out
+            .get_mut(self.at..self.at + bytes)
+            .unwrap_or_default()
+    }
+
+    /// Takes the next `count` bytes as written; at most as many as the last [`Room::ahead`] gave.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.out.len());
+    }
+
+    /// Where the next byte goes.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Takes back what was written after `position`.
+    pub(crate) fn back_to(&mut self, position: usize) {
+        self.at = self.at.min(position.max(self.start));
+    }
+
+    /// What was written since `position`.
+    pub(crate) fn since(&self, position: usize) -> &[u8] {
+        self.out.get(position..self.at).unwrap_or_default()
+    }
+}
+
+impl Drop for Room<'_> {
+    /// Cuts off what was not needed.
+    fn drop(&mut self) {
+        self.out.truncate(self.at);
+    }
+}

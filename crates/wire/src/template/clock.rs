@@ -1,0 +1,176 @@
+//! Times as text, remembered by the second: a stream of records shows the same few seconds again and again.
+
+use std::sync::Arc;
+
+use jiff::{
+    Timestamp,
+    fmt::{StdIoWrite, strtime::BrokenDownTime},
+    tz::TimeZone,
+};
+use millstream_record::Time;
+
+use super::{Changes, Missing};
+
+/// How many texts are remembered: records of several senders interleave, each a few seconds off.
+const SLOTS: usize = 8;
+
+/// Until 1972-01-07T00:44:30Z some zone (Africa/Monrovia, the last) was off by a number of seconds that is no whole
+/// minute, so that its minutes began within those of UTC. This is the next whole minute.
+const WHOLE_MINUTES_SINCE: i64 = 63_593_100;
+
+/// The text of a strftime format.
+#[derive(Clone, Debug)]
+pub(super) struct Clock {
+    format: Box<str>,
+    /// As missing values are reported, should the format have no text for a time.
+    name: Arc<str>,
+    changes: Changes,
+    slots: [Option<(i64, Vec<u8>)>; SLOTS],
+}
+
+impl Clock {
+    pub(super) fn new(format: &str, changes: Changes) -> Self {
+        Self {
+            format: format.into(),
+            name: format.into(),
+            changes,
+            slots: [const { None }; SLOTS],
+        }
+    }
+
+    /// Appends the text of `time` in `zone`.
+    pub(super) fn write(
+        &mut self,
+        time: Time,
+        zone: &TimeZone,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Missing> {
+        let Some(key) = key(self.changes, time) else {
+            return self.format(time, zone, out);
+        };
+        let place = slot(key);
+        match self.slots.get(place) {
+            Some(Some((known, text))) if *known == key => out.extend_from_slice(text),
+            _ => {
+                let start = out.len();
+                self.format(time, zone, out)?;
+                let text = out.get(start..).unwrap_or_default();
+                match self.slots.get_mut(place) {
+                    Some(Some(old)) => {
+                        old.0 = key;
+                        old.1.clear();
+                        old.1.extend_from_slice(text);
+                    }
+                    Some(empty) => *empty = Some((key, text.to_vec())),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn format(&self, time: Time, zone: &TimeZone, out: &mut Vec<u8>) -> Result<(), Missing> {
+        let missing = || Missing {
+            name: self.name.clone(),
+        };
+        let zoned = timestamp(time).to_zoned(zone.clone());
+        BrokenDownTime::from(&zoned)
+            .format(&*self.format, StdIoWrite(out))
+            .map_err(|_| missing())
+    }
+}
+
+/// The first second that has surely the same text as `time`, where there is one.
+pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
+    match changes {
+        Changes::Always => None,
+        Changes::EveryMinute if time.seconds() >= WHOLE_MINUTES_SINCE => {
+            Some(time.seconds() - time.seconds() % 60)
+        }
+        _ => Some(time.seconds()),
+    }
+}
+
+/// Neighbouring seconds, and neighbouring minutes, stand in different slots.
+fn slot(second: i64) -> usize {
+    (second + second / 60).rem_euclid(SLOTS as i64) as usize
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    // Every Time lies between 1677 and 2262, well within what jiff knows.
+    Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
+}
+
+/// Bytes of `2026-11-21T03:46:12.123456789Z`.
+pub(crate) const RFC3339_BYTES: usize = 30;
+/// Bytes of it up to and with the dot.
+const WHOLE_BYTES: usize = 20;
+
+/// Times as RFC 3339 with nanoseconds, in UTC.
+#[derive(Clone, Debug)]
+pub(crate) struct Rfc3339 {
+    slots: [(i64, [u8; WHOLE_BYTES]); SLOTS],
+}
+
+impl Rfc3339 {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: [(i64::MIN, *b"0000-00-00T00:00:00."); SLOTS],
+        }
+    }
+
+    /// The text of `time`.
+    #[inline]
+    pub(crate) fn text(&mut self, time: Time) -> [u8; RFC3339_BYTES] {
+        let seconds = time.seconds();
+        let mut text = [b'Z'; RFC3339_BYTES];
+        let (whole, fraction) = text.split_at_mut(WHOLE_BYTES);
+        if let Some(slot) = self.slots.get_mut(slot(seconds)) {
+            if slot.0 != seconds {
+                *slot = (seconds, whole_seconds(time));
+            }
+            whole.copy_from_slice(&slot.1);
+        }
+        if let Some(digits) = fraction.first_chunk_mut() {
+            *digits = nanos_text(time.subsec_nanos());
+        }
+        text
+    }
+}
+
+#[cold]
+fn whole_seconds(time: Time) -> [u8; WHOLE_BYTES] {
+    let utc = timestamp(time).to_zoned(TimeZone::UTC);
+    let mut text = *b"0000-00-00T00:00:00.";
+    let parts = [
+        (0, 4, i64::from(utc.year())),
+        (5, 2, i64::from(utc.month())),
+        (8, 2, i64::from(utc.day())),
+        (11, 2, i64::from(utc.hour())),
+        (14, 2, i64::from(utc.minute())),
+        (17, 2, i64::from(utc.second())),
+    ];
+    for (start, length, mut number) in parts {
+        for place in (start..start + length).rev() {
+            if let Some(digit) = text.get_mut(place) {
+                *digit = b'0' + (number % 10) as u8;
+            }
+            number /= 10;
+        }
+    }
+    text
+}
+
+/// Nine digits.
+pub(super) fn nanos_text(nanos: u32) -> [u8; 9] {
+    // Three groups of three, so that the divisions do not wait for each other.
+    let (millis, micros, rest) = (nanos / 1_000_000, nanos / 1_000 % 1_000, nanos % 1_000);
+    let [a, b, c] = three(millis);
+    let [d, e, f] = three(micros);
+    let [g, h, i] = three(rest);
+    [a, b, c, d, e, f, g, h, i]
+}
+
+fn three(number: u32) -> [u8; 3] {
+    [number / 100, number / 10, number].map(|digit| b'0' + (digit % 10) as u8)
+}

@@ -1,0 +1,235 @@
+//! Templates: text with places for the values of a batch, the fields of a record and its time.
+//!
+//! ```text
+//! {tag}                the tag; {host}, {path}, {kubernetes.pod}: the values that the records of a batch share
+//! {.field} {.a.b}      a field of the record; {."a.b"} with characters that need quotes
+//! {host|unknown}       with a default, where the value is missing (or nil)
+//! {time}               the event time: RFC 3339, nanoseconds, Z
+//! {time:unix_ms}       as a number: unix, unix_ms, unix_us, unix_ns
+//! %Y-%m-%d %T.%9f %z   strftime of the event time, in the node's time zone
+//! {{ }} %%             { } %
+//! ```
+//!
+//! - [`Template`]: what the configuration says, checked.
+//! - [`Renderer`]: a template at work: it remembers the text of the seconds it has seen, so that a busy stream pays for a
+//!   time zone once a second.
+
+mod clock;
+mod parse;
+mod path;
+mod render;
+
+#[cfg(test)]
+mod tests;
+
+use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+pub(crate) use clock::Rfc3339;
+pub(crate) use render::write_number;
+pub use render::{Missing, Renderer, Shared};
+
+use crate::event::FieldPath;
+
+/// A checked template. Cloning shares it.
+#[derive(Clone)]
+pub struct Template {
+    text: Arc<str>,
+    parts: Arc<[Part]>,
+}
+
+/// What the text of a template depends on: how often it must be rendered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depends {
+    /// On nothing: once.
+    Nothing,
+    /// On the tag or the values of the batch: once a batch.
+    Batch,
+    /// On the event time (and the batch): see [`Renderer::same_time`].
+    Time,
+    /// On a field: for every record.
+    Record,
+}
+
+/// The text is no template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message} at byte {offset} of the template: {help}")]
+pub struct TemplateError {
+    /// Where, in bytes.
+    pub offset: usize,
+    /// What is wrong there.
+    pub message: String,
+    /// What to write instead.
+    pub help: String,
+}
+
+/// A piece of a template.
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Literal(Box<[u8]>),
+    /// The tag; it is always there.
+    Tag,
+    /// A value of the batch.
+    Value {
+        name: Arc<str>,
+        default: Option<Box<str>>,
+    },
+    /// A field of the record.
+    Field {
+        path: FieldPath,
+        /// As missing values are reported: with its dot.
+        name: Arc<str>,
+        default: Option<Box<str>>,
+    },
+    /// The event time as RFC 3339.
+    Time,
+    /// The event time as a number.
+    Unix(Unix),
+    /// strftime.
+    Clock {
+        format: Box<str>,
+        changes: Changes,
+    },
+    /// The first digits of the nanoseconds, 1 to 9.
+    Fraction(u8),
+}
+
+/// Units of the time since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unix {
+    Seconds,
+    Millis,
+    Micros,
+    Nanos,
+}
+
+impl Unix {
+    /// The time in this unit, rounded down.
+    pub(crate) fn of(self, time: millstream_record::Time) -> i64 {
+        time.0.div_euclid(match self {
+            Self::Seconds => 1_000_000_000,
+            Self::Millis => 1_000_000,
+            Self::Micros => 1_000,
+            Self::Nanos => 1,
+        })
+    }
+}
+
+/// How often the text of a strftime format changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changes {
+    EveryMinute,
+    EverySecond,
+    /// It shows fractions of a second of no fixed length.
+    Always,
+}
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// [`TemplateError`] says where and what to write instead.
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        Ok(Self {
+            text: text.into(),
+            parts: parse::parts(text)?.into(),
+        })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// How often it must be rendered.
+    pub fn depends(&self) -> Depends {
+        let each = self.parts.iter().map(|part| match part {
+            Part::Literal(_) => Depends::Nothing,
+            Part::Tag | Part::Value { .. } => Depends::Batch,
+            Part::Time | Part::Unix(_) | Part::Clock { .. } | Part::Fraction(_) => Depends::Time,
+            Part::Field { .. } => Depends::Record,
+        });
+        each.max().unwrap_or(Depends::Nothing)
+    }
+
+    /// The batch's values it asks for, without the tag and the time.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Value { name, .. } => Some(&**name),
+            _ => None,
+        })
+    }
+
+    /// What it is when it is one value and nothing else: such a template keeps the type of its value.
+    pub(crate) fn single(&self) -> Single<'_> {
+        match &*self.parts {
+            [Part::Field { path, default, .. }] => Single::Field(path, default.as_deref()),
+            [Part::Time] => Single::Time,
+            [Part::Unix(unit)] => Single::Unix(*unit),
+            _ => Single::No,
+        }
+    }
+}
+
+/// A template that is one value: see [`Template::single`].
+pub(crate) enum Single<'a> {
+    Field(&'a FieldPath, Option<&'a str>),
+    Time,
+    Unix(Unix),
+    No,
+}
+
+impl FromStr for Template {
+    type Err = TemplateError;
+    fn from_str(text: &str) -> Result<Self, TemplateError> {
+        Self::parse(text)
+    }
+}
+
+impl PartialEq for Template {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Template {}
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Template({:?})", self.text)
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for Template {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Template {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Template {
+    fn schema_name() -> Cow<'static, str> {
+        "Template".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "A template: {tag}, {host}, {host|default}, {.field}, {time}, {time:unix_ms}, strftime such as %Y-%m-%d; {{ and %% for { and %",
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! From the text of a template to its parts.
+
+use std::sync::Arc;
+
+use jiff::{Zoned, fmt::strtime};
+
+use super::{Changes, Part, TemplateError, Unix};
+use crate::event::FieldPath;
+
+pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
+    let mut reader = Reader {
+        text,
+        at: 0,
+        parts: Vec::new(),
+        literal: String::new(),
+        clock: None,
+    };
+    while let Some(character) = reader.rest().chars().next() {
+        match character {
+            '{' if reader.rest().starts_with("{{") => reader.push('{', 2),
+            '}' if reader.rest().starts_with("}}") => reader.push('}', 2),
+            '%' if reader.rest().starts_with("%%") => reader.push('%', 2),
+            '{' => reader.place()?,
+            '}' => return Err(reader.error("a `}` that closes nothing", "write `}}` for `}`")),
+            '%' => reader.directive()?,
+            other => reader.push(other, other.len_utf8()),
+        }
+    }
+    reader.flush();
+    Ok(reader.parts)
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    parts: Vec<Part>,
+    /// Text that is no part yet.
+    literal: String,
+    /// A strftime format that is no part yet; text between its directives is in it.
+    clock: Option<(String, Changes)>,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn error(&self, message: impl Into<String>, help: impl Into<String>) -> TemplateError {
+        TemplateError {
+            offset: self.at,
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+
+    /// Takes `length` bytes of the template as the one character they stand for.
+    fn push(&mut self, character: char, length: usize) {
+        self.at += length;
+        match (&mut self.clock, character) {
+            (Some((format, _)), '%') => format.push_str("%%"),
+            (Some((format, _)), other) => format.push(other),
+            (None, other) => self.literal.push(other),
+        }
+    }
+
+    /// Makes parts of what is pending.
+    fn flush(&mut self) {
+        if let Some((format, changes)) = self.clock.take() {
+            self.parts.push(Part::Clock {
+                format: format.into(),
+                changes,
+            });
+        }
+        if !self.literal.is_empty() {
+            let literal = std::mem::take(&mut self.literal);
+            self.parts.push(Part::Literal(literal.into_bytes().into()));
+        }
+    }
+
+    fn part(&mut self, part: Part, length: usize) {
+        self.flush();
+        self.parts.push(part);
+        self.at += length;
+    }
+
+    /// `{...}`
+    fn place(&mut self) -> Result<(), TemplateError> {
+        let inner = self.text.get(self.at + 1..).unwrap_or_default();
+        if inner.starts_with('.') {
+            return self.field(inner);
+        }
+        let Some(end) = inner.find('}') else {
+            return Err(self.error("a `{` that is not closed", "write `{{` for `{`"));
+        };
+        let inner = inner.get(..end).unwrap_or_default();
+        let (name, default) = match inner.split_once('|') {
+            Some((name, default)) => (name, Some(default.into())),
+            None => (inner, None),
+        };
+        let part = match name.split_once(':') {
+            Some(("time", unit)) => Part::Unix(self.unit(unit)?),
+            Some(_) => {
+                return Err(self.error(
+                    "a form on a value that has none",
+                    "only `time` has forms, such as `{time:unix_ms}`",
+                ));
+            }
+            None if name == "time" => Part::Time,
+            None if name == "tag" => Part::Tag,
+            None if is_name(name) => Part::Value {
+                name: name.into(),
+                default,
+            },
+            None => {
+                return Err(self.error(
+                    format!("`{{{inner}}}`, which names no value"),
+                    "a value is `{tag}`, `{time}`, a value of the batch such as `{host}`, or a field such as `{.level}`; write `{{` for `{`",
+                ));
+            }
+        };
+        if inner.contains('|') && !matches!(part, Part::Value { .. }) {
+            return Err(self.error(
+                "a default that is never used",
+                "tag and time are always there",
+            ));
+        }
+        self.part(part, end + 2);
+        Ok(())
+    }
+
+    /// `{.path}` or `{.path|default}`; `inner` starts behind the brace.
+    fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
+        let (path, length) = FieldPath::read(inner).map_err(|error| TemplateError {
+            offset: self.at + 1 + error.offset,
+            message: error.message.into(),
+            help: "a field is `{.level}`, `{.user.id}` or `{.\"a.b\"}`".into(),
+        })?;
+        let rest = inner.get(length..).unwrap_or_default();
+        let (default, end) = match rest.find('}') {
+            Some(0) => (None, length),
+            Some(close) if rest.starts_with('|') => (rest.get(1..close), length + close),
+            _ => {
+                self.at += 1 + length;
+                return Err(self.error("a field that is not closed", "after the field comes `}` or `|` with a default; a part with other characters stands in quotes"));
+            }
+        };
+        let part = Part::Field {
+            name: Arc::from(path.to_string()),
+            path,
+            default: default.map(Into::into),
+        };
+        self.part(part, end + 2);
+        Ok(())
+    }
+
+    fn unit(&self, unit: &str) -> Result<Unix, TemplateError> {
+        match unit {
+            "unix" => Ok(Unix::Seconds),
+            "unix_ms" => Ok(Unix::Millis),
+            "unix_us" => Ok(Unix::Micros),
+            "unix_ns" => Ok(Unix::Nanos),
+            _ => Err(self.error(
+                format!("`{unit}`, which is no form of the time"),
+                "forms are `{time:unix}`, `unix_ms`, `unix_us` and `unix_ns`; others are strftime, such as `%F %T`",
+            )),
+        }
+    }
+
+    /// `%` with flags, a width, a precision, colons and its letter.
+    fn directive(&mut self) -> Result<(), TemplateError> {
+        let rest = self.rest();
+        let letter_at = rest
+            .char_indices()
+            .skip(1)
+            .find(|(_, c)| !matches!(c, '-' | '_' | '0'..='9' | '^' | '#' | '.' | ':'));
+        let Some((letter_at, letter)) = letter_at else {
+            return Err(self.error("a `%` with nothing behind it", "write `%%` for `%`"));
+        };
+        let directive = rest
+            .get(..letter_at + letter.len_utf8())
+            .unwrap_or_default();
+        if let Err(error) = strtime::format(directive, &Zoned::default()) {
+            return Err(self.error(
+                format!("`{directive}`, which is no part of a time ({error})"),
+                "such as `%Y %m %d %H %M %S %F %T %3f %9f %z`; write `%%` for `%`",
+            ));
+        }
+        match (letter, directive.as_bytes()) {
+            ('f' | 'N', [_, digit @ b'1'..=b'9', _]) => {
+                self.part(Part::Fraction(digit - b'0'), directive.len());
+            }
+            ('f', [_, b'.', digit @ b'1'..=b'9', _]) => {
+                self.push('.', 0);
+                self.part(Part::Fraction(digit - b'0'), directive.len());
+            }
+            ('N', [_, _]) => self.part(Part::Fraction(9), directive.len()),
+            _ => self.clock(directive, changes(letter)),
+        }
+        Ok(())
+    }
+
+    /// Adds a directive to the strftime format that is pending, or starts one with the text that stands before it.
+    fn clock(&mut self, directive: &str, changes: Changes) {
+        let (format, often) = self.clock.get_or_insert_with(|| {
+            let before = std::mem::take(&mut self.literal).replace('%', "%%");
+            (before, Changes::EveryMinute)
+        });
+        format.push_str(directive);
+        *often = match (*often, changes) {
+            (Changes::Always, _) | (_, Changes::Always) => Changes::Always,
+            (Changes::EverySecond, _) | (_, Changes::EverySecond) => Changes::EverySecond,
+            _ => Changes::EveryMinute,
+        };
+        self.at += directive.len();
+    }
+}
+
+/// Names of a batch's values: `host`, `kubernetes.pod`.
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
+}
+
+/// How often the text of a directive changes.
+fn changes(letter: char) -> Changes {
+    match letter {
+        'f' | 'N' => Changes::Always,
+        'S' | 'T' | 's' | 'c' | 'r' | 'X' => Changes::EverySecond,
+        _ => Changes::EveryMinute,
+    }
+}

@@ -1,0 +1,211 @@
+//! A template at work.
+//!
+//! Hop: read decode send keep take [encode] write settle. Promises: no allocation once the buffers have their size; a
+//! text that cannot be rendered leaves nothing behind.
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Time, Values};
+
+use super::{
+    Depends, Part, Template,
+    clock::{Clock, Rfc3339, key, nanos_text},
+    path,
+};
+use crate::{
+    event::{Event, Record, Value},
+    json,
+};
+
+/// A value that a template asks for is not there and has no default: the record cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no value for `{name}`; a default would be `{{{name}|...}}`")]
+pub struct Missing {
+    /// As the template names it.
+    pub name: Arc<str>,
+}
+
+/// What all records of a batch share, as far as templates ask for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    /// The tag.
+    pub tag: &'a str,
+    /// The values.
+    pub values: &'a Values,
+}
+
+impl<'a> From<&'a Batch> for Shared<'a> {
+    fn from(batch: &'a Batch) -> Self {
+        Self {
+            tag: batch.tag.as_str(),
+            values: &batch.values,
+        }
+    }
+}
+
+/// A template with what it remembers of the times it has rendered. One per task.
+#[derive(Clone, Debug)]
+pub struct Renderer {
+    template: Template,
+    zone: TimeZone,
+    /// Whether values are parts of a path.
+    path: bool,
+    /// For each strftime part, in order.
+    clocks: Vec<Clock>,
+    rfc3339: Rfc3339,
+    /// One value, before it becomes a part of a path.
+    value: Vec<u8>,
+}
+
+impl Renderer {
+    /// Renders text: values stand in it as they are. strftime shows the time in `zone`.
+    pub fn text(template: &Template, zone: TimeZone) -> Self {
+        let clocks = template.parts.iter().filter_map(|part| match part {
+            Part::Clock { format, changes } => Some(Clock::new(format, *changes)),
+            _ => None,
+        });
+        Self {
+            clocks: clocks.collect(),
+            template: template.clone(),
+            zone,
+            path: false,
+            rfc3339: Rfc3339::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Renders a path (or the path of a URL): every value is one part of it and cannot leave the folder that the
+    /// template's own text names. `/`, control characters and bytes that are no UTF-8 become `_`; so do an empty value
+    /// and a value of dots only. Values are cut at 200 bytes.
+    pub fn path(template: &Template, zone: TimeZone) -> Self {
+        Self {
+            path: true,
+            ..Self::text(template, zone)
+        }
+    }
+
+    /// How often the text must be rendered.
+    pub fn depends(&self) -> Depends {
+        self.template.depends()
+    }
+
+    /// Whether the text surely is the same at both times, all else being equal.
+    pub fn same_time(&self, a: Time, b: Time) -> bool {
+        self.template.parts.iter().all(|part| match part {
+            Part::Time | Part::Unix(_) | Part::Fraction(_) => a == b,
+            Part::Clock { changes, .. } => match (key(*changes, a), key(*changes, b)) {
+                (Some(a), Some(b)) => a == b,
+                _ => a == b,
+            },
+            Part::Literal(_) | Part::Tag | Part::Value { .. } | Part::Field { .. } => true,
+        })
+    }
+
+    /// Appends the text for one record, or with [`Record::None`] for a batch.
+    ///
+    /// # Errors
+    /// [`Missing`]: then `out` is as it was.
+    pub fn render(
+        &mut self,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Missing> {
+        let start = out.len();
+        let result = self.parts(shared, event, out);
+        if result.is_err() {
+            out.truncate(start);
+        }
+        result
+    }
+
+    fn parts(
+        &mut self,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Missing> {
+        let mut clocks = self.clocks.iter_mut();
+        for part in self.template.parts.iter() {
+            match part {
+                Part::Literal(text) => out.extend_from_slice(text),
+                Part::Clock { .. } => {
+                    if let Some(clock) = clocks.next() {
+                        clock.write(event.time, &self.zone, out)?;
+                    }
+                }
+                Part::Fraction(digits) => {
+                    let text = nanos_text(event.time.subsec_nanos());
+                    out.extend_from_slice(text.get(..usize::from(*digits)).unwrap_or_default());
+                }
+                Part::Time => out.extend_from_slice(&self.rfc3339.text(event.time)),
+                Part::Unix(unit) => write_number(unit.of(event.time), out),
+                Part::Tag => write_value(shared.tag.as_bytes(), self.path, out),
+                Part::Value { name, default } => {
+                    let value = shared.values.get(name).or(default.as_deref());
+                    let value = value.ok_or_else(|| Missing { name: name.clone() })?;
+                    write_value(value.as_bytes(), self.path, out);
+                }
+                Part::Field {
+                    path,
+                    name,
+                    default,
+                } => {
+                    let missing = || Missing { name: name.clone() };
+                    let found = path.find(event.record);
+                    match (
+                        found.filter(|value| default.is_none() || !value.is_nil()),
+                        default,
+                    ) {
+                        (Some(value), _) => match value.text() {
+                            Some(text) => write_value(text, self.path, out),
+                            None => {
+                                self.value.clear();
+                                write_other(value, &mut self.value).ok_or_else(missing)?;
+                                write_value(&self.value, self.path, out);
+                            }
+                        },
+                        (None, Some(default)) => write_value(default.as_bytes(), self.path, out),
+                        (None, None) => return Err(missing()),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The text for what concerns a whole batch: as [`Renderer::render`] without a record, at the batch's receive time.
+    ///
+    /// # Errors
+    /// [`Missing`]: then `out` is as it was.
+    pub fn render_batch(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), Missing> {
+        let event = Event {
+            time: batch.received,
+            record: Record::None,
+        };
+        self.render(batch.into(), event, out)
+    }
+}
+
+fn write_value(value: &[u8], as_path: bool, out: &mut Vec<u8>) {
+    if as_path {
+        path::write_part(value, out);
+    } else {
+        out.extend_from_slice(value);
+    }
+}
+
+/// A value that is no text: as JSON.
+fn write_other(value: Value<'_>, out: &mut Vec<u8>) -> Option<()> {
+    match value {
+        Value::Line(_) => None,
+        Value::Packed(bytes) => json::write_value(bytes, 0, out).ok().map(drop),
+    }
+}
+
+/// A number in decimal digits.
+pub(crate) fn write_number(number: i64, out: &mut Vec<u8>) {
+    let mut digits = [0; json::INTEGER_BYTES];
+    out.extend_from_slice(json::digits(i128::from(number), &mut digits));
+}

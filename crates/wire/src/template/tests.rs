@@ -1,0 +1,247 @@
+//! Templates against jiff, and paths against whoever wants to leave their folder.
+
+use std::path::{Component, Path};
+
+use jiff::{Timestamp, tz::TimeZone};
+use millstream_record::{Time, Values};
+use proptest::prelude::*;
+
+use super::*;
+use crate::event::{Event, Record};
+
+const TIME: Time = Time(1_700_000_000_012_345_678);
+
+fn values() -> Values {
+    let mut values = Values::new();
+    values.set("host", "box");
+    values.set("kubernetes.pod", "p-1");
+    values
+}
+
+fn render(text: &str, record: Record<'_>) -> Result<String, String> {
+    let template = Template::parse(text).unwrap();
+    let mut renderer = Renderer::text(&template, TimeZone::UTC);
+    run(&mut renderer, "web.front", record, TIME)
+}
+
+fn run(
+    renderer: &mut Renderer,
+    tag: &str,
+    record: Record<'_>,
+    time: Time,
+) -> Result<String, String> {
+    let values = values();
+    let shared = Shared {
+        tag,
+        values: &values,
+    };
+    let mut out = b"before".to_vec();
+    let result = renderer.render(shared, Event { time, record }, &mut out);
+    let text = String::from_utf8(out.split_off(6)).unwrap();
+    match result {
+        Ok(()) => Ok(text),
+        Err(missing) => {
+            assert_eq!(text, "");
+            Err(missing.name.to_string())
+        }
+    }
+}
+
+fn path(text: &str, tag: &str) -> String {
+    let template = Template::parse(text).unwrap();
+    let mut renderer = Renderer::path(&template, TimeZone::UTC);
+    run(&mut renderer, tag, Record::None, TIME).unwrap()
+}
+
+#[test]
+fn every_kind_of_value_is_rendered() {
+    let line = Record::Line(b"GET /");
+    for (text, expected) in [
+        ("{tag}", "web.front"),
+        ("{host}-{kubernetes.pod}", "box-p-1"),
+        ("{pod|none}{pod|}.", "none."),
+        ("{time}", "2023-11-14T22:13:20.012345678Z"),
+        ("{time:unix} {time:unix_ms}", "1700000000 1700000000012"),
+        (
+            "{time:unix_us} {time:unix_ns}",
+            "1700000000012345 1700000000012345678",
+        ),
+        ("{{{tag}}} 100%% }}", "{web.front} 100% }"),
+        ("{.message}", "GET /"),
+        ("{.other|-}", "-"),
+        ("é%Y%%%m{{%d", "é2023%11{14"),
+        (
+            "%F %T.%3f %.6f %N %z",
+            "2023-11-14 22:13:20.012 .012345 012345678 +0000",
+        ),
+        ("%f|%.f", "012345678|.012345678"),
+        ("%-d %e %j", "14 14 318"),
+    ] {
+        assert_eq!(render(text, line).as_deref(), Ok(expected), "{text}");
+    }
+}
+
+#[test]
+fn fields_are_found_at_any_depth_and_shown_as_text() {
+    let map = rmpv::Value::Map(vec![
+        (1.into(), 2.into()),
+        ("n".into(), (-5).into()),
+        ("a.b".into(), "dots".into()),
+        ("nil".into(), rmpv::Value::Nil),
+        (
+            "u".into(),
+            rmpv::Value::Map(vec![("id".into(), 1.5.into())]),
+        ),
+    ]);
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &map).unwrap();
+    bytes.extend_from_slice(b"what follows");
+    let record = Record::Packed(&bytes);
+    assert_eq!(
+        render("{.n} {.u.id} {.u} {.\"a.b\"} {.nil} {.nil|-}", record).unwrap(),
+        "-5 1.5 {\"id\":1.5} dots null -"
+    );
+    assert_eq!(render("{.n.id}", record).unwrap_err(), ".n.id");
+    assert_eq!(render("x{.u.x}", record).unwrap_err(), ".u.x");
+    assert_eq!(render("x{.\"a.c\"}", record).unwrap_err(), ".\"a.c\"");
+    assert_eq!(render("x{peer}", record).unwrap_err(), "peer");
+}
+
+#[test]
+fn a_template_knows_what_it_depends_on() {
+    for (text, depends) in [
+        ("plain %%", Depends::Nothing),
+        ("{host|x}{tag}", Depends::Batch),
+        ("{tag}/%F", Depends::Time),
+        ("{time:unix}", Depends::Time),
+        ("%F{.a}", Depends::Record),
+    ] {
+        assert_eq!(Template::parse(text).unwrap().depends(), depends, "{text}");
+    }
+    let names = Template::parse("{host}{tag}{pod|}").unwrap();
+    assert_eq!(names.names().collect::<Vec<_>>(), ["host", "pod"]);
+}
+
+#[test]
+fn mistakes_are_named_with_their_place() {
+    for (text, offset, message) in [
+        ("ab{", 2, "a `{` that is not closed"),
+        ("ab}", 2, "a `}` that closes nothing"),
+        ("{}", 0, "`{}`, which names no value"),
+        ("{a b}", 0, "`{a b}`, which names no value"),
+        ("{time:ms}", 0, "`ms`, which is no form of the time"),
+        ("{tag:x}", 0, "a form on a value that has none"),
+        ("{tag|x}", 0, "a default that is never used"),
+        ("{.}", 2, "an empty part"),
+        ("x{.a b..c}", 7, "an empty part"),
+        ("{.a", 3, "a field that is not closed"),
+        ("{.\"a}", 2, "a quote that is not closed"),
+        ("50%", 2, "a `%` with nothing behind it"),
+    ] {
+        let error = Template::parse(text).unwrap_err();
+        assert_eq!(
+            (error.offset, error.message.as_str()),
+            (offset, message),
+            "{text}"
+        );
+    }
+    let error = Template::parse("é%F %?").unwrap_err();
+    assert_eq!(error.offset, 5);
+    assert!(
+        error
+            .message
+            .starts_with("`%?`, which is no part of a time"),
+        "{error}"
+    );
+}
+
+#[test]
+fn values_stay_one_part_of_a_path() {
+    for (tag, expected) in [
+        ("web.front", "/srv/web.front.log"),
+        ("../../etc/passwd", "/srv/.._.._etc_passwd.log"),
+        ("/etc", "/srv/_etc.log"),
+        ("", "/srv/_.log"),
+        ("..", "/srv/_.log"),
+        ("a\0b\nc\u{85}", "/srv/a_b_c_.log"),
+        ("é", "/srv/é.log"),
+    ] {
+        assert_eq!(path("/srv/{tag}.log", tag), expected);
+    }
+    assert_eq!(path("/srv/{tag}/x", ".."), "/srv/_/x");
+    assert_eq!(path("/srv/{tag}{tag}/x", "."), "/srv/__/x");
+    assert_eq!(path("/srv/.{tag}/x", "."), "/srv/._/x");
+    assert_eq!(path("{tag}", &"é".repeat(300)), "é".repeat(100));
+    let mut out = Vec::new();
+    path::write_part(b"a\xff\xfeb", &mut out);
+    assert_eq!(out, b"a__b");
+}
+
+proptest! {
+    #[test]
+    fn no_value_leaves_its_folder(a in "[./\\\\a\u{0}\u{1}]{0,6}", b in "[./é]{0,4}") {
+        let template = Template::parse("/srv/logs/{tag}{.message}/.{.message}/x{tag}").unwrap();
+        let mut renderer = Renderer::path(&template, TimeZone::UTC);
+        let text = run(&mut renderer, &a, Record::Line(b.as_bytes()), TIME).unwrap();
+        let parts: Vec<_> = Path::new(&text).components().collect();
+        prop_assert_eq!(parts.len(), 6);
+        prop_assert!(parts[1..].iter().all(|part| matches!(part, Component::Normal(_))), "{}", text);
+        prop_assert!(!text.contains("//") && !text.contains('\0'));
+    }
+
+    #[test]
+    fn remembered_times_are_those_of_jiff(
+        seconds in prop::collection::vec(prop_oneof![
+            -9_000_000_000_i64..9_000_000_000,
+            1_700_000_000_i64..1_700_000_200,
+            63_593_000_i64..63_593_200,
+        ], 1..60),
+        nanos in 0..1_000_000_000_u32,
+        zone in prop::sample::select(vec!["UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns", "Africa/Monrovia"]),
+    ) {
+        let zone = TimeZone::get(zone).unwrap();
+        let formats = ["%Y-%m-%d %H:%M %z", "%F %T %a", "%H.%3f.%9f"];
+        let each = formats.map(|format| Template::parse(format).unwrap());
+        let mut renderers = each.each_ref().map(|template| Renderer::text(template, zone.clone()));
+        let rfc3339 = Template::parse("{time}").unwrap();
+        let mut rfc3339 = Renderer::text(&rfc3339, zone.clone());
+        let mut last: Option<(Time, [String; 3])> = None;
+        for second in seconds {
+            let time = Time::from_parts(second, nanos);
+            let jiff = Timestamp::from_nanosecond(i128::from(time.0)).unwrap();
+            let texts = renderers.each_mut().map(|r| run(r, "", Record::None, time).unwrap());
+            for (text, format) in texts.iter().zip(formats) {
+                let expected = jiff.to_zoned(zone.clone()).strftime(format).to_string();
+                prop_assert_eq!(text, &expected);
+            }
+            prop_assert_eq!(run(&mut rfc3339, "", Record::None, time).unwrap(), format!("{jiff:.9}"));
+            if let Some((before, old)) = &last {
+                for ((renderer, old), new) in renderers.iter().zip(old).zip(&texts) {
+                    prop_assert!(!renderer.same_time(*before, time) || old == new);
+                }
+            }
+            last = Some((time, texts));
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_template_or_an_error_within_it(text in "[{}%.|:\"\\\\a-zé0-9 ]{0,20}") {
+        match Template::parse(&text) {
+            Ok(template) => {
+                let _ = run(&mut Renderer::path(&template, TimeZone::UTC), "t", Record::Line(b"x"), TIME);
+                prop_assert_eq!(template.to_string(), text);
+            }
+            Err(error) => prop_assert!(error.offset <= text.len()),
+        }
+    }
+
+    #[test]
+    fn field_paths_read_as_they_are_written(parts in prop::collection::vec(".{0,5}", 1..4)) {
+        let quoted: String = parts
+            .iter()
+            .map(|part| format!(".\"{}\"", part.replace('\\', "\\\\").replace('"', "\\\"")))
+            .collect();
+        let path: FieldPath = quoted.parse().unwrap();
+        prop_assert_eq!(&path.to_string().parse::<FieldPath>().unwrap(), &path);
+    }
+}
