@@ -1,6 +1,11 @@
 //! The sinks: one folder each, and one line each in the list below.
 
+mod discard;
+#[cfg(test)]
+#[allow(dead_code, reason = "each sink uses what it needs of it")]
+mod rig;
+
 use millstream_pipeline::node::Component;
 
 /// All sinks.
-pub const COMPONENTS: &[Component] = &[];
+pub const COMPONENTS: &[Component] = &[discard::COMPONENT];

@@ -1,0 +1,303 @@
+//! What sinks are tested with: an inlet over a channel that the test holds in its hands. Tests only.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll, Waker},
+};
+
+use millstream_config::{Node, Place, Value};
+use millstream_pipeline::{
+    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    delivery::{self, Receipt},
+    failure::Failure,
+    inlet::Inlet,
+    meters::{Meter, Meters},
+    node::{Build, Component, Sink, SinkContext},
+    outlet::{Edge, Feed, Outlet},
+    report::Reporter,
+    stop::{Stopper, stop},
+};
+use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
+
+/// The channel in front of a sink. What it holds survives the sink, as a disk channel does.
+#[derive(Clone, Default)]
+pub(crate) struct Upstream(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// The id of a durable channel; None: memory.
+    id: Option<u128>,
+    /// Durable: everything ever put, at position (1, index + 1). Memory: what was not yet taken.
+    batches: VecDeque<(Batch, Option<delivery::Token>)>,
+    next: usize,
+    /// Durable: how many are settled.
+    settled: usize,
+    closed: bool,
+    waker: Option<Waker>,
+    rejected: Vec<Group>,
+}
+
+impl Upstream {
+    /// A queue in memory.
+    pub(crate) fn memory() -> Self {
+        Self::default()
+    }
+
+    /// A durable channel with this id.
+    pub(crate) fn durable(id: u128) -> Self {
+        let upstream = Self::default();
+        upstream.lock().id = Some(id);
+        upstream
+    }
+
+    /// Puts a batch in; `awaited`: its source waits for the receipt.
+    pub(crate) fn put(&self, batch: Batch, awaited: bool) -> Receipt {
+        let (token, receipt) = delivery::receipt(awaited, batch.count.into(), Meter::default());
+        let mut state = self.lock();
+        // A durable channel settles what it keeps; only memory lets the token travel on.
+        let token = match state.id {
+            Some(_) => {
+                token.settle();
+                None
+            }
+            None => Some(token),
+        };
+        state.batches.push_back((batch, token));
+        wake(state);
+        receipt
+    }
+
+    /// No more will come.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        wake(state);
+    }
+
+    /// Durable: how many batches are settled.
+    pub(crate) fn settled(&self) -> usize {
+        self.lock().settled
+    }
+
+    /// What the sink has rejected, record by record, as the bytes of `message`.
+    pub(crate) fn rejected(&self) -> Vec<Batch> {
+        let state = self.lock();
+        let groups = state.rejected.iter();
+        groups.flat_map(|group| group.batches.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl Reader for Upstream {
+    fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
+        let mut state = self.lock();
+        if state.id.is_some() {
+            state.next = after.map_or(state.settled, |after| after.seq as usize);
+        }
+        Ok(())
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        let mut state = self.lock();
+        let next = match state.id {
+            Some(_) => state
+                .batches
+                .get(state.next)
+                .map(|(batch, _)| (batch.clone(), None)),
+            None => state.batches.pop_front(),
+        };
+        let Some((batch, token)) = next else {
+            if state.closed {
+                return Poll::Ready(Ok(None));
+            }
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        };
+        state.next += 1;
+        let seq = state.next as u64;
+        let position = state.id.map(|_| Position { epoch: 1, seq });
+        Poll::Ready(Ok(Some(Delivered {
+            batch,
+            position,
+            token,
+        })))
+    }
+
+    fn commit(&mut self, position: Position) -> Result<(), Failure> {
+        let mut state = self.lock();
+        assert!(
+            position.seq as usize >= state.settled,
+            "a cursor never goes back"
+        );
+        state.settled = position.seq as usize;
+        Ok(())
+    }
+}
+
+/// Takes what is rejected, and settles it by keeping it.
+struct Rejects(Upstream);
+
+impl Channel for Rejects {
+    fn put(&self, mut group: Group) -> BoxFuture<'_, ()> {
+        let (empty, _) = delivery::receipt(false, 0, Meter::default());
+        std::mem::replace(&mut group.token, empty).settle();
+        self.0.lock().rejected.push(group);
+        Box::pin(std::future::ready(()))
+    }
+    fn close(&self) {}
+}
+
+/// A sink with all that it gets.
+pub(crate) struct Rig {
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) inlet: Inlet,
+    pub(crate) context: SinkContext,
+    pub(crate) meters: Meters,
+    pub(crate) stopper: Stopper,
+}
+
+impl Rig {
+    /// Builds the component with these options (in JSON) and sets it behind `upstream`.
+    pub(crate) fn new(
+        component: &Component,
+        options: &str,
+        upstream: &Upstream,
+        folder: &Path,
+    ) -> Self {
+        let meters = Meters::default();
+        let (stopper, stop) = stop();
+        let node_meters = meters.of("sink");
+        let rejects = Edge {
+            tags: None,
+            feed: Feed::new(Arc::new(Rejects(upstream.clone()))),
+        };
+        let rejects = Outlet::new(vec![rejects], &node_meters, true);
+        let id = upstream.lock().id;
+        let reader = Box::new(upstream.clone());
+        let context = SinkContext {
+            name: "sink".into(),
+            stop: stop.clone(),
+            pool: Pool::new(256 << 20),
+            meters: node_meters.clone(),
+            reporter: Reporter::new("sink"),
+            folder: folder.to_owned(),
+            lane: 0,
+        };
+        Self {
+            sink: build(component, options),
+            inlet: Inlet::new("sink", reader, id, rejects, stop, &node_meters),
+            context,
+            meters,
+            stopper,
+        }
+    }
+
+    /// Runs the sink to its end.
+    pub(crate) async fn run(&mut self) -> Result<(), Failure> {
+        let sink = self.sink.clone();
+        sink.run(&mut self.inlet, self.context.clone()).await
+    }
+
+    /// The value of one of its meters.
+    pub(crate) fn meter(&self, name: &str) -> u64 {
+        self.meters.value("sink", name)
+    }
+}
+
+/// Builds a sink of these options (in JSON), or panics with what is wrong with them.
+pub(crate) fn build(component: &Component, options: &str) -> Arc<dyn Sink> {
+    try_build(component, options).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+/// Builds a sink of these options (in JSON), or says what is wrong with them.
+pub(crate) fn try_build(
+    component: &Component,
+    options: &str,
+) -> Result<Arc<dyn Sink>, Vec<String>> {
+    let Build::Sink(build) = component.build else {
+        panic!("{} is no sink", component.name);
+    };
+    let node = node(serde_json::from_str(options).unwrap());
+    let told = |problems: Vec<millstream_config::Problem>| {
+        problems.into_iter().map(|p| p.message).collect()
+    };
+    build("sink", &node).map_err(told)
+}
+
+fn node(value: serde_json::Value) -> Node {
+    use serde_json::Value as Json;
+    let value = match value {
+        Json::Null => Value::Null,
+        Json::Bool(bool) => Value::Bool(bool),
+        Json::Number(number) => match number.as_i64() {
+            Some(number) => Value::Integer(number.into()),
+            None => Value::Float(number.as_f64().unwrap()),
+        },
+        Json::String(text) => Value::Text(millstream_config::Text::new(text)),
+        Json::Array(list) => Value::List(list.into_iter().map(node).collect()),
+        Json::Object(map) => {
+            let key = |text| millstream_config::Key {
+                text,
+                place: place(),
+            };
+            let entries = map
+                .into_iter()
+                .map(|(name, value)| (key(name), node(value)));
+            let mut map = millstream_config::Map::default();
+            map.entries = entries.collect();
+            Value::Map(map)
+        }
+    };
+    Node {
+        value,
+        place: place(),
+    }
+}
+
+fn place() -> Place {
+    Place::whole(millstream_config::Source::new("test.yaml", "", 0))
+}
+
+/// A batch of lines.
+pub(crate) fn lines(tag: &str, text: &str) -> Batch {
+    Batch {
+        tag: tag.into(),
+        encoding: Encoding::Lines,
+        count: text.lines().count() as u32,
+        body: text.as_bytes().to_vec().into(),
+        received: Time(1_700_000_000_123_456_789),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    }
+}
+
+/// A batch of packed entries `[time, {"message": line}]`, one for each line of `text`.
+pub(crate) fn packed(tag: &str, text: &str) -> Batch {
+    use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_time};
+    let mut body = Vec::new();
+    for line in text.lines() {
+        write_array_len(&mut body, 2);
+        write_time(&mut body, Time(1_600_000_000_000_000_001));
+        write_map_len(&mut body, 1);
+        write_str(&mut body, b"message");
+        write_str(&mut body, line.as_bytes());
+    }
+    Batch {
+        encoding: Encoding::Packed,
+        body: body.into(),
+        ..lines(tag, text)
+    }
+}
