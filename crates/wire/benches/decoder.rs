@@ -4,7 +4,7 @@
 use std::{hint::black_box, time::Instant};
 
 use millstream_wire::{
-    forward::{Decoder, Form, Options, Step, write_options},
+    forward::{Decoder, Form, Options, Step, message_head, write_options},
     msgpack::{Shape, write_event_time, write_map_len, write_str},
 };
 
@@ -37,7 +37,13 @@ fn messages(chunk: bool) -> (Vec<u8>, usize) {
 fn gather(input: &[u8], batch: &mut Vec<u8>) -> usize {
     let mut decoder = Decoder::new(1 << 20);
     let (mut at, mut count) = (0, 0);
+    let head = message_head(input);
     loop {
+        if let Some(head) = head {
+            let (consumed, records) = decoder.run(&input[at..], head, batch);
+            at += consumed;
+            count += records as usize;
+        }
         let Ok((consumed, step)) = decoder.next(&input[at..]) else {
             return 0;
         };
@@ -58,7 +64,7 @@ fn gather(input: &[u8], batch: &mut Vec<u8>) -> usize {
 fn main() {
     for chunk in [false, true] {
         let (input, count) = messages(chunk);
-        let mut batch = Vec::with_capacity(STASH_BYTES);
+        let mut batch = Vec::with_capacity(2 * STASH_BYTES);
         let mut rates: Vec<f64> = (0..7)
             .map(|_| {
                 let start = Instant::now();

@@ -1,6 +1,9 @@
 //! Acks: `{"ack": id}`, the id as the sender wrote it.
 
-use crate::msgpack::{ReadError, Reader, write_map_len, write_str};
+use crate::{
+    json::{Unfit, write_value},
+    msgpack::{ReadError, Reader, write_map_len, write_str},
+};
 
 /// One ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,22 @@ pub fn write_ack(out: &mut Vec<u8>, chunk: &[u8]) {
     write_map_len(out, 1);
     write_str(out, b"ack");
     out.extend_from_slice(chunk);
+}
+
+/// Appends the ack for `chunk`, a MessagePack value, to a connection that speaks JSON: the value that its sender wrote in
+/// JSON.
+///
+/// # Errors
+/// [`Unfit`]: never for a value that came as JSON.
+pub fn write_json_ack(out: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Unfit> {
+    let start = out.len();
+    out.extend_from_slice(b"{\"ack\":");
+    if let Err(unfit) = write_value(chunk, 0, out) {
+        out.truncate(start);
+        return Err(unfit);
+    }
+    out.push(b'}');
+    Ok(())
 }
 
 /// Reads the ack at the start of `input`.

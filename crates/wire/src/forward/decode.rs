@@ -37,13 +37,15 @@ pub enum Step<'a> {
     End(Options<'a>),
     /// A heartbeat: no answer is due.
     Heartbeat,
-    /// A value that is no frame: its bytes in MessagePack, and the chunk id if it has one.
+    /// An array that is no frame: its bytes in MessagePack, and the chunk id if it has one.
     Misfit {
         /// The whole value.
         value: &'a [u8],
         /// The id to be acked, as a MessagePack value.
         chunk: Option<&'a [u8]>,
     },
+    /// A value that is not even an array. A few in a row are stepped over.
+    Stray,
 }
 
 /// The head of a frame with a long payload.
@@ -150,6 +152,19 @@ impl Decoder {
     /// Whether a frame has begun of which `left` bytes stand unread at the front: the end of the connection cuts it.
     pub fn is_amid(&self, left: usize) -> bool {
         left > 0 || self.behind.is_some()
+    }
+
+    /// Whether the front of the input is the start of a MessagePack value that was not looked at yet.
+    pub(super) fn is_between(&self) -> bool {
+        self.open == 0 && self.behind.is_none() && self.json == Some(false)
+    }
+
+    /// Notes that frames of so many bytes were read without [`Decoder::next`].
+    pub(super) fn pass(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.offset += bytes as u64;
+            self.strays = 0;
+        }
     }
 
     /// What stands at the front of `input`, and how many bytes of it that took: drop these, then ask again. After
@@ -342,10 +357,7 @@ fn sort<'a>(input: &'a [u8], end: usize, value: Value<'a>, strays: &mut u32) -> 
         },
         Value::Stray => {
             *strays += 1;
-            return (*strays < STRAYS_MAX).then_some(Step::Misfit {
-                value: bytes,
-                chunk: None,
-            });
+            return (*strays < STRAYS_MAX).then_some(Step::Stray);
         }
     };
     *strays = 0;

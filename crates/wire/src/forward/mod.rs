@@ -39,17 +39,19 @@ mod encode;
 mod frame;
 
 mod options;
+mod run;
 mod sift;
 
 #[cfg(test)]
 mod tests;
 
-pub use ack::{Ack, read_ack, write_ack};
+pub use ack::{Ack, read_ack, write_ack, write_json_ack};
 pub use check::Check;
 pub use decode::{Decoder, Payload, Refusal, Step};
 pub use encode::{write_frame_head, write_options};
 pub use frame::{Form, Frame};
 pub use options::{Compressed, Options, Signal};
+pub use run::message_head;
 pub use sift::{Sifted, sift, write_timed};
 
 /// Ext type code of a payload of lines, `L`.

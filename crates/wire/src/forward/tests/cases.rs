@@ -193,14 +193,18 @@ fn what_is_no_frame_is_stepped_over_and_the_next_frame_works() {
         &[0x92, 0xa1, b't', 0x05],
         &[0x95, 0xa1, b't', 0x01, 0x80, 0x80, 0x80],
         &[0x94, 0x07, 0x01, 0x80, 0x80],
-        &[0x80],
-        &[0x07],
-        &[0xa2, b'h', b'i'],
     ] {
         let seen = whole(&[misfit, &message].concat());
         assert!(
             matches!(&seen[..], [Seen::Misfit(value, None), Seen::Frame { .. }] if value == misfit),
             "{misfit:x?}: {seen:?}"
+        );
+    }
+    for stray in [&[0x80][..], &[0x07], &[0xa2, b'h', b'i']] {
+        let seen = whole(&[stray, &message].concat());
+        assert!(
+            matches!(&seen[..], [Seen::Stray, Seen::Frame { .. }]),
+            "{stray:x?}: {seen:?}"
         );
     }
     let with_id = [&[0x94, 0x07, 0x01, 0x80, 0x81, 0xa5][..], b"chunk\x09"].concat();
@@ -320,7 +324,7 @@ fn json_values_stream_and_become_packed_records() {
                 chunk: None,
                 ..
             },
-            Seen::Misfit(..),
+            Seen::Stray,
         ] = &seen[..]
         else {
             panic!("{seen:?}")
@@ -353,4 +357,43 @@ fn lines_are_counted_as_they_arrive() {
         check.feed(&text[..end]).unwrap();
     }
     assert_eq!((check.records(), check.whole()), (4, text.len() - 3));
+}
+
+#[test]
+fn a_run_of_messages_is_gathered_as_the_general_way_does() {
+    let plain = [
+        &[0x93, 0xa1, b't', 0xd7, 0][..],
+        &[1; 8],
+        &[0x81, 0xa1, b'm', 0x05],
+    ]
+    .concat();
+    let whole_second = [0x93, 0xa1, b't', 0xce, 0, 0, 0, 9, 0x80];
+    let other_tag = [0x93, 0xa1, b'u', 0xce, 0, 0, 0, 9, 0x80];
+    let input = [&plain[..], &whole_second, &plain, &other_tag, &plain].concat();
+    let mut decoder = Decoder::new(FRAME_BYTES_MAX);
+    let mut out = Vec::with_capacity(100);
+    assert_eq!(decoder.run(&input, &[0x93, 0xa1, b't'], &mut out), (0, 0));
+    let head = message_head(&input).unwrap();
+    assert_eq!(head, [0x93, 0xa1, b't']);
+    let (first, _) = decoder.next(&input).unwrap();
+    let (consumed, records) = decoder.run(&input[first..], head, &mut out);
+    assert_eq!((consumed, records), (whole_second.len() + plain.len(), 2));
+    assert_eq!(decoder.offset(), (first + consumed) as u64);
+    let expected = [&[0x92][..], &whole_second[3..], &[0x92], &plain[3..]].concat();
+    assert_eq!(out, expected);
+    // Cut messages and a full buffer end the run.
+    assert_eq!(
+        decoder.run(&plain[..plain.len() - 1], head, &mut out),
+        (0, 0)
+    );
+    let mut full = Vec::with_capacity(plain.len() - 3);
+    assert_eq!(decoder.run(&plain, head, &mut full), (0, 0));
+}
+
+#[test]
+fn an_ack_in_json_is_the_value_that_came() {
+    let mut out = Vec::new();
+    write_json_ack(&mut out, b"\xa4a\"b\n").unwrap();
+    write_json_ack(&mut out, &[0x07]).unwrap();
+    assert_eq!(out, br#"{"ack":"a\"b\n"}{"ack":7}"#);
 }

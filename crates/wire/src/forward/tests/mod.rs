@@ -21,6 +21,7 @@ enum Seen {
         chunk: Option<Vec<u8>>,
     },
     Heartbeat,
+    Stray,
     Misfit(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -61,6 +62,7 @@ impl Connection {
             let done = match step {
                 Step::More => true,
                 Step::Heartbeat => self.push(Seen::Heartbeat),
+                Step::Stray => self.push(Seen::Stray),
                 Step::Misfit { value, chunk } => {
                     self.push(Seen::Misfit(value.to_vec(), chunk.map(<[u8]>::to_vec)))
                 }

@@ -1,0 +1,52 @@
+//! Runs of single messages that are alike: the loop for clients that send one record a message.
+//!
+//! Such messages differ only behind their tag, so a run needs no [`Step`](super::Step) per message: compare the head, step
+//! over the record, append. Whatever is not alike ends the run and goes the general way.
+
+use super::Decoder;
+use crate::msgpack::{Reader, is_map, skip};
+
+/// The array marker and the tag of a single message without an option, as its sender wrote them: what [`Decoder::run`]
+/// compares.
+pub fn message_head(input: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader::new(input);
+    if reader.array_len() != Ok(3) {
+        return None;
+    }
+    reader.bytes().ok()?;
+    input.get(..reader.position())
+}
+
+impl Decoder {
+    /// Appends the entries of the messages at the front of `input` that begin with `head`, have a whole second or an
+    /// EventTime for a time and stand whole in `input`, as long as `out` has room without growing. Returns the bytes
+    /// consumed and the records appended.
+    pub fn run(&mut self, input: &[u8], head: &[u8], out: &mut Vec<u8>) -> (usize, u32) {
+        if !self.is_between() {
+            return (0, 0);
+        }
+        let (mut at, mut records) = (0, 0);
+        while let Some(rest) = input.get(at..)
+            && let Some(message) = rest.strip_prefix(head)
+        {
+            let time = match *message {
+                [0xd7, 0, _, _, _, _, _, _, _, _, map, ..] if is_map(map) => 10,
+                [0xce, _, _, _, _, map, ..] if is_map(map) => 5,
+                _ => break,
+            };
+            let mut open = 1;
+            let Ok(end) = skip(message, time, &mut open) else {
+                break;
+            };
+            if open > 0 || end + 1 > out.capacity() - out.len() {
+                break;
+            }
+            out.push(0x92);
+            out.extend_from_slice(message.get(..end).unwrap_or_default());
+            at += head.len() + end;
+            records += 1;
+        }
+        self.pass(at);
+        (at, records)
+    }
+}
