@@ -1,11 +1,13 @@
 //! The sinks: one folder each, and one line each in the list below.
 
 mod discard;
+mod format;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
 mod rig;
+mod stdout;
 
 use millstream_pipeline::node::Component;
 
 /// All sinks.
-pub const COMPONENTS: &[Component] = &[discard::COMPONENT];
+pub const COMPONENTS: &[Component] = &[discard::COMPONENT, stdout::COMPONENT];

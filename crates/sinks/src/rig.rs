@@ -237,7 +237,8 @@ pub(crate) fn try_build(
     build("sink", &node).map_err(told)
 }
 
-fn node(value: serde_json::Value) -> Node {
+/// A tree of the configuration out of JSON.
+pub(crate) fn node(value: serde_json::Value) -> Node {
     use serde_json::Value as Json;
     let value = match value {
         Json::Null => Value::Null,

@@ -1,0 +1,92 @@
+//! The options that decide about the format of what a sink writes, the same for every sink that has them.
+
+use jiff::tz::TimeZone;
+use millstream_config::{Node, Problem};
+use millstream_pipeline::node::Checked;
+use millstream_wire::{
+    event::FieldPath,
+    format::{Add, Encoder, Format, Options},
+    template::Template,
+};
+use schemars::{JsonSchema, Schema};
+use serde::Deserialize;
+
+/// How records are written.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct FormatOptions {
+    /// How records are written: `json` (one object a line), `raw` (the field `message` and a newline; a line as it is),
+    /// `msgpack` (entries `[time, record]`) or `template`.
+    format: Format,
+    /// New fields and their templates; a field that a record has is never overwritten. Default for json: `{ time: "{time}" }`.
+    add: Option<Add>,
+    /// The field that `format: raw` writes. Default: `message`.
+    field: Option<FieldPath>,
+    /// What `format: template` writes for each record.
+    template: Option<Template>,
+    /// What stands behind each record. Default: a newline for json and raw, nothing for template.
+    delimiter: Option<String>,
+    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: `UTC`.
+    timezone: Option<String>,
+}
+
+/// A checked format. Makes an encoder for each task.
+#[derive(Clone, Debug)]
+pub(crate) struct Formatting {
+    options: Options,
+    zone: TimeZone,
+}
+
+impl Formatting {
+    /// Takes the options of the format out of a sink's options and checks that they go together.
+    pub(crate) fn take(node: &mut Node) -> Checked<Self> {
+        let place = node.clone();
+        let read: FormatOptions = node.take_part()?;
+        let at = |option: &str, message: String| place.problem_at(option, message);
+        let zone = match &read.timezone {
+            None => TimeZone::UTC,
+            Some(name) => TimeZone::get(name).map_err(|_| {
+                let problem = at("timezone", format!("no time zone is called `{name}`"));
+                vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
+            })?,
+        };
+        let formatting = Self {
+            options: Options {
+                format: read.format,
+                add: read.add,
+                field: read.field,
+                template: read.template,
+                delimiter: read.delimiter,
+            },
+            zone,
+        };
+        let told = |error: millstream_wire::format::OptionError| -> Vec<Problem> {
+            vec![at(error.option, error.message).help(error.help)]
+        };
+        formatting.options.encoder(&formatting.zone).map_err(told)?;
+        Ok(formatting)
+    }
+
+    /// The encoder of a task.
+    pub(crate) fn encoder(&self) -> Encoder {
+        let encoder = self.options.encoder(&self.zone);
+        encoder.expect("the same options made one when they were checked")
+    }
+}
+
+/// The schema of a sink's own options `T` and those of the format together.
+pub(crate) fn schema_with<T: JsonSchema>() -> Schema {
+    let mut schema = schemars::schema_for!(T);
+    let shared = schemars::schema_for!(FormatOptions);
+    for name in ["properties", "$defs"] {
+        let Some(more) = shared.get(name).and_then(|value| value.as_object()) else {
+            continue;
+        };
+        let own = schema.ensure_object().entry(name);
+        let own = own.or_insert_with(|| serde_json::Value::Object(serde_json::Map::new()));
+        if let Some(own) = own.as_object_mut() {
+            own.extend(more.clone());
+        }
+    }
+    schema
+}

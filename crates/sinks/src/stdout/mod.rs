@@ -1,0 +1,122 @@
+//! The sink `stdout`: records to the standard output of the process.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! Runs on a thread of its own, as whoever reads the output may be slow. Written at once when nothing more is ready, so
+//! an idle stream has no added latency. It promises that a batch is settled only after the system has taken all of it,
+//! and that a reader who has gone ends the run with a word. What the reader does with it is the reader's.
+
+use std::{fs::File, io, os::fd::AsFd, sync::Arc};
+
+use millstream_config::Node;
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::{Event, Inlet},
+    node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
+    promise::{Guarantee, Promise},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::format::{Formatting, schema_with};
+
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use writer::Writer;
+
+/// The entry in the list of sinks.
+pub const COMPONENT: Component = Component {
+    name: "stdout",
+    summary: "Writes to the standard output.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: schema_with::<Config>,
+    build: Build::Sink(build),
+};
+
+/// The options of `stdout` beside those of the format: none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {}
+
+struct Stdout {
+    formatting: Formatting,
+}
+
+fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
+    let mut options = options.clone();
+    let formatting = Formatting::take(&mut options)?;
+    let Config {} = options.read()?;
+    Ok(Arc::new(Stdout { formatting }))
+}
+
+impl Sink for Stdout {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            // Not through std's own buffer: it flushes at every newline.
+            let stdout = io::stdout().as_fd().try_clone_to_owned();
+            let stdout = stdout.map_err(|error| failure(&error))?;
+            let writer = Writer::new(File::from(stdout), self.formatting.encoder(), context.pool);
+            run(inlet, writer).await
+        })
+    }
+
+    fn promise(&self, _durable: bool) -> Promise {
+        Promise::new(
+            Guarantee::AtMostOnce,
+            "what is on its way to the reader when either side breaks is gone",
+        )
+    }
+}
+
+/// Takes until there is no more, and writes whenever nothing more is ready.
+async fn run(inlet: &mut Inlet, mut writer: Writer<impl io::Write>) -> Result<(), Failure> {
+    inlet.resume(None)?;
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = inlet.next() => event?,
+            () = std::future::ready(()), if writer.has_more() => {
+                writer.flush().map_err(|error| failure(&error))?;
+                continue;
+            }
+        };
+        match event {
+            Some(Event::Batch(batch, _)) => {
+                let rejects = writer.write(&batch).map_err(|error| failure(&error))?;
+                for reject in rejects {
+                    let record = batch.body.get(reject.range).unwrap_or_default();
+                    inlet
+                        .reject(&batch, [record], &reject.reason.to_string())
+                        .await;
+                }
+            }
+            Some(Event::Cut(cut)) => {
+                writer.flush().map_err(|error| failure(&error))?;
+                inlet.settle(cut).await?;
+            }
+            None => return Ok(()),
+        }
+    }
+}
+
+fn failure(error: &io::Error) -> Failure {
+    let peer = |text| Failure::peer(text).never_again();
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            peer("whoever read the standard output has closed it".to_owned())
+        }
+        _ => peer(format!("cannot write to the standard output: {error}")),
+    }
+}

@@ -1,0 +1,168 @@
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use millstream_pipeline::failure::Again;
+
+use super::*;
+use crate::rig::{Rig, Upstream, lines, packed, try_build};
+
+/// A standard output that notes each write, or has been closed.
+#[derive(Clone, Default)]
+struct Output {
+    writes: Arc<Mutex<Vec<Vec<u8>>>>,
+    closed: bool,
+}
+
+impl Output {
+    fn text(&self) -> String {
+        String::from_utf8(self.writes.lock().unwrap().concat()).unwrap()
+    }
+}
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        // As a pipe that is nearly full: it takes a part, whatever is asked.
+        let taken = bytes.len().min(100);
+        self.writes.lock().unwrap().push(bytes[..taken].to_vec());
+        Ok(taken)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn formatting(options: &str) -> Formatting {
+    let mut node = crate::rig::node(serde_json::from_str(options).unwrap());
+    Formatting::take(&mut node).unwrap()
+}
+
+fn run_with(options: &str, upstream: &Upstream, output: Output) -> Result<(), Failure> {
+    let mut rig = Rig::new(&COMPONENT, options, upstream, "unused".as_ref());
+    let encoder = formatting(options).encoder();
+    let writer = Writer::new(output, encoder, rig.context.pool.clone());
+    block_on(run(&mut rig.inlet, writer))
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(future)
+}
+
+fn written(options: &str) -> String {
+    let (upstream, output) = (Upstream::memory(), Output::default());
+    let receipts = [
+        upstream.put(lines("web.a", "one\ntwo\n"), true),
+        upstream.put(packed("web.b", "three\n"), true),
+    ];
+    upstream.close();
+    run_with(options, &upstream, output.clone()).unwrap();
+    assert!(
+        receipts
+            .iter()
+            .all(|receipt| receipt.try_outcome() == Some(Ok(())))
+    );
+    output.text()
+}
+
+#[test]
+fn records_leave_as_json_with_their_times() {
+    let expected = concat!(
+        "{\"message\":\"one\",\"time\":\"2023-11-14T22:13:20.123456789Z\"}\n",
+        "{\"message\":\"two\",\"time\":\"2023-11-14T22:13:20.123456789Z\"}\n",
+        "{\"message\":\"three\",\"time\":\"2020-09-13T12:26:40.000000001Z\"}\n",
+    );
+    assert_eq!(written("{}"), expected);
+}
+
+#[test]
+fn raw_and_template_write_what_they_are_told() {
+    assert_eq!(written(r#"{"format": "raw"}"#), "one\ntwo\nthree\n");
+    let options = r#"{"format": "template", "template": "{tag}:{.message};"}"#;
+    assert_eq!(written(options), "web.a:one;web.a:two;web.b:three;");
+}
+
+#[test]
+fn a_record_that_does_not_fit_leaves_by_the_rejected_port_and_its_neighbours_go_on() {
+    let (upstream, output) = (Upstream::memory(), Output::default());
+    let mut batch = packed("t", "good\n");
+    let mut body = batch.body.to_vec();
+    // [0, {}]: a record without the field that raw writes.
+    body.extend_from_slice(&[0x92, 0x00, 0x80]);
+    body.extend_from_slice(&batch.body.clone());
+    batch.body = body.into();
+    batch.count = 3;
+    upstream.put(batch, true);
+    upstream.close();
+    run_with(r#"{"format": "raw"}"#, &upstream, output.clone()).unwrap();
+    assert_eq!(output.text(), "good\ngood\n");
+    let rejected = upstream.rejected();
+    assert_eq!(rejected.len(), 1);
+    assert!(
+        rejected[0]
+            .body
+            .windows(3)
+            .any(|bytes| bytes == [0x92, 0x00, 0x80])
+    );
+}
+
+#[test]
+fn nothing_is_settled_before_it_is_written() {
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(lines("t", "a\n"), true);
+    let closed = Output {
+        closed: true,
+        ..Output::default()
+    };
+    let failure = run_with("{}", &upstream, closed).unwrap_err();
+    assert_eq!(failure.again, Again::Never);
+    assert!(failure.message.contains("closed"), "{failure}");
+    drop(upstream);
+    assert!(
+        receipt
+            .try_outcome()
+            .is_some_and(|outcome| outcome.is_err())
+    );
+}
+
+#[test]
+fn output_is_written_when_nothing_more_is_ready_though_no_cut_is_due() {
+    let (upstream, output) = (Upstream::memory(), Output::default());
+    let mut rig = Rig::new(
+        &COMPONENT,
+        r#"{"format": "raw"}"#,
+        &upstream,
+        "unused".as_ref(),
+    );
+    let encoder = formatting(r#"{"format": "raw"}"#).encoder();
+    let writer = Writer::new(output.clone(), encoder, rig.context.pool.clone());
+    // Nobody waits for the receipt, so the cut comes a second later.
+    let _receipt = upstream.put(packed("t", "now\n"), false);
+    block_on(async {
+        let limit = std::time::Duration::from_millis(300);
+        let running = tokio::time::timeout(limit, run(&mut rig.inlet, writer));
+        assert!(running.await.is_err(), "it goes on waiting for more");
+    });
+    assert_eq!(output.text(), "now\n");
+}
+
+#[test]
+fn options_that_do_not_go_together_are_named() {
+    let problems = try_build(&COMPONENT, r#"{"format": "template"}"#)
+        .err()
+        .unwrap();
+    assert!(problems[0].contains("template"), "{problems:?}");
+    let problems = try_build(&COMPONENT, r#"{"timezone": "Mars"}"#)
+        .err()
+        .unwrap();
+    assert!(problems[0].contains("Mars"), "{problems:?}");
+    let problems = try_build(&COMPONENT, r#"{"pretty": true}"#).err().unwrap();
+    assert!(problems[0].contains("pretty"), "{problems:?}");
+}

@@ -1,0 +1,70 @@
+//! Batches to bytes to the system: encode, gather, write.
+
+use std::io::{self, Write};
+
+use millstream_record::{Batch, Buffer, Pool};
+use millstream_wire::format::{Encoder, Reject};
+
+/// Gathered output is written when it reaches this; more per write would not be cheaper, a pipe takes 64 KiB.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// Writes batches to `out`.
+pub(super) struct Writer<W> {
+    out: W,
+    encoder: Encoder,
+    buffer: Buffer,
+}
+
+impl<W: Write> Writer<W> {
+    pub(super) fn new(out: W, encoder: Encoder, pool: Pool) -> Self {
+        Self {
+            out,
+            encoder,
+            buffer: pool.take(4 * WRITE_BYTES),
+        }
+    }
+
+    /// Takes in a batch; gives the records that cannot be written.
+    pub(super) fn write(&mut self, batch: &Batch) -> io::Result<Vec<Reject>> {
+        let mut rejects = Vec::new();
+        if self.encoder.passes(batch) {
+            self.flush()?;
+            write_all(&mut self.out, &batch.body)?;
+        } else {
+            self.encoder.encode(batch, &mut self.buffer, &mut rejects);
+            if self.buffer.len() >= WRITE_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(rejects)
+    }
+
+    /// Whether something waits to be written.
+    pub(super) fn has_more(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Writes what is gathered.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        write_all(&mut self.out, &self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Writes all of `bytes`, also where the file is set not to block (a terminal shared with another program).
+fn write_all(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // There is nothing to wait on that every kind of file has; a millisecond costs no measurable time.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
