@@ -1,9 +1,50 @@
 //! The configuration of Millstream: YAML files to a tree with places, and from there to Rust types with errors that help.
 //!
-//! It stands before the line: files -> tree (`parse`) -> substitution -> sections -> each node's own options (`read`).
-//! It promises every problem at once, each with file, line, column and what to do, and that no text makes it panic or grow.
-//! What the options of a node are, and whether the graph makes sense, is known elsewhere.
+//! It stands before the line: files -> tree (`parse`) -> environment put in (`substitute`) -> sections -> each node's own
+//! options (`read`). It promises every problem at once, each with file, line, column and what to do, and that no text
+//! makes it panic or grow. What the options of a node are, and whether the graph makes sense, is known elsewhere.
+//!
+//! ```
+//! use millstream_config::{Environment, OneOrMany, Problems, Size, load};
+//!
+//! /// The options that many nodes share.
+//! #[derive(serde::Deserialize)]
+//! struct Common {
+//!     inputs: OneOrMany<String>,
+//! }
+//!
+//! /// The options of one type of node.
+//! #[derive(serde::Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Config {
+//!     path: String,
+//!     #[serde(default)]
+//!     size: Size,
+//! }
+//!
+//! # fn main() -> Result<(), Problems> {
+//! # let dir = tempfile::tempdir().expect("a folder");
+//! # let paths = [dir.path().join("line.yaml")];
+//! # std::fs::write(&paths[0], "sinks: { out: { type: file, inputs: in, path: /x, size: 64KiB } }").expect("a file");
+//! let loaded = load(&paths, &Environment::of_process())?;
+//! let mut problems = loaded.problems;
+//! let sections = loaded.tree.sections();
+//! problems.extend(sections.problems.0);
+//! for entry in sections.nodes {
+//!     let mut options = entry.options;
+//!     match (options.take_part::<Common>(), options.read::<Config>()) {
+//!         (Ok(common), Ok(config)) => assert_eq!((&*common.inputs[0], config.size), ("in", Size::kib(64))),
+//!         (common, config) => problems.extend([common.err(), config.err()].into_iter().flatten().flatten()),
+//!     }
+//! }
+//! assert!(!problems.has_errors(), "{}", problems.render(false));
+//! # Ok(())
+//! # }
+//! ```
 
+mod environment;
+mod load;
+pub mod machine;
 pub mod names;
 mod node;
 mod one_or_many;
@@ -14,9 +55,15 @@ mod problem;
 mod read;
 mod scalar;
 mod secret;
+mod sections;
+mod settings;
 mod size;
+mod substitute;
+mod syntax;
 mod words;
 
+pub use environment::Environment;
+pub use load::{Loaded, load};
 pub use node::{Key, Map, Node, Text, Value};
 pub use one_or_many::OneOrMany;
 pub use period::Period;
@@ -24,5 +71,7 @@ pub use place::{Place, Source};
 pub use problem::{Problem, Problems, Severity};
 pub use read::fields;
 pub use secret::Secret;
+pub use sections::{Entry, Section, Sections, Tree};
+pub use settings::{Api, Log, LogFormat, LogLevel, Open, Settings};
 pub use size::Size;
 pub use words::{Word, unknown};

@@ -9,18 +9,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use crate::node::{Key, Map, Node, Text, Value};
 use crate::place::{Place, Source};
 use crate::problem::Problem;
 use crate::scalar;
+use crate::syntax::broken;
 
 /// Lists and maps that may stand inside each other. Real files use about eight; the tree is walked by recursion.
-const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 
 /// What one file may become, in bytes, once its aliases are written out.
-const WEIGHT_MAX: usize = 64 << 20;
+const WEIGHT_MAX: usize = 16 << 20;
 
 /// What a node weighs before its text.
 const NODE_WEIGHT: usize = size_of::<(Key, Node)>();
@@ -45,7 +46,10 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
     for event in Parser::new_from_str_with_options(source.text(), options) {
         let done = match event {
             Ok((event, span)) => builder.take(event, &span),
-            Err(error) => Err(broken(source, &error)),
+            Err(error) => {
+                let open = builder.open.last().map(|open| &open.place);
+                Err(broken(source, &error, open))
+            }
         };
         if let Err(problem) = done {
             builder.problems.push(*problem);
@@ -72,7 +76,8 @@ enum Kind {
     List(Vec<Node>),
     Map {
         map: Map,
-        key: Option<Key>,
+        /// The name whose value comes next; `Some(None)` if it is none and its value falls away.
+        key: Option<Option<Key>>,
         merged: Vec<Node>,
     },
 }
@@ -107,7 +112,8 @@ impl Builder<'_> {
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_deref().map(|tag| (tag, span.tag_span()));
                 let value = self.scalar(&text, style, tag);
-                self.finish(Node { value, place }, anchor, 1, NODE_WEIGHT + text.len())
+                self.charge(NODE_WEIGHT + text.len(), &place)?;
+                self.finish(Node { value, place }, anchor, 1)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.refuse_tag(tag.as_deref(), "seq", span);
@@ -131,7 +137,8 @@ impl Builder<'_> {
                     );
                 self.problems.push(problem);
                 let value = Value::Invalid;
-                self.finish(Node { value, place }, 0, 1, NODE_WEIGHT)
+                self.charge(NODE_WEIGHT, &place)?;
+                self.finish(Node { value, place }, 0, 1)
             }
             _ => Ok(()),
         }
@@ -145,7 +152,13 @@ impl Builder<'_> {
     ) -> Value {
         let Some((tag, span)) = tag else {
             return match style {
-                ScalarStyle::Plain => scalar::plain(text),
+                ScalarStyle::Plain => match scalar::plain(text) {
+                    Value::Text(mut text) => {
+                        text.typed_by_reader = text.text.contains("${");
+                        Value::Text(text)
+                    }
+                    other => other,
+                },
                 _ => Value::Text(Text::new(text)),
             };
         };
@@ -183,6 +196,7 @@ impl Builder<'_> {
 
     fn begin(&mut self, place: Place, anchor: usize, kind: Kind) -> Step {
         self.check_depth(1, &place)?;
+        self.charge(NODE_WEIGHT, &place)?;
         self.open.push(Open {
             place,
             anchor,
@@ -206,7 +220,7 @@ impl Builder<'_> {
             Kind::Map { map, merged, .. } => Value::Map(self.merge(map, merged)),
         };
         let place = open.place;
-        self.finish(Node { value, place }, open.anchor, open.depth, NODE_WEIGHT)
+        self.finish(Node { value, place }, open.anchor, open.depth)
     }
 
     fn alias(&mut self, id: usize, place: Place) -> Step {
@@ -215,7 +229,8 @@ impl Builder<'_> {
             return Err(Box::new(problem));
         };
         self.check_depth(depth, &place)?;
-        self.finish(node, 0, depth, weight)
+        self.charge(weight, &place)?;
+        self.finish(node, 0, depth)
     }
 
     fn check_depth(&self, more: usize, place: &Place) -> Step {
@@ -226,17 +241,21 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A node is complete: it is remembered under its anchor and put where it belongs.
-    fn finish(&mut self, node: Node, anchor: usize, depth: usize, weight: usize) -> Step {
-        let before = self.weight;
-        self.weight = before.saturating_add(weight);
+    /// Counts what a node takes before it is kept.
+    fn charge(&mut self, weight: usize, place: &Place) -> Step {
+        self.weight = self.weight.saturating_add(weight);
         if self.weight > WEIGHT_MAX {
             let message = "the file becomes too large when its aliases are written out";
-            return Err(Box::new(Problem::new(&node.place, message)));
+            return Err(Box::new(Problem::new(place, message)));
         }
+        Ok(())
+    }
+
+    /// A node is complete: it is remembered under its anchor and put where it belongs.
+    fn finish(&mut self, node: Node, anchor: usize, depth: usize) -> Step {
         if anchor != 0 {
             let weight = weight_of(&node);
-            self.weight = self.weight.saturating_add(weight);
+            self.charge(weight, &node.place)?;
             self.anchors.insert(anchor, (node.clone(), depth, weight));
         }
         let Some(parent) = self.open.last_mut() else {
@@ -248,8 +267,9 @@ impl Builder<'_> {
             Kind::List(list) => list.push(node),
             Kind::Map { map, key, merged } => match key.take() {
                 None => *key = Some(key_of(node, self.problems)),
-                Some(name) if is_merge(&name) => merged.push(node),
-                Some(name) => insert(map, name, node, self.problems),
+                Some(None) => {}
+                Some(Some(name)) if is_merge(&name) => merged.push(node),
+                Some(Some(name)) => insert(map, name, node, self.problems),
             },
         }
         Ok(())
@@ -282,8 +302,8 @@ impl Builder<'_> {
     }
 }
 
-/// A name in a map: any scalar as it is written.
-fn key_of(node: Node, problems: &mut Vec<Problem>) -> Key {
+/// A name in a map: any scalar as it is written. None, and a problem, for a list or a map.
+fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
     let text = match node.value {
         Value::Text(text) => text.text,
         Value::List(_) | Value::Map(_) => {
@@ -295,14 +315,12 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Key {
                 "a value that begins with `{` or `[` and is meant as a text must stand in quotes",
             );
             problems.push(problem);
-            String::new()
+            return None;
         }
         _ => node.place.slice().unwrap_or_default().to_owned(),
     };
-    Key {
-        text,
-        place: node.place,
-    }
+    let place = node.place;
+    Some(Key { text, place })
 }
 
 /// The merge key is the plain `<<`; a quoted one is a name like any other.
@@ -340,7 +358,7 @@ fn weight_of(node: &Node) -> usize {
 }
 
 /// The stretch of a span on its first line.
-fn place_of(source: &Arc<Source>, span: &Span) -> Place {
+pub(crate) fn place_of(source: &Arc<Source>, span: &Span) -> Place {
     let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
     let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);
     let length = match span.end.line() == span.start.line() {
@@ -356,32 +374,4 @@ fn place_of(source: &Arc<Source>, span: &Span) -> Place {
         column,
         length: u32::try_from(length).unwrap_or(u32::MAX),
     }
-}
-
-/// A syntax error, with the help that fits the mistakes people make in this file.
-fn broken(source: &Arc<Source>, error: &ScanError) -> Box<Problem> {
-    let marker = error.marker();
-    let mut place = place_of(source, &Span::empty(*marker));
-    place.length = 1;
-    let problem = Problem::new(&place, format!("this is no YAML: {}", error.info()));
-    let line = source.line(place.line).unwrap_or_default();
-    let before: String = line.chars().take(marker.col()).collect();
-    let at = line.chars().nth(marker.col());
-    let help = if at == Some('\t') || before.ends_with('\t') {
-        Some("indent with spaces, not with tabs".to_owned())
-    } else if let Some(c @ ('%' | '@' | '`')) = at {
-        Some(format!(
-            "a text that begins with `{c}` must stand in quotes"
-        ))
-    } else if before.ends_with('$') && at == Some('{') {
-        Some("inside { } or [ ] a text with `${...}` must stand in quotes".to_owned())
-    } else if before.ends_with('}') || at == Some('{') {
-        Some("a text with `{` or `}` must stand in quotes".to_owned())
-    } else {
-        None
-    };
-    Box::new(match help {
-        Some(help) => problem.help(help),
-        None => problem,
-    })
 }

@@ -116,6 +116,13 @@ impl Place {
         part
     }
 
+    /// A path that is written at this place: a relative one starts at the file it stands in.
+    #[must_use]
+    pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
+        let folder = self.file.path.parent().unwrap_or(Path::new(""));
+        folder.join(path)
+    }
+
     /// The order in which problems are shown: by file, line, column.
     pub(crate) fn rank(&self) -> (usize, &Path, u32, u32) {
         (self.file.order, &self.file.path, self.line, self.column)

@@ -37,6 +37,8 @@ pub struct Problem {
     pub also: Vec<(Place, String)>,
     /// What to do about it.
     pub help: Option<String>,
+    /// What is written at the place is masked when its line is shown: it was meant as a secret.
+    pub is_secret: bool,
 }
 
 impl Problem {
@@ -49,6 +51,7 @@ impl Problem {
             message: message.into(),
             also: Vec::new(),
             help: None,
+            is_secret: false,
         }
     }
 
@@ -91,10 +94,10 @@ impl Problem {
                 bold.on(&clean(&self.message))
             ),
         );
-        show_line(out, &self.place, paint);
+        show_line(out, &self.place, paint, self.is_secret);
         for (place, why) in &self.also {
             line(out, &format!("  {}: {}", bold.on(&place.to_string()), why));
-            show_line(out, place, if colour { BLUE } else { PLAIN });
+            show_line(out, place, if colour { BLUE } else { PLAIN }, false);
         }
         if let Some(help) = &self.help {
             let word = if colour { GREEN } else { PLAIN }.on("help");
@@ -114,24 +117,31 @@ impl Problems {
         self.0.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// How many errors and how many warnings.
+    /// How many errors and how many warnings are shown.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        let errors = self.0.iter().filter(|p| p.severity == Severity::Error);
+        let shown = self.shown();
+        let errors = shown.iter().filter(|p| p.severity == Severity::Error);
         let errors = errors.count();
-        (errors, self.0.len() - errors)
+        (errors, shown.len() - errors)
     }
 
     /// The text for people: every problem in order of place, with its line and a caret; `colour` adds ANSI colours.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
-        let mut sorted: Vec<&Problem> = self.0.iter().collect();
-        sorted.sort_by(|a, b| a.place.rank().cmp(&b.place.rank()));
         let mut out = String::new();
-        for problem in sorted {
+        for problem in self.shown() {
             problem.write(&mut out, colour);
         }
         out
+    }
+
+    /// All of them in order of place, each once: a node that an alias repeats has its problems once for every use.
+    fn shown(&self) -> Vec<&Problem> {
+        let mut shown: Vec<&Problem> = self.0.iter().collect();
+        shown.sort_by(|a, b| (a.place.rank(), &a.message).cmp(&(b.place.rank(), &b.message)));
+        shown.dedup();
+        shown
     }
 }
 
@@ -187,13 +197,18 @@ const SHOWN_MAX: usize = 120;
 /// Characters kept before the caret in a line that is cut.
 const BEFORE_CARET: usize = 40;
 
-fn show_line(out: &mut String, place: &Place, paint: Paint) {
+fn show_line(out: &mut String, place: &Place, paint: Paint, is_secret: bool) {
     let Some(text) = place.file.line(place.line) else {
         return;
     };
-    let shown: Vec<char> = mask(text).chars().map(clean_char).collect();
+    let mut shown: Vec<char> = mask(text).chars().map(clean_char).collect();
     let column = usize::try_from(place.column).map_or(0, |c| c.saturating_sub(1));
     let column = column.min(shown.len());
+    let length = usize::try_from(place.length).unwrap_or(1).max(1);
+    if is_secret {
+        let value = shown.iter_mut().skip(column).take(length);
+        value.for_each(|c| *c = '*');
+    }
     let start = match shown.len() > SHOWN_MAX {
         true => column.saturating_sub(BEFORE_CARET),
         false => 0,
@@ -208,7 +223,6 @@ fn show_line(out: &mut String, place: &Place, paint: Paint) {
         out,
         format!("  {number} | {left}{visible}{right}").trim_end(),
     );
-    let length = usize::try_from(place.length).unwrap_or(1).max(1);
     let length = length.min((end - column).max(1));
     let indent = " ".repeat(column - start + left.chars().count());
     let caret = paint.on(&"^".repeat(length));
@@ -239,6 +253,9 @@ const SECRET_WORDS: [&str; 7] = [
     "bearer",
 ];
 
+/// The option whose value is a map of names to passwords.
+const SECRET_BLOCK: &str = "users";
+
 /// The line with every value that stands behind the name of a secret replaced by `*`, character by character.
 ///
 /// What comes from the environment is written there as `${NAME}`, which tells nothing and is left as it is.
@@ -252,9 +269,13 @@ fn mask(text: &str) -> String {
         let name = before.trim_end_matches(':').trim_end();
         let name = name.trim_end_matches(['"', '\'']);
         let is_secret = SECRET_WORDS.iter().any(|word| name.ends_with(word));
-        if is_secret && after.starts_with(' ') {
+        let is_block = name.ends_with(SECRET_BLOCK) && after.trim_start().starts_with('{');
+        if (is_secret || is_block) && after.starts_with(' ') {
             let value = after.trim_start();
-            let length = value_length(value);
+            let length = match is_block {
+                true => value.find('}').map_or(value.len(), |at| at + 1),
+                false => value_length(value),
+            };
             let (value, tail) = value.split_at(length);
             out.push_str(&" ".repeat(after.chars().count() - after.trim_start().chars().count()));
             match value.contains("${") {
@@ -323,8 +344,21 @@ mod tests {
             mask(r#"auth: { shared_key: "a, b", usres: {}, db_password: x }"#),
             r#"auth: { shared_key: ******, usres: {}, db_password: * }"#
         );
+        assert_eq!(
+            mask("{ users: { a: b }, x: y }"),
+            "{ users: ********, x: y }"
+        );
         assert_eq!(mask("password: ${PW}"), "password: ${PW}");
         assert_eq!(mask("listen: tcp://a:1"), "listen: tcp://a:1");
+    }
+
+    #[test]
+    fn a_problem_that_an_alias_repeats_is_shown_once() {
+        let problem = Problem::new(&at("a: 1", 1, 1, 1), "no");
+        let other = Problem::new(&at("a: 1", 1, 1, 1), "another");
+        let problems = Problems(vec![problem.clone(), other, problem]);
+        assert_eq!(problems.counts(), (2, 0));
+        assert_eq!(problems.render(false).matches("error: no").count(), 1);
     }
 
     #[test]

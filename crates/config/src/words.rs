@@ -55,6 +55,7 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("state_dir", "data_dir"),
     ("workers", "threads"),
     ("log_level", "log"),
+    ("loglevel", "log"),
     ("system", "log"),
     ("service", "log"),
     ("hostname", "host"),
@@ -104,7 +105,9 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("reduce", "window"),
     ("parser", "parse"),
     // options
-    ("pos_file", "data_dir"),
+    ("source", "inputs"),
+    ("sources", "inputs"),
+    ("from", "inputs"),
     ("include", "paths"),
     ("path", "paths"),
     ("paths", "path"),
@@ -117,6 +120,8 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("port", "listen"),
     ("mode", "listen"),
     ("max_size", "size_max"),
+    ("max_size", "size"),
+    ("max_file_size", "rotate"),
     ("total_limit_size", "size_max"),
     ("chunk_limit_size", "size"),
     ("max_bytes", "size"),
@@ -142,9 +147,6 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("group_by_fields", "group_by"),
     ("retry_limit", "retry"),
     ("retry_max_times", "retry"),
-    ("request", "retry"),
-    ("acknowledgements", "sync"),
-    ("require_ack_response", "peer"),
     ("rollSize", "rotate"),
     ("rollInterval", "rotate"),
     // values
@@ -167,36 +169,33 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("drop_oldest_chunk", "skip"),
 ];
 
-/// Words that the design has and this version has not.
-const LATER: &[(Word, &[&str])] = &[
-    (Word::Top, &["graphite", "tls"]),
+/// Words that the design has and this version has not, by what they are and where they will be found.
+const LATER: &[(Word, &str, &[&str])] = &[
+    (Word::Top, "", &["graphite", "tls"]),
     (
         Word::Type,
+        "",
         &[
             "fuse", "syslog", "journald", "kafka", "flume", "http", "parse", "filter", "route",
             "fields", "remap", "window", "sample", "throttle", "dedupe", "exec", "hdfs", "object",
         ],
     ),
+    (Word::Option, ", on network nodes", &["tls", "auth"]),
     (
         Word::Option,
-        &[
-            "tls",
-            "auth",
-            "parallelism",
-            "partition",
-            "where",
-            "kubernetes",
-            "compression",
-            "behind",
-            "retry",
-            "limits",
-            "framing",
-            "timezone",
-            "add",
-        ],
+        ", on processors and sinks",
+        &["parallelism", "partition"],
     ),
     (
+        Word::Option,
+        ", on `filter`, `route`, `sample` and `throttle`",
+        &["where"],
+    ),
+    (Word::Option, ", on the `tail` source", &["kubernetes"]),
+    (Word::Option, ", on sinks", &["compression"]),
+    (
         Word::Choice,
+        "",
         &[
             "ltsv",
             "csv",
@@ -210,43 +209,97 @@ const LATER: &[(Word, &[&str])] = &[
             "deflate",
             "cri",
             "octets",
-            "write",
-            "file",
-            "auto",
             "multiline",
         ],
     ),
 ];
 
-/// The error for a word that is not known: with the nearest that is, our word for what another program calls so, or the
-/// word that it comes with a later version.
+/// Words of other programs that need no counterpart, and why.
+const NEEDLESS: &[(&str, &str)] = &[
+    (
+        "pos_file",
+        "nothing to set: positions are kept under the top-level `data_dir`",
+    ),
+    ("data_dir", "it stands at the top, for all nodes together"),
+    (
+        "db",
+        "nothing to set: positions are kept under the top-level `data_dir`",
+    ),
+    (
+        "mem_buf_limit",
+        "the top-level `memory_max` holds for all nodes together",
+    ),
+    (
+        "chunk_limit_size",
+        "nothing to set: batches are as large as what is ready",
+    ),
+    (
+        "acknowledgements",
+        "nothing to set: a source acknowledges what is kept, always",
+    ),
+    (
+        "require_ack_response",
+        "nothing to set: acks are always asked for",
+    ),
+    (
+        "flush_interval",
+        "nothing to set: a batch leaves as soon as nothing more is ready",
+    ),
+    (
+        "buffer",
+        "a channel of type `disk` between source and sink keeps what is on its way",
+    ),
+    (
+        "workers",
+        "the top-level `threads` holds for all nodes together",
+    ),
+];
+
+/// The error for a word that is not known: with the nearest that is, our word for what another program calls so, or
+/// that it comes with a later version.
 #[must_use]
 pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Problem {
     let noun = what.noun();
-    if is_later(what, word) {
-        let message = format!("the {noun} {} comes with a later version", quote(word));
+    if let Some(on) = later(what, word) {
+        let message = format!("the {noun} {} comes with a later version{on}", quote(word));
         return Problem::new(place, message).help(listed(candidates));
     }
     let problem = Problem::new(place, format!("unknown {noun} {}", quote(word)));
-    if let Some(ours) = translate(word, candidates) {
+    if let Some(ours) = translate(word, |ours| candidates.contains(&ours)) {
         return problem.help(format!("it is called `{ours}` here"));
     }
-    match nearest(word, candidates.iter().copied()) {
-        Some(near) => problem.help(format!("did you mean `{near}`?")),
+    if let Some(ours) = translate(word, |ours| later(what, ours).is_some()) {
+        let help = format!("it is called `{ours}` here, and comes with a later version");
+        return problem.help(help);
+    }
+    if let Some(near) = nearest(word, candidates.iter().copied()) {
+        return problem.help(format!("did you mean `{near}`?"));
+    }
+    let needless = NEEDLESS.iter().find(|(theirs, _)| *theirs == word);
+    match needless.filter(|_| what == Word::Option) {
+        Some((_, why)) => problem.help(*why),
         None => problem.help(listed(candidates)),
     }
 }
 
-fn is_later(what: Word, word: &str) -> bool {
-    LATER
-        .iter()
-        .any(|(kind, words)| *kind == what && words.contains(&word))
+/// The candidate that [`unknown`] names for a word.
+pub(crate) fn meant<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    translate(word, |ours| candidates.contains(&ours))
+        .or_else(|| nearest(word, candidates.iter().copied()))
 }
 
-fn translate(word: &str, candidates: &[&str]) -> Option<&'static str> {
+/// Where the word will be found in a later version.
+fn later(what: Word, word: &str) -> Option<&'static str> {
+    LATER
+        .iter()
+        .find(|(kind, _, words)| *kind == what && words.contains(&word))
+        .map(|(_, on, _)| *on)
+}
+
+fn translate(word: &str, is_possible: impl Fn(&str) -> bool) -> Option<&'static str> {
     TRANSLATED
         .iter()
-        .find(|(theirs, ours)| *theirs == word && candidates.contains(ours))
+        .find(|(theirs, ours)| *theirs == word && is_possible(ours))
         .map(|(_, ours)| *ours)
 }
 

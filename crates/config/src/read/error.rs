@@ -9,6 +9,7 @@ use serde::de::{self, Expected, Unexpected};
 use crate::node::{Node, Text, Value};
 use crate::place::Place;
 use crate::problem::Problem;
+use crate::secret::HIDDEN;
 use crate::words::{self, Word};
 
 /// One step from a node to a part of it.
@@ -81,8 +82,8 @@ impl ReadError {
         self
     }
 
-    /// The words for the user; nothing if there is nothing new to say.
-    pub(crate) fn problem(&self, root: &Node) -> Option<Problem> {
+    /// The words for the user; nothing if there is nothing new to say. `names` is what the names of the root's map are.
+    pub(crate) fn problem(&self, root: &Node, names: Word) -> Option<Problem> {
         let at = self.at.as_deref().unwrap_or(root);
         let name = self.name();
         Some(match &self.kind {
@@ -95,12 +96,27 @@ impl ReadError {
                 );
                 Problem::new(&at.place, message)
             }
-            Kind::Custom(message) => Problem::new(&at.place, format!("{name}: {message}")),
+            Kind::Custom(message) => Problem::new(
+                &at.place,
+                format!(
+                    "{name}: {}",
+                    hide(
+                        message,
+                        at,
+                        "the value cannot be used here; it is not shown"
+                    )
+                ),
+            ),
             Kind::UnknownName { word, known } => {
-                words::unknown(Word::Option, word, &at.place, known)
+                let what = if self.path.len() == 1 {
+                    names
+                } else {
+                    Word::Option
+                };
+                words::unknown(what, word, &at.place, known)
             }
             Kind::UnknownChoice { word, known } => {
-                words::unknown(Word::Choice, word, &at.place, known)
+                words::unknown(Word::Choice, hide(word, at, HIDDEN), &at.place, known)
             }
             Kind::Missing(option) => {
                 Problem::new(&at.place, format!("the option `{option}` is missing"))
@@ -117,6 +133,14 @@ impl ReadError {
                 Step::Index(_) => None,
             })
             .unwrap_or_else(|| "this".to_owned())
+    }
+}
+
+/// A type's own words, which may repeat a part of the text they are about: nothing of them if it is a secret one.
+fn hide<'a>(message: &'a str, at: &Node, instead: &'a str) -> &'a str {
+    match &at.value {
+        Value::Text(text) if text.secret => instead,
+        _ => message,
     }
 }
 
@@ -147,7 +171,8 @@ fn wrong_type(name: &str, wanted: &str, at: &Node) -> Problem {
         true => at.kind().to_owned(),
         false => at.describe(),
     };
-    let problem = Problem::new(&at.place, format!("{name} wants {words}, found {found}"));
+    let mut problem = Problem::new(&at.place, format!("{name} wants {words}, found {found}"));
+    problem.is_secret = wanted == SECRET_WANTED;
     match help(wanted, at) {
         Some(help) => problem.help(help),
         None => problem,
@@ -158,8 +183,8 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
     let written = at.place.slice().unwrap_or_default();
     let is_text = matches!(wanted, "a string" | "path string" | "a character");
     match &at.value {
-        Value::Map(_) if is_text && written.starts_with('{') => {
-            Some(format!("a text with `{{` must stand in quotes: put it in quotes: \"{written}\""))
+        Value::Map(_) if is_text && is_template(written) => {
+            Some(format!("a text with `{{` must stand in quotes: \"{written}\""))
         }
         Value::List(_) if is_text && written.starts_with('[') => {
             Some("one text is wanted, without brackets; a text that begins with `[` must stand in quotes".to_owned())
@@ -186,6 +211,12 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// True for a map that was meant as a template: `{tag}`, `{.user.id}`, `{host|unknown}`.
+fn is_template(written: &str) -> bool {
+    let inner = written.strip_prefix('{').and_then(|w| w.strip_suffix('}'));
+    inner.is_some_and(|inner| !inner.contains([':', ',', ' ', '{']))
 }
 
 /// serde's words for a type in the words of the configuration.

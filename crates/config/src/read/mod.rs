@@ -4,6 +4,7 @@
 //! tree (an invalid option reads as a made-up value, see `dummy.rs`), and the copy is read again, until nothing new turns
 //! up. A type that accepts no made-up value has its option taken out, and the missing option that follows is not told.
 
+mod choice;
 mod dummy;
 mod error;
 mod fields;
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::node::{Key, Node, Value};
 use crate::problem::Problem;
+use crate::words::{self, Word};
 use error::{Kind, ReadError, Step};
 use node::NodeReader;
 
@@ -30,10 +32,17 @@ impl Node {
     ///
     /// The list of problems is empty if all of them have been told before (an unset variable, a broken alias).
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Vec<Problem>> {
+        self.read_as(Word::Option)
+    }
+
+    /// The same where the names of this map are something else than options.
+    pub(crate) fn read_as<T: DeserializeOwned>(&self, names: Word) -> Result<T, Vec<Problem>> {
         let mut reading = Reading {
             tree: self.clone(),
+            names,
             problems: Vec::new(),
             taken_out: HashSet::new(),
+            meant: HashSet::new(),
         };
         for _ in 0..READS_MAX {
             let made_up = Cell::new(false);
@@ -75,9 +84,13 @@ impl Node {
 
 struct Reading {
     tree: Node,
+    /// What the names of the tree's own map are.
+    names: Word,
     problems: Vec<Problem>,
     /// Options that were taken out because nothing could be made up for them.
     taken_out: HashSet<Vec<Step>>,
+    /// Options that a problem has named as what a misspelt one should be.
+    meant: HashSet<Vec<Step>>,
 }
 
 impl Reading {
@@ -95,7 +108,12 @@ impl Reading {
             _ => node.is_invalid(),
         });
         if is_news {
-            self.problems.extend(error.problem(&self.tree));
+            self.problems.extend(error.problem(&self.tree, self.names));
+        }
+        if let Kind::UnknownName { word, known } = &error.kind {
+            let meant = words::meant(word, known).map(|name| Step::Name(name.to_owned()));
+            let parent = path.iter().take(path.len() - 1).cloned();
+            self.meant.insert(parent.chain(meant).collect());
         }
         match error.kind {
             Kind::UnknownName { .. } | Kind::Told => self.take_out(path),
@@ -114,7 +132,9 @@ impl Reading {
         if self.taken_out.contains(&inner) {
             return self.make_invalid(path);
         }
-        self.problems.extend(error.problem(&self.tree));
+        if !self.meant.contains(&inner) {
+            self.problems.extend(error.problem(&self.tree, self.names));
+        }
         let map = self.at(&path)?;
         let place = map.place.clone();
         let key = Key {

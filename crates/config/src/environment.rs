@@ -1,0 +1,96 @@
+//! What a configuration may take from outside: variables, and files with secrets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a `${file:PATH}` at most: it is a password, a key or a certificate.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Variables and the folder of credentials.
+#[derive(Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+    credentials: Option<PathBuf>,
+}
+
+impl Environment {
+    /// No variables at all.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// The environment of this process, with the credentials folder that systemd gives in `$CREDENTIALS_DIRECTORY`.
+    ///
+    /// Variables that are not UTF-8 count as unset.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Self {
+            variables,
+            credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
+        }
+    }
+
+    /// The same with one more variable.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// The same with a folder of credentials.
+    #[must_use]
+    pub fn with_credentials(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.credentials = Some(folder.into());
+        self
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// The names of all variables.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.variables.keys().map(String::as_str)
+    }
+
+    /// The text of a file without its last line end: from the credentials folder if it is there, else relative to
+    /// `folder`. The error says which file and why.
+    pub(crate) fn file(&self, path: &str, folder: &Path) -> Result<String, String> {
+        let credential = self.credentials.as_ref().map(|dir| dir.join(path));
+        let path = credential
+            .filter(|path| path.is_file())
+            .unwrap_or_else(|| folder.join(path));
+        let wrong = |why: String| format!("cannot read {}: {why}", path.display());
+        let mut text = String::new();
+        let file = File::open(&path).map_err(|error| wrong(error.to_string()))?;
+        file.take(FILE_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(|error| wrong(error.to_string()))?;
+        if text.len() as u64 > FILE_MAX {
+            return Err(wrong(format!("it is larger than {FILE_MAX} bytes")));
+        }
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        Ok(text)
+    }
+}
+
+// Values are secrets as often as not.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Environment({} variables)", self.variables.len())
+    }
+}

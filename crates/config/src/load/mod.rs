@@ -1,0 +1,245 @@
+//! Files and folders to one tree.
+//!
+//! Takes: paths as the user gave them. Gives: one tree, with everything substituted, and the problems on the way. A folder
+//! stands for its `*.yaml` in order of name. Several files are merged map by map; a node or a setting that two of them
+//! give is an error that shows both places. Names at the top that begin with `x-` are free and fall away here.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::environment::Environment;
+use crate::node::{Key, Map, Node, Value};
+use crate::parse::parse;
+use crate::place::{Place, Source};
+use crate::problem::{Problem, Problems};
+use crate::sections::{Section, Tree};
+use crate::substitute::substitute;
+
+/// Bytes of one configuration file at most.
+const FILE_MAX: u64 = 4 << 20;
+
+/// A tree that could be read, and what is wrong with it so far.
+///
+/// A value that a problem is about is [`Value::Invalid`] in the tree, so that the rest can be checked and all problems
+/// shown at once.
+#[derive(Debug)]
+#[must_use = "a tree with errors must not be run"]
+pub struct Loaded {
+    /// All files as one tree.
+    pub tree: Tree,
+    /// Errors and warnings: unset variables, names given twice, files that are not read.
+    pub problems: Problems,
+}
+
+/// Reads files and folders and merges them.
+///
+/// # Errors
+/// All problems found, if one of the files could not be read to its end: what is left of the tree would only lead to
+/// errors that are none.
+pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Problems> {
+    let mut problems = Vec::new();
+    let mut is_whole = true;
+    let mut root: Option<Node> = None;
+    for (order, path) in files_of(paths, &mut problems).into_iter().enumerate() {
+        let part = match read(&path, order) {
+            Ok(source) => part_of(&source, environment, &mut problems),
+            Err(problem) => {
+                problems.push(*problem);
+                None
+            }
+        };
+        let Some(part) = part else {
+            is_whole = false;
+            continue;
+        };
+        root = Some(match root {
+            Some(root) => merge_top(root, part, &mut problems),
+            None => part,
+        });
+    }
+    let problems = Problems(problems);
+    match root {
+        Some(root) if is_whole => Ok(Loaded {
+            tree: Tree { root },
+            problems,
+        }),
+        _ => Err(problems),
+    }
+}
+
+/// The files that the paths stand for, each once.
+fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(data) if data.is_dir() => match folder(path, problems) {
+                Ok(inside) => files.extend(inside),
+                Err(error) => problems.push(unreadable(path, &error)),
+            },
+            // what cannot be opened is told when it is read
+            _ => files.push(path.clone()),
+        }
+    }
+    let mut seen = HashSet::new();
+    files.retain(|path| seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
+    files
+}
+
+/// The `*.yaml` of a folder in order of name. Hidden ones are left out (a mounted Kubernetes volume has some).
+fn folder(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        let is_hidden = file
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let extension = file.extension().map(|e| e.to_string_lossy().into_owned());
+        match extension.as_deref() {
+            _ if is_hidden || file.is_dir() => {}
+            Some("yaml") => files.push(file),
+            Some("yml") => {
+                let place = Place::path(file, 0);
+                problems.push(Problem::warning(
+                    &place,
+                    "this file is not read: only `*.yaml` are read from a folder",
+                ));
+            }
+            _ => {}
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        let place = Place::path(path, 0);
+        problems.push(Problem::new(&place, "this folder has no file `*.yaml`"));
+    }
+    Ok(files)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Problem {
+    Problem::new(&Place::path(path, 0), format!("cannot read it: {error}"))
+}
+
+/// The text of a file.
+fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > FILE_MAX {
+        let message = format!("the file is larger than {} MiB", FILE_MAX >> 20);
+        return Err(Box::new(Problem::new(&Place::path(path, order), message)));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => {
+            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            Ok(Source::new(path, text, order))
+        }
+        Err(error) => {
+            let valid = error.utf8_error().valid_up_to();
+            let lossy = String::from_utf8_lossy(error.as_bytes());
+            let before = lossy.get(..valid).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+            let place = Place {
+                file: Source::new(path, lossy.as_ref(), order),
+                line: u32::try_from(line).unwrap_or(u32::MAX),
+                column: u32::try_from(column).unwrap_or(u32::MAX),
+                length: 1,
+            };
+            let problem = Problem::new(&place, "this byte is no UTF-8");
+            Err(Box::new(problem.help("save the file as UTF-8")))
+        }
+    }
+}
+
+/// One file as a map with its environment put in; none if it is no map.
+fn part_of(
+    source: &Arc<Source>,
+    environment: &Environment,
+    problems: &mut Vec<Problem>,
+) -> Option<Node> {
+    let mut node = parse(source, problems)?;
+    match &mut node.value {
+        Value::Map(map) => map.entries.retain(|(key, _)| !key.text.starts_with("x-")),
+        Value::Null => {
+            problems.push(Problem::warning(&node.place, "this file is empty"));
+            node.value = Value::Map(Map::default());
+        }
+        _ => {
+            let message = format!(
+                "a configuration is a map of sections, found {}",
+                node.kind()
+            );
+            let problem = Problem::new(&node.place, message);
+            problems.push(problem.help("such as `sources: ...` and `sinks: ...`"));
+            return None;
+        }
+    }
+    substitute(&mut node, environment, problems);
+    Some(node)
+}
+
+/// Adds the map of one file to that of those before: sections and blocks of settings entry by entry.
+fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
+    let (Value::Map(into), Value::Map(from)) = (&mut all.value, part.value) else {
+        return all;
+    };
+    for (key, node) in from.entries {
+        // nodes are given whole, settings one by one
+        let noun = match key.text == "tls" || Section::of(&key.text).is_some() {
+            true => Some("node"),
+            false => None,
+        };
+        add(into, key, node, &Nested(noun), problems);
+    }
+    all
+}
+
+/// What a map holds: nodes that are given whole (what one of them is called), or settings that are merged deeper.
+struct Nested(Option<&'static str>);
+
+fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec<Problem>) {
+    let Some(at) = into.entries.iter().position(|(k, _)| k.text == key.text) else {
+        into.entries.push((key, node));
+        return;
+    };
+    let Some((first, old)) = into.entries.get_mut(at) else {
+        return;
+    };
+    match (&mut old.value, node.value) {
+        // a section that is only named adds nothing
+        (_, Value::Null) => {}
+        (Value::Null, value) => old.value = value,
+        (Value::Map(into), Value::Map(from)) => {
+            for (key, node) in from.entries {
+                match nested.0 {
+                    Some(noun) => add_whole(into, key, node, noun, problems),
+                    None => add(into, key, node, nested, problems),
+                }
+            }
+        }
+        _ => problems.push(twice("setting", &key, first)),
+    }
+}
+
+fn add_whole(into: &mut Map, key: Key, node: Node, noun: &str, problems: &mut Vec<Problem>) {
+    match into.entry(&key.text) {
+        Some((first, _)) => problems.push(twice(noun, &key, first)),
+        None => into.entries.push((key, node)),
+    }
+}
+
+/// The error for a name that is given twice.
+pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
+    Problem::new(
+        &key.place,
+        format!("the {noun} `{}` is given twice", key.text),
+    )
+    .also(&first.place, "first given here")
+}
+
+#[cfg(test)]
+mod tests;

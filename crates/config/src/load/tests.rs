@@ -1,0 +1,195 @@
+//! Files and folders on a disk: what is read, in which order, and what is told about the rest.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::load;
+use crate::{Environment, Problems};
+
+fn write(folder: &Path, files: &[(&str, &[u8])]) {
+    for (name, text) in files {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+fn messages(problems: &Problems) -> Vec<String> {
+    problems.0.iter().map(|p| p.message.clone()).collect()
+}
+
+fn failed(paths: &[PathBuf]) -> String {
+    load(paths, &Environment::empty()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_folder_is_read_in_order_of_name_and_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        &[
+            (
+                "20-b.yaml",
+                b"sinks: { b: { type: x } }\nlog: { format: json }",
+            ),
+            (
+                "10-a.yaml",
+                b"sinks: { a: { type: x } }\nlog: { level: warn }\nx-free: 1",
+            ),
+            ("30-c.yaml", b"sinks:\n"),
+            (".hidden.yaml", b"- no map"),
+            ("notes.txt", b"- no map"),
+            ("old.yml", b"- no map"),
+        ],
+    );
+    let loaded = load(&[dir.path().to_owned()], &Environment::empty()).unwrap();
+    let wanted = "this file is not read: only `*.yaml` are read from a folder";
+    assert_eq!(messages(&loaded.problems), [wanted]);
+    let sections = loaded.tree.sections();
+    assert_eq!(sections.problems.0, []);
+    let names: Vec<_> = sections.nodes.iter().map(|n| &*n.name.text).collect();
+    assert_eq!(names, ["a", "b"]);
+    let log = serde_json::to_string(&sections.settings.log).unwrap();
+    assert_eq!(log, r#"{"level":"warn","format":"json"}"#);
+}
+
+#[test]
+fn a_file_named_twice_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("a.yaml", b"sinks: { a: { type: x } }")]);
+    let paths = [dir.path().to_owned(), dir.path().join("./a.yaml")];
+    let loaded = load(&paths, &Environment::empty()).unwrap();
+    assert_eq!(loaded.problems.0, []);
+}
+
+#[test]
+fn paths_that_cannot_be_read_are_told_all_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = failed(&[PathBuf::from("/none/a.yaml"), dir.path().to_owned()]);
+    assert!(
+        text.contains("/none/a.yaml: error: cannot read it: No such file"),
+        "{text}"
+    );
+    assert!(
+        text.contains("error: this folder has no file `*.yaml`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_byte_that_is_no_utf8_is_told_at_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    fs::write(&path, b"a: 1\nb: \xff\xfe\n").unwrap();
+    let text = failed(std::slice::from_ref(&path));
+    assert!(
+        text.starts_with(&format!(
+            "{}:2:4: error: this byte is no UTF-8",
+            path.display()
+        )),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_byte_order_mark_does_not_shift_the_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    fs::write(&path, "\u{feff}log: 3\n").unwrap();
+    let loaded = load(&[path], &Environment::empty()).unwrap();
+    let problems = loaded.tree.sections().problems;
+    assert_eq!(problems.0[0].place.column, 6);
+}
+
+#[test]
+fn a_very_large_file_is_refused_before_it_is_parsed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(super::FILE_MAX + 1).unwrap();
+    assert!(failed(&[path]).contains("larger than 4 MiB"));
+}
+
+/// Deterministic noise: xorshift64* with a seed that the assertion prints.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap()
+    }
+}
+
+/// Pieces that reach deep into parser, substitution and reader when they meet at random.
+const PIECES: [&str; 40] = [
+    "sources",
+    "sinks",
+    "log",
+    "level",
+    "type",
+    ": ",
+    ":",
+    "\n",
+    "\n  ",
+    "\n    ",
+    "- ",
+    "{",
+    "}",
+    "[",
+    "]",
+    ", ",
+    "&a ",
+    "*a",
+    "<<",
+    "${X}",
+    "${",
+    "${file:/dev/null}",
+    "$${",
+    "'",
+    "\"",
+    "|\n",
+    ">\n",
+    "# c",
+    "---\n",
+    "!t ",
+    "!!int ",
+    "1e9",
+    "0x1",
+    "~",
+    "true",
+    "ü",
+    "\t",
+    "%YAML 1.2\n",
+    "? ",
+    "x-",
+];
+
+#[test]
+fn no_text_makes_it_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    let environment = Environment::empty().with("X", "1");
+    for seed in 1..3000 {
+        let mut noise = Noise(seed);
+        let mut text = Vec::new();
+        for _ in 0..noise.next() % 60 {
+            match noise.next() % 20 {
+                0 => text.push(u8::try_from(noise.next() % 256).unwrap()),
+                _ => text.extend_from_slice(PIECES[noise.next() % PIECES.len()].as_bytes()),
+            }
+        }
+        fs::write(&path, &text).unwrap();
+        let shown = match load(std::slice::from_ref(&path), &environment) {
+            Ok(loaded) => {
+                let sections = loaded.tree.sections();
+                for node in &sections.nodes {
+                    let _ = node.options.read::<crate::Settings>();
+                }
+                sections.problems.render(true)
+            }
+            Err(problems) => problems.render(true),
+        };
+        let bare = shown.replace("\x1b[", "");
+        assert!(!bare.contains('\x1b'), "seed {seed}: {text:?}");
+    }
+}

@@ -1,0 +1,153 @@
+//! What this process may use of the machine: CPUs and memory, with the limits of its cgroups.
+
+use std::fs;
+use std::path::{Component, Path};
+
+/// What is assumed if the system tells nothing: small enough for any machine of today.
+const MEMORY_UNKNOWN: u64 = 1 << 30;
+
+/// The CPUs that this process may use: its affinity and the quota of its cgroups (both of them by std).
+#[must_use]
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+/// The bytes of memory that this process may use: the machine's, or less if a cgroup above it says so.
+#[must_use]
+pub fn memory_bytes() -> u64 {
+    memory_below(Path::new("/"))
+}
+
+/// The same with another root than `/`.
+fn memory_below(root: &Path) -> u64 {
+    let machine = fs::read_to_string(root.join("proc/meminfo"))
+        .ok()
+        .and_then(|text| total_of(&text));
+    let cgroups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let limit = cgroups
+        .lines()
+        .filter_map(|line| limit_of(&root.join("sys/fs/cgroup"), line))
+        .min();
+    match (machine, limit) {
+        (Some(machine), Some(limit)) => machine.min(limit),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => MEMORY_UNKNOWN,
+    }
+}
+
+/// `MemTotal:       24689764 kB` of /proc/meminfo in bytes.
+fn total_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The smallest limit on the way from the root to the cgroup of one line of /proc/self/cgroup:
+///
+/// ```text
+/// 0::/system.slice/millstream.service      version 2: memory.max
+/// 9:memory:/system.slice/...               version 1: memory.limit_in_bytes
+/// ```
+fn limit_of(base: &Path, line: &str) -> Option<u64> {
+    let mut parts = line.splitn(3, ':');
+    let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let (base, file) = match controllers {
+        "" if number == "0" => (base.to_owned(), "memory.max"),
+        _ if controllers.split(',').any(|c| c == "memory") => {
+            (base.join("memory"), "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let mut folder = base;
+    let mut least = limit_in(&folder, file);
+    // `..` stands for what is above our namespace: it cannot be seen from here
+    for component in Path::new(path).components() {
+        if let Component::Normal(name) = component {
+            folder.push(name);
+            least = least.into_iter().chain(limit_in(&folder, file)).min();
+        }
+    }
+    least
+}
+
+/// The limit of one cgroup; none if it says `max` or nothing.
+fn limit_in(folder: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(folder.join(file))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:  8192 kB\nMemFree: 1 kB\n");
+
+    #[test]
+    fn the_smallest_limit_above_the_process_counts() {
+        let root = machine(&[
+            MEMINFO,
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "4096\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+        ]);
+        assert_eq!(memory_below(root.path()), 4096);
+    }
+
+    #[test]
+    fn without_a_limit_the_machine_counts() {
+        let root = machine(&[
+            MEMINFO,
+            ("proc/self/cgroup", "0::/a\n"),
+            ("sys/fs/cgroup/a/memory.max", "max\n"),
+        ]);
+        assert_eq!(memory_below(root.path()), 8192 * 1024);
+    }
+
+    #[test]
+    fn a_container_sees_its_limit_at_the_root() {
+        let root = machine(&[
+            MEMINFO,
+            ("proc/self/cgroup", "0::/../../x\n"),
+            ("sys/fs/cgroup/memory.max", "1000000\n"),
+        ]);
+        assert_eq!(memory_below(root.path()), 1_000_000);
+    }
+
+    #[test]
+    fn version_1_of_cgroups_is_read_as_well() {
+        let root = machine(&[
+            MEMINFO,
+            ("proc/self/cgroup", "3:cpu,cpuacct:/a\n2:memory:/a\n0::/\n"),
+            (
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000\n"),
+        ]);
+        assert_eq!(memory_below(root.path()), 5000);
+    }
+
+    #[test]
+    fn a_system_that_tells_nothing_gets_a_small_default() {
+        assert_eq!(memory_below(machine(&[]).path()), MEMORY_UNKNOWN);
+    }
+
+    #[test]
+    fn this_machine_has_cpus_and_memory() {
+        assert!(cpus() >= 1);
+        assert!(memory_bytes() > 1 << 20);
+    }
+}

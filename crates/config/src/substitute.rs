@@ -1,0 +1,316 @@
+//! `${NAME}` and its like in the scalars of a parsed tree.
+//!
+//! It happens after parsing, so a value cannot change the structure; names in maps take no substitution. An unquoted
+//! scalar that took one is typed by the option that reads it, a quoted one stays a text. What is put in is not looked
+//! at again.
+//!
+//! ```text
+//! ${NAME}            the variable; an error if it is unset
+//! ${NAME:-default}   the default if it is unset or empty
+//! ${NAME:?message}   an error with the message if it is unset or empty
+//! ${file:PATH}       the file without its last line end; relative to the file it stands in, credentials first
+//! $${                the two characters ${
+//! ```
+
+use std::path::Path;
+
+use crate::environment::Environment;
+use crate::names::nearest;
+use crate::node::{Node, Text, Value};
+use crate::place::Place;
+use crate::problem::Problem;
+
+/// Puts the environment into every scalar of the tree. A scalar that could not be completed becomes invalid.
+pub(crate) fn substitute(node: &mut Node, environment: &Environment, problems: &mut Vec<Problem>) {
+    match &mut node.value {
+        Value::Text(text) if text.text.contains("${") => {
+            let writer = Writer {
+                environment,
+                place: &node.place,
+            };
+            match writer.write(text) {
+                Ok(text) => node.value = Value::Text(text),
+                Err(found) => {
+                    problems.extend(found);
+                    node.value = Value::Invalid;
+                }
+            }
+        }
+        Value::List(list) => {
+            for node in list {
+                substitute(node, environment, problems);
+            }
+        }
+        Value::Map(map) => {
+            for (key, node) in &mut map.entries {
+                if key.text.contains("${") {
+                    let problem = Problem::new(&key.place, "a name takes no substitution")
+                        .help("only values may hold `${...}`");
+                    problems.push(problem);
+                }
+                substitute(node, environment, problems);
+            }
+        }
+        _ => {}
+    }
+}
+
+struct Writer<'a> {
+    environment: &'a Environment,
+    place: &'a Place,
+}
+
+/// What stands for a `${...}`, and whether it must not be shown.
+type Given = (String, bool);
+
+impl Writer<'_> {
+    fn write(&self, text: &Text) -> Result<Text, Vec<Problem>> {
+        let mut out = Text::new("");
+        out.secret = text.secret;
+        let mut problems = Vec::new();
+        let mut rest = text.text.as_str();
+        while let Some(at) = rest.find('$') {
+            let (before, after) = rest.split_at(at);
+            out.text.push_str(before);
+            if let Some(tail) = after.strip_prefix("$${") {
+                out.text.push_str("${");
+                rest = tail;
+            } else if let Some(tail) = after.strip_prefix("${") {
+                let Some((inner, tail)) = tail.split_once('}') else {
+                    problems.push(self.unclosed(after));
+                    break;
+                };
+                match self.given(inner) {
+                    Ok((given, secret)) => {
+                        out.text.push_str(&given);
+                        out.secret |= secret;
+                        out.typed_by_reader = text.typed_by_reader;
+                    }
+                    Err(problem) => problems.push(problem),
+                }
+                rest = tail;
+            } else {
+                out.text.push('$');
+                rest = &after[1..];
+            }
+        }
+        out.text.push_str(rest);
+        match problems.is_empty() {
+            true => Ok(out),
+            false => Err(problems),
+        }
+    }
+
+    /// What stands for `${inner}`.
+    fn given(&self, inner: &str) -> Result<Given, Problem> {
+        if inner.contains("${") {
+            let problem = self.problem(inner, "substitutions do not stand inside each other");
+            return Err(
+                problem.help("a default is a plain text; write `$${` for the characters `${`")
+            );
+        }
+        if let Some(path) = inner.strip_prefix("file:") {
+            let folder = self.place.file.path().parent().unwrap_or(Path::new(""));
+            return match self.environment.file(path, folder) {
+                Ok(text) => Ok((text, true)),
+                Err(why) => Err(self.problem(inner, why)),
+            };
+        }
+        let end = inner
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(inner.len());
+        let (name, operation) = inner.split_at(end);
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(self.no_substitution(inner));
+        }
+        let value = self.environment.get(name);
+        let is_secret = names_secret(name);
+        let filled = value.filter(|value| !value.is_empty());
+        if operation.is_empty() {
+            return match value {
+                Some(value) => Ok((value.to_owned(), is_secret)),
+                None => Err(self.unset(inner, name)),
+            };
+        }
+        if let Some(default) = operation.strip_prefix(":-") {
+            return Ok((filled.unwrap_or(default).to_owned(), is_secret));
+        }
+        if let Some(message) = operation.strip_prefix(":?") {
+            return match filled {
+                Some(value) => Ok((value.to_owned(), is_secret)),
+                None if message.is_empty() => Err(self.unset(inner, name)),
+                None => {
+                    let mut problem = self.unset(inner, name);
+                    problem.message = format!("{}: {message}", problem.message);
+                    problem.help = None;
+                    Err(problem)
+                }
+            };
+        }
+        Err(self.no_substitution(inner))
+    }
+
+    fn problem(&self, inner: &str, message: impl Into<String>) -> Problem {
+        let place = self.place.within(&format!("${{{inner}}}"));
+        Problem::new(&place, message)
+    }
+
+    fn unset(&self, inner: &str, name: &str) -> Problem {
+        if self.environment.get(name).is_some() {
+            return self.problem(inner, format!("the environment variable `{name}` is empty"));
+        }
+        let message = format!("the environment variable `{name}` is not set");
+        let problem = self.problem(inner, message);
+        match nearest(name, self.environment.names()) {
+            Some(near) => problem.help(format!("did you mean `{near}`? It is set")),
+            None => problem.help(format!("set it, or give a default: ${{{name}:-default}}")),
+        }
+    }
+
+    fn no_substitution(&self, inner: &str) -> Problem {
+        self.problem(inner, format!("`${{{inner}}}` is no substitution")).help(
+            "possible are ${NAME}, ${NAME:-default}, ${NAME:?message} and ${file:PATH}; write `$${` for the characters `${`",
+        )
+    }
+
+    fn unclosed(&self, from: &str) -> Problem {
+        Problem::new(&self.place.within(from), "`${` has no `}`")
+            .help("write `$${` for the characters `${`")
+    }
+}
+
+/// True if a variable's name says that its value must not be shown.
+fn names_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["KEY", "PASS", "SECRET", "TOKEN", "CREDENTIAL", "AUTH"]
+        .iter()
+        .any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::parse;
+    use crate::place::Source;
+
+    fn outcome(yaml: &str) -> Result<Node, Vec<String>> {
+        let environment = Environment::empty()
+            .with("PORT", "80")
+            .with("EMPTY", "")
+            .with("TRICK", "x, b: {c: d}\n${PORT}")
+            .with("API_TOKEN", "t0p");
+        let mut problems = Vec::new();
+        let mut node = parse(&Source::new("/nowhere/t.yaml", yaml, 0), &mut problems).unwrap();
+        substitute(&mut node, &environment, &mut problems);
+        match problems.is_empty() {
+            true => Ok(node),
+            false => Err(problems
+                .iter()
+                .map(|p| format!("{}+{} {}", p.place.column, p.place.length, p.message))
+                .collect()),
+        }
+    }
+
+    fn text(yaml: &str) -> String {
+        outcome(yaml).unwrap().as_text().unwrap().to_owned()
+    }
+
+    #[test]
+    fn variables_and_defaults_are_put_in() {
+        for (yaml, wanted) in [
+            ("${PORT}", "80"),
+            ("a-${PORT}-${PORT}", "a-80-80"),
+            ("${NONE:-x y}", "x y"),
+            ("${NONE:-}", ""),
+            ("${EMPTY:-x}", "x"),
+            ("${EMPTY}", ""),
+            ("'${PORT:?must be}'", "80"),
+            ("'$${PORT} $PORT $ {x}'", "${PORT} $PORT $ {x}"),
+            ("'^a$'", "^a$"),
+        ] {
+            assert_eq!(text(yaml), wanted, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn a_value_cannot_change_the_structure_and_is_not_looked_at_again() {
+        let node = outcome("a: ${TRICK}").unwrap();
+        assert_eq!(node.entries().len(), 1);
+        assert_eq!(
+            node.get("a").unwrap().as_text(),
+            Some("x, b: {c: d}\n${PORT}")
+        );
+    }
+
+    #[test]
+    fn an_unquoted_substitution_is_typed_by_its_reader_and_a_quoted_one_is_a_text() {
+        assert_eq!(outcome("${PORT}").unwrap().read::<u16>(), Ok(80));
+        assert_eq!(
+            outcome("${PORT}").unwrap().read::<String>(),
+            Ok("80".into())
+        );
+        assert_eq!(outcome("${PORT}0").unwrap().read::<u16>(), Ok(800));
+        assert_eq!(outcome("${EMPTY}").unwrap().read::<Option<u16>>(), Ok(None));
+        assert!(outcome("'${PORT}'").unwrap().read::<u16>().is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_put_in_is_told_at_its_place() {
+        for (yaml, wanted) in [
+            (
+                "ab ${NONE} c",
+                "4+7 the environment variable `NONE` is not set",
+            ),
+            (
+                "${NONE:?see wiki}",
+                "1+17 the environment variable `NONE` is not set: see wiki",
+            ),
+            (
+                "${EMPTY:?}",
+                "1+10 the environment variable `EMPTY` is empty",
+            ),
+            ("${PORT-1}", "1+9 `${PORT-1}` is no substitution"),
+            ("${}", "1+3 `${}` is no substitution"),
+            ("x${PORT", "2+6 `${` has no `}`"),
+            (
+                "'${A:-${B}}'",
+                "2+9 substitutions do not stand inside each other",
+            ),
+            (
+                "'${file:none.pw}'",
+                "2+15 cannot read /nowhere/none.pw: No such file or directory (os error 2)",
+            ),
+        ] {
+            assert_eq!(outcome(yaml).unwrap_err(), [wanted], "{yaml}");
+        }
+    }
+
+    #[test]
+    fn every_problem_of_a_scalar_is_told() {
+        assert_eq!(outcome("${A1} ${B2}").unwrap_err().len(), 2);
+    }
+
+    #[test]
+    fn files_come_from_the_credentials_folder_first_and_lose_one_line_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let credentials = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.pw"), "near\n\n").unwrap();
+        std::fs::write(dir.path().join("b.pw"), "near\r\n").unwrap();
+        std::fs::write(credentials.path().join("a.pw"), "far\n").unwrap();
+        let plain = Environment::empty();
+        assert_eq!(plain.file("a.pw", dir.path()), Ok("near\n".to_owned()));
+        let systemd = plain.with_credentials(credentials.path());
+        assert_eq!(systemd.file("a.pw", dir.path()), Ok("far".to_owned()));
+        assert_eq!(systemd.file("b.pw", dir.path()), Ok("near".to_owned()));
+    }
+
+    #[test]
+    fn a_value_from_a_secret_place_is_not_shown_in_errors() {
+        let node = outcome("port: ${API_TOKEN}").unwrap();
+        assert!(!format!("{node:?}").contains("t0p"));
+        let problems = node.get("port").unwrap().read::<u16>().unwrap_err();
+        assert!(!problems[0].message.contains("t0p"), "{problems:?}");
+        let problems = node.get("port").unwrap().read::<crate::Size>().unwrap_err();
+        assert!(!problems[0].message.contains("t0p"), "{problems:?}");
+    }
+}

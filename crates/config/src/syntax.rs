@@ -1,0 +1,52 @@
+//! What is said about a text that is no YAML, with the help that fits the mistakes people make in this file.
+
+use std::sync::Arc;
+
+use granit_parser::{ErrorKind, ScanError, Span};
+
+use crate::parse::{DEPTH_MAX, place_of};
+use crate::place::{Place, Source};
+use crate::problem::Problem;
+
+/// A syntax error, with the help that fits the mistakes people make in this file.
+pub(crate) fn broken(
+    source: &Arc<Source>,
+    error: &ScanError,
+    open: Option<&Place>,
+) -> Box<Problem> {
+    let marker = error.marker();
+    let mut place = place_of(source, &Span::empty(*marker));
+    place.length = 1;
+    if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+        let message = format!("lists and maps nest deeper than {DEPTH_MAX} levels");
+        return Box::new(Problem::new(&place, message));
+    }
+    let mut problem = Problem::new(&place, format!("this is no YAML: {}", error.info()));
+    let line = source.line(place.line).unwrap_or_default();
+    let before: String = line.chars().take(marker.col()).collect();
+    let at = line.chars().nth(marker.col());
+    if let Some(open) = open.filter(|open| is_bracket(open) && open.line != place.line) {
+        problem = problem.also(open, "this is still open");
+    }
+    let help = match at {
+        Some('\t') => "indent with spaces, not with tabs".to_owned(),
+        _ if before.ends_with('\t') => "indent with spaces, not with tabs".to_owned(),
+        Some(c @ ('%' | '@' | '`')) => format!("a text that begins with `{c}` must stand in quotes"),
+        Some('{') if before.ends_with('$') => {
+            "inside { } or [ ] a text with `${...}` must stand in quotes".to_owned()
+        }
+        Some('{') => "a text with `{` or `}` must stand in quotes".to_owned(),
+        _ if before.ends_with('}') => "a text with `{` or `}` must stand in quotes".to_owned(),
+        Some(':') if before.contains(':') => {
+            "a text with a colon and a space must stand in quotes; a map begins on the next line or with `{`".to_owned()
+        }
+        _ => return Box::new(problem),
+    };
+    Box::new(problem.help(help))
+}
+
+fn is_bracket(place: &Place) -> bool {
+    place
+        .slice()
+        .is_some_and(|text| text.starts_with(['{', '[']))
+}
