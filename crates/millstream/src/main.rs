@@ -1,2 +1,54 @@
-//! Placeholder.
-fn main() {}
+//! The program: command line, configuration, wiring.
+
+mod commands;
+mod config;
+mod log;
+mod registry;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Moves event streams from where they are written to where they are kept, and loses nothing it accepted.
+///
+/// Start with `millstream example aggregator > millstream.yaml`, look at it with `millstream explain millstream.yaml`,
+/// and run it with `millstream run millstream.yaml`.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(commands::run::Run),
+    Check(commands::check::Check),
+}
+
+/// Exit codes (design, section 7; the numbers are those of sysexits.h).
+pub mod exit {
+    /// Drained.
+    pub const DRAINED: u8 = 0;
+    /// It could not start, gave up, or had to leave something behind.
+    pub const FAILED: u8 = 1;
+    /// Wrong command line (EX_USAGE).
+    pub const USAGE: u8 = 64;
+    /// Wrong configuration (EX_CONFIG).
+    pub const CONFIG: u8 = 78;
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing can be said of a terminal that is gone.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::DRAINED });
+        }
+    };
+    ExitCode::from(match cli.command {
+        Command::Run(run) => run.execute(),
+        Command::Check(check) => check.execute(),
+    })
+}

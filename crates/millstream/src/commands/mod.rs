@@ -1,0 +1,4 @@
+//! One file per command: its options with their help, and what it does.
+
+pub mod check;
+pub mod run;

@@ -1,0 +1,98 @@
+//! From files to a checked plan: loads the configuration, finds the components, lays out the graph.
+
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use millstream_channels::memory::SIZE_MAX;
+use millstream_config::{Entry, Environment, Problems, Section, Settings, Word, load, unknown};
+use millstream_pipeline::{
+    layout::{self, Laid},
+    plan::{Plan, RunSettings},
+};
+
+use crate::{exit, registry};
+
+/// A configuration that can run.
+pub struct Loaded {
+    /// The graph.
+    pub plan: Plan,
+    /// The settings at the top.
+    pub settings: Settings,
+    /// What works but is probably not meant.
+    pub warnings: Problems,
+}
+
+/// Loads and checks files and folders; all errors come at once.
+pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
+    let loaded = load(paths, &Environment::of_process())?;
+    let sections = loaded.tree.sections();
+    let mut problems = loaded.problems.0;
+    problems.extend(sections.problems.0);
+    let entries: Vec<_> = sections.nodes.into_iter().filter_map(|node| find(node, &mut problems)).collect();
+    let laid = layout::lay_out(entries, run_settings(&sections.settings), SIZE_MAX as usize);
+    match laid {
+        Ok(Laid { plan, warnings }) if !Problems(problems.clone()).has_errors() => {
+            problems.extend(warnings);
+            Ok(Loaded { plan, settings: sections.settings, warnings: Problems(problems) })
+        }
+        Ok(_) => Err(Problems(problems)),
+        Err(found) => {
+            problems.extend(found);
+            Err(Problems(problems))
+        }
+    }
+}
+
+/// The component of a node.
+fn find(node: Entry, problems: &mut Vec<millstream_config::Problem>) -> Option<layout::Entry> {
+    let section = node.section.name();
+    let Some(component) = registry::find(section, &node.kind.text) else {
+        let known: Vec<_> = registry::all().filter(|c| registry::section(c) == section).map(|c| c.name).collect();
+        let what = match node.section {
+            Section::Sources => Word::Source,
+            Section::Processors => Word::Processor,
+            Section::Channels => Word::Channel,
+            Section::Sinks => Word::Sink,
+        };
+        problems.push(unknown(what, &node.kind.text, &node.kind.place, &known));
+        return None;
+    };
+    let (name, place) = (node.name.text.as_str().into(), node.name.place);
+    Some(layout::Entry { name, place, component, options: node.options })
+}
+
+fn run_settings(settings: &Settings) -> RunSettings {
+    let host = if settings.host.is_empty() { machine_name() } else { settings.host.clone() };
+    RunSettings {
+        data_dir: settings.data_dir.clone(),
+        memory_max: usize::try_from(settings.memory_bytes()).unwrap_or(usize::MAX),
+        threads: settings.thread_count(),
+        host: host.into(),
+    }
+}
+
+fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Shows problems on stderr; the exit code of a wrong configuration.
+pub fn complain(problems: &Problems) -> u8 {
+    show(problems);
+    let (errors, _) = problems.counts();
+    let _ = writeln!(std::io::stderr(), "{errors} error{}; nothing was started", if errors == 1 { "" } else { "s" });
+    exit::CONFIG
+}
+
+/// Shows problems on stderr. Nothing can be done if it is gone.
+pub fn show(problems: &Problems) {
+    let mut stderr = std::io::stderr();
+    let _ = stderr.write_all(problems.render(stderr.is_terminal()).as_bytes());
+}
+
+/// Reads a duration of the command line.
+pub fn period(text: &str) -> Result<Duration, String> {
+    text.parse::<millstream_config::Period>().map(millstream_config::Period::as_duration).map_err(|error| error.to_string())
+}

@@ -1,0 +1,23 @@
+//! All components there are: the lists of the crates, one behind the other.
+
+use millstream_pipeline::node::{Build, Component};
+
+/// The section of the configuration that a component belongs to.
+pub fn section(component: &Component) -> &'static str {
+    match component.build {
+        Build::Source(_) => "sources",
+        Build::Channel(_) => "channels",
+        Build::Sink(_) => "sinks",
+    }
+}
+
+/// All components.
+pub fn all() -> impl Iterator<Item = &'static Component> {
+    let lists = [millstream_sources::COMPONENTS, millstream_channels::COMPONENTS, millstream_sinks::COMPONENTS];
+    lists.into_iter().flatten()
+}
+
+/// The component of a section with this name.
+pub fn find(in_section: &str, name: &str) -> Option<&'static Component> {
+    all().find(|component| section(component) == in_section && component.name == name)
+}

@@ -1,0 +1,33 @@
+// Sends the records of a file with fluent-logger (npm): logger.js ADDRESS MODE[+ack] TAG RECORDS.
+const fs = require("fs");
+const logger = require("fluent-logger");
+const { EventTime } = logger;
+
+const [address, variant, tag, path] = process.argv.slice(2);
+const [mode, ack] = variant.split("+");
+const where = address.startsWith("unix:")
+  ? { path: address.slice(5) }
+  : { host: address.slice(0, address.lastIndexOf(":")), port: Number(address.slice(address.lastIndexOf(":") + 1)) };
+const sender = logger.createFluentSender(tag, {
+  ...where,
+  timeout: 30.0,
+  eventMode: mode,
+  requireAckResponse: Boolean(ack),
+  ackResponseTimeout: 60000,
+});
+sender.on("error", (error) => {
+  console.error(error);
+  process.exit(1);
+});
+const records = fs.readFileSync(path, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line));
+let left = records.length;
+for (const record of records) {
+  sender.emit(null, record, new EventTime(1700000000 + record.n, 123456789), (error) => {
+    if (error) {
+      console.error(error);
+      process.exit(1);
+    }
+    left -= 1;
+    if (left === 0) sender.end(null, null, () => process.exit(0));
+  });
+}
