@@ -7,7 +7,7 @@ use std::{
 };
 
 use millstream_channels::memory::SIZE_MAX;
-use millstream_config::{Entry, Environment, Problems, Section, Settings, Word, load, unknown};
+use millstream_config::{Entry, Environment, Problems, Settings, Word, load, unknown};
 use millstream_pipeline::{
     layout::{self, Laid},
     plan::{Plan, RunSettings},
@@ -31,12 +31,20 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let sections = loaded.tree.sections();
     let mut problems = loaded.problems.0;
     problems.extend(sections.problems.0);
-    let entries: Vec<_> = sections.nodes.into_iter().filter_map(|node| find(node, &mut problems)).collect();
+    let entries: Vec<_> = sections
+        .nodes
+        .into_iter()
+        .filter_map(|node| find(node, &mut problems))
+        .collect();
     let laid = layout::lay_out(entries, run_settings(&sections.settings), SIZE_MAX as usize);
     match laid {
         Ok(Laid { plan, warnings }) if !Problems(problems.clone()).has_errors() => {
             problems.extend(warnings);
-            Ok(Loaded { plan, settings: sections.settings, warnings: Problems(problems) })
+            Ok(Loaded {
+                plan,
+                settings: sections.settings,
+                warnings: Problems(problems),
+            })
         }
         Ok(_) => Err(Problems(problems)),
         Err(found) => {
@@ -50,22 +58,33 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
 fn find(node: Entry, problems: &mut Vec<millstream_config::Problem>) -> Option<layout::Entry> {
     let section = node.section.name();
     let Some(component) = registry::find(section, &node.kind.text) else {
-        let known: Vec<_> = registry::all().filter(|c| registry::section(c) == section).map(|c| c.name).collect();
-        let what = match node.section {
-            Section::Sources => Word::Source,
-            Section::Processors => Word::Processor,
-            Section::Channels => Word::Channel,
-            Section::Sinks => Word::Sink,
-        };
-        problems.push(unknown(what, &node.kind.text, &node.kind.place, &known));
+        let known: Vec<_> = registry::all()
+            .filter(|c| registry::section(c) == section)
+            .map(|c| c.name)
+            .collect();
+        problems.push(unknown(
+            Word::Type,
+            &node.kind.text,
+            &node.kind.place,
+            &known,
+        ));
         return None;
     };
     let (name, place) = (node.name.text.as_str().into(), node.name.place);
-    Some(layout::Entry { name, place, component, options: node.options })
+    Some(layout::Entry {
+        name,
+        place,
+        component,
+        options: node.options,
+    })
 }
 
 fn run_settings(settings: &Settings) -> RunSettings {
-    let host = if settings.host.is_empty() { machine_name() } else { settings.host.clone() };
+    let host = if settings.host.is_empty() {
+        machine_name()
+    } else {
+        settings.host.clone()
+    };
     RunSettings {
         data_dir: settings.data_dir.clone(),
         memory_max: usize::try_from(settings.memory_bytes()).unwrap_or(usize::MAX),
@@ -75,14 +94,21 @@ fn run_settings(settings: &Settings) -> RunSettings {
 }
 
 fn machine_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Shows problems on stderr; the exit code of a wrong configuration.
 pub fn complain(problems: &Problems) -> u8 {
     show(problems);
     let (errors, _) = problems.counts();
-    let _ = writeln!(std::io::stderr(), "{errors} error{}; nothing was started", if errors == 1 { "" } else { "s" });
+    let _ = writeln!(
+        std::io::stderr(),
+        "{errors} error{}; nothing was started",
+        if errors == 1 { "" } else { "s" }
+    );
     exit::CONFIG
 }
 
@@ -94,5 +120,7 @@ pub fn show(problems: &Problems) {
 
 /// Reads a duration of the command line.
 pub fn period(text: &str) -> Result<Duration, String> {
-    text.parse::<millstream_config::Period>().map(millstream_config::Period::as_duration).map_err(|error| error.to_string())
+    text.parse::<millstream_config::Period>()
+        .map(millstream_config::Period::as_duration)
+        .map_err(|error| error.to_string())
 }

@@ -15,7 +15,10 @@ pub fn start(log: &Log) {
         LogLevel::Debug => Level::DEBUG,
         LogLevel::Trace => Level::TRACE,
     };
-    let lines = fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false);
+    let lines = fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(level)
+        .with_target(false);
     match log.format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),

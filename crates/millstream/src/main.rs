@@ -44,7 +44,11 @@ fn main() -> ExitCode {
         Err(error) => {
             // Nothing can be said of a terminal that is gone.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::DRAINED });
+            return ExitCode::from(if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::DRAINED
+            });
         }
     };
     ExitCode::from(match cli.command {

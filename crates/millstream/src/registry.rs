@@ -13,7 +13,11 @@ pub fn section(component: &Component) -> &'static str {
 
 /// All components.
 pub fn all() -> impl Iterator<Item = &'static Component> {
-    let lists = [millstream_sources::COMPONENTS, millstream_channels::COMPONENTS, millstream_sinks::COMPONENTS];
+    let lists = [
+        millstream_sources::COMPONENTS,
+        millstream_channels::COMPONENTS,
+        millstream_sinks::COMPONENTS,
+    ];
     lists.into_iter().flatten()
 }
 

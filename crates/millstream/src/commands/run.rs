@@ -36,7 +36,9 @@ impl Run {
         };
         config::show(&loaded.warnings);
         log::start(&loaded.settings.log);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         match runtime {
             Ok(runtime) => runtime.block_on(self.run(loaded)),
             Err(error) => {
@@ -47,12 +49,20 @@ impl Run {
     }
 
     async fn run(&self, loaded: config::Loaded) -> u8 {
-        let start = Launch { once: self.once, open_memory: MemoryChannel::open, meters: Meters::default() };
+        let start = Launch {
+            once: self.once,
+            open_memory: MemoryChannel::open,
+            meters: Meters::default(),
+        };
         let mut running = match launch(loaded.plan, start).await {
             Ok(running) => running,
             Err(failure) => {
                 tracing::error!("{failure}");
-                return if failure.who == Who::Config { exit::CONFIG } else { exit::FAILED };
+                return if failure.who == Who::Config {
+                    exit::CONFIG
+                } else {
+                    exit::FAILED
+                };
             }
         };
         tracing::info!("started {} nodes", running.nodes.len());
@@ -61,7 +71,9 @@ impl Run {
             Some(_) => exit::FAILED,
             None => {
                 let left = running.pending_records();
-                tracing::error!("{left} records were left unsettled; senders that wait for an ack will send theirs again");
+                tracing::error!(
+                    "{left} records were left unsettled; senders that wait for an ack will send theirs again"
+                );
                 exit::FAILED
             }
         }
@@ -69,10 +81,15 @@ impl Run {
 
     /// The failures it ended with; None if it had to leave something behind.
     async fn until_ended(&self, running: &mut Running) -> Option<Vec<Failure>> {
-        let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        let (mut term, mut int) = match (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+        ) {
             (Ok(term), Ok(int)) => (term, int),
             (Err(error), _) | (_, Err(error)) => {
-                return Some(vec![Failure::us(format!("cannot listen for signals: {error}"))]);
+                return Some(vec![Failure::us(format!(
+                    "cannot listen for signals: {error}"
+                ))]);
             }
         };
         tokio::select! {
@@ -80,7 +97,10 @@ impl Run {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        tracing::info!("draining for at most {} s; a second signal ends it at once", self.drain.as_secs());
+        tracing::info!(
+            "draining for at most {} s; a second signal ends it at once",
+            self.drain.as_secs()
+        );
         running.stop();
         tokio::select! {
             failures = running.ended() => Some(failures),
