@@ -111,7 +111,10 @@ impl Builder<'_> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_deref().map(|tag| (tag, span.tag_span()));
-                let value = self.scalar(&text, style, tag);
+                let value = match self.wants_name() {
+                    true => Value::Text(Text::new(text.as_ref())),
+                    false => self.scalar(&text, style, tag),
+                };
                 self.charge(NODE_WEIGHT + text.len(), &place)?;
                 self.finish(Node { value, place }, anchor, 1)
             }
@@ -142,6 +145,12 @@ impl Builder<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// True if the next node is a name in a map: it is a text whatever it looks like.
+    fn wants_name(&self) -> bool {
+        let kind = self.open.last().map(|open| &open.kind);
+        matches!(kind, Some(Kind::Map { key: None, .. }))
     }
 
     fn scalar(
@@ -245,7 +254,7 @@ impl Builder<'_> {
     fn charge(&mut self, weight: usize, place: &Place) -> Step {
         self.weight = self.weight.saturating_add(weight);
         if self.weight > WEIGHT_MAX {
-            let message = "the file becomes too large when its aliases are written out";
+            let message = "the file holds too much from here on, its aliases written out";
             return Err(Box::new(Problem::new(place, message)));
         }
         Ok(())
@@ -317,6 +326,8 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
             problems.push(problem);
             return None;
         }
+        Value::Invalid => return None,
+        // an alias of a number
         _ => node.place.slice().unwrap_or_default().to_owned(),
     };
     let place = node.place;

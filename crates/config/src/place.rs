@@ -11,6 +11,8 @@ use std::sync::Arc;
 pub struct Source {
     path: PathBuf,
     text: String,
+    /// Where each line begins, in bytes.
+    lines: Vec<usize>,
     order: usize,
 }
 
@@ -18,9 +20,12 @@ impl Source {
     /// A file with this path and text; `order` is its rank among the files that were loaded.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, text: impl Into<String>, order: usize) -> Arc<Self> {
+        let text = text.into();
+        let ends = text.match_indices('\n').map(|(at, _)| at + 1);
         Arc::new(Self {
             path: path.into(),
-            text: text.into(),
+            lines: std::iter::once(0).chain(ends).collect(),
+            text,
             order,
         })
     }
@@ -41,7 +46,8 @@ impl Source {
     #[must_use]
     pub fn line(&self, number: u32) -> Option<&str> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        self.text.lines().nth(index)
+        let start = *self.lines.get(index)?;
+        self.text.get(start..)?.lines().next()
     }
 }
 
@@ -152,3 +158,30 @@ impl PartialEq for Place {
 }
 
 impl Eq for Place {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_knows_what_is_written_there() {
+        let file = Source::new("etc/a.yaml", "a: 1\r\npört: grün\n\nz", 0);
+        let at = |line, column, length| Place {
+            file: Arc::clone(&file),
+            line,
+            column,
+            length,
+        };
+        assert_eq!(at(2, 7, 4).slice(), Some("grün"));
+        assert_eq!(at(2, 7, 9).slice(), None);
+        assert_eq!(at(2, 1, 4).within("ör").column, 2);
+        assert_eq!(at(0, 0, 0).slice(), None);
+        assert_eq!(at(9, 1, 1).slice(), None);
+        assert_eq!(
+            [1, 3, 4].map(|n| file.line(n)),
+            [Some("a: 1"), Some(""), Some("z")]
+        );
+        assert_eq!(at(1, 1, 1).resolve("b.pem"), Path::new("etc/b.pem"));
+        assert_eq!(at(1, 1, 1).resolve("/b.pem"), Path::new("/b.pem"));
+    }
+}

@@ -164,12 +164,35 @@ const PIECES: [&str; 40] = [
     "x-",
 ];
 
-#[test]
-fn no_text_makes_it_panic() {
+/// Loads a text as a file, reads every node of it, and looks at what would be shown.
+fn survives(text: &[u8], seed: u64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");
-    let environment = Environment::empty().with("X", "1");
-    for seed in 1..3000 {
+    fs::write(&path, text).unwrap();
+    let environment = Environment::empty().with("X", "1").with("FORWARD_KEY", "k");
+    let shown = match load(std::slice::from_ref(&path), &environment) {
+        Ok(loaded) => {
+            let mut problems = loaded.problems;
+            let sections = loaded.tree.sections();
+            problems.extend(sections.problems.0);
+            for node in &sections.nodes {
+                problems.extend(
+                    node.options
+                        .read::<crate::Settings>()
+                        .err()
+                        .unwrap_or_default(),
+                );
+            }
+            problems.render(false)
+        }
+        Err(problems) => problems.render(false),
+    };
+    assert!(!shown.contains('\x1b'), "seed {seed}: {text:?}");
+}
+
+#[test]
+fn no_text_makes_it_panic() {
+    for seed in 1..2000 {
         let mut noise = Noise(seed);
         let mut text = Vec::new();
         for _ in 0..noise.next() % 60 {
@@ -178,18 +201,22 @@ fn no_text_makes_it_panic() {
                 _ => text.extend_from_slice(PIECES[noise.next() % PIECES.len()].as_bytes()),
             }
         }
-        fs::write(&path, &text).unwrap();
-        let shown = match load(std::slice::from_ref(&path), &environment) {
-            Ok(loaded) => {
-                let sections = loaded.tree.sections();
-                for node in &sections.nodes {
-                    let _ = node.options.read::<crate::Settings>();
-                }
-                sections.problems.render(true)
-            }
-            Err(problems) => problems.render(true),
-        };
-        let bare = shown.replace("\x1b[", "");
-        assert!(!bare.contains('\x1b'), "seed {seed}: {text:?}");
+        survives(&text, seed);
+    }
+}
+
+#[test]
+fn no_damage_to_a_good_file_makes_it_panic() {
+    let good = include_bytes!("../../testdata/aggregator/a.yaml");
+    for seed in 1..1000 {
+        let mut noise = Noise(seed);
+        let mut text = good.to_vec();
+        for _ in 0..=noise.next() % 3 {
+            let from = noise.next() % text.len();
+            let to = text.len().min(from + noise.next() % 20);
+            let piece = PIECES[noise.next() % PIECES.len()];
+            text.splice(from..to, piece.bytes());
+        }
+        survives(&text, seed);
     }
 }
