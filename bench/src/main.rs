@@ -1,2 +1,92 @@
-//! Placeholder.
-fn main() {}
+//! `millbench`: load, proof and measurement for Millstream and its peers.
+//!
+//! Not on the line: it stands at both ends of it. Promises: the verifier and the protocol code here share nothing with Millstream's own
+//! crates, so an error there cannot hide itself here. What each command does is said in its module.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program talks to its user there"
+)]
+
+mod flow;
+mod generate;
+mod msgpack;
+mod record;
+mod units;
+mod verify;
+
+use std::{fmt, io, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+/// Wrong command line, as `sysexits.h` numbers it.
+const EXIT_USAGE: u8 = 64;
+
+/// Load, proof and measurement: generate numbered records, verify that they arrived, compare speeds.
+#[derive(Parser)]
+#[command(version, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Generate(generate::Options),
+    Verify(verify::Options),
+    Flow(flow::Options),
+}
+
+/// Why a command could not do its work.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line asks for something that cannot be.
+    Usage(String),
+    /// Anything else, with the name of what failed in it.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(what) | Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { EXIT_USAGE } else { 0 };
+            // Nothing is left to be done if not even this can be printed.
+            let _ = error.print();
+            return code.into();
+        }
+    };
+    let result = match &cli.command {
+        Command::Generate(options) => generate::run(options),
+        Command::Verify(options) => verify::run(options),
+        Command::Flow(options) => flow::run(options),
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("millbench: {failure}");
+        match failure {
+            Failure::Usage(_) => EXIT_USAGE.into(),
+            Failure::Other(_) => ExitCode::FAILURE,
+        }
+    })
+}

@@ -1,0 +1,440 @@
+//! Chunks: the bytes of one forward message (or of as many messages, or lines, as a chunk has records).
+//!
+//! A chunk is a pure function of (flow, first number, count), so a resend is built anew, byte for byte the same, and nothing is
+//! kept. It is built once; after that only times, numbers, checks and ids are patched in place, some 10 ns a record.
+//!
+//! ```text
+//! packed    93  tag  db len32    ENTRY ...  option        gzip: the entries compressed, the option names it
+//! forward   93  tag  dd count32  ENTRY ...  option
+//! message  (93  tag  time map) ...                        with acks 94 and {"chunk": id} in each
+//! lines    (text 0a) ...
+//!
+//! ENTRY    92  time map
+//! time     d7 00 seconds32 nanoseconds32                  EventTime
+//! map      81 a7 "message" str(text)
+//! option   {"size": count, "compressed": "text" or "gzip", "chunk": id}
+//! id       str of 25 bytes: base64 of (run32 flow16 number64 end8 0), and a newline, as Fluentd writes its ids
+//! ```
+
+use std::io::Write as _;
+
+use flate2::{Compression, write::GzEncoder};
+
+use crate::record::{self, FlowId, Key, Kind, Record};
+
+/// Bytes of a chunk id: 24 of base64 and a newline.
+pub const ID_LEN: usize = 25;
+
+/// How records become bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// One record per message: `[tag, time, record]`
+    Message,
+    /// Many records per message: `[tag, [[time, record], ...]]`
+    Forward,
+    /// Many records in one string: `[tag, "...", option]`, as Fluentd and Fluent Bit send
+    Packed,
+    /// The same, compressed
+    Gzip,
+    /// Lines of text, no protocol
+    #[value(skip)]
+    Lines,
+}
+
+/// What all chunks of a run have in common.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How.
+    pub mode: Mode,
+    /// The tag of every record.
+    pub tag: String,
+    /// Length of a record's text in bytes.
+    pub size: usize,
+    /// Whether the receiver is asked for acks.
+    pub acks: bool,
+    /// Seconds since 1970 of record 0; every further record is a microsecond later.
+    pub base: u32,
+}
+
+/// Which records a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The number of its first record; of an end record, the count that it carries.
+    pub first: u64,
+    /// How many records.
+    pub count: u32,
+    /// Data records, or the one end record.
+    pub kind: Kind,
+}
+
+/// A reusable chunk of one flow.
+pub struct Chunk {
+    shape: Shape,
+    flow: FlowId,
+    /// What `buffer` was built for; the next span needs a rebuild if it differs in more than the number.
+    built: Option<Span>,
+    buffer: Vec<u8>,
+    /// Where the first record starts in `buffer`, and how far the next one is.
+    entries_at: usize,
+    stride: usize,
+    /// Offsets within a record.
+    time_at: usize,
+    text_at: usize,
+    /// Where the id stands: in `buffer`, or in every message.
+    id_at: usize,
+    /// The compressed message, for gzip.
+    compressed: Vec<u8>,
+}
+
+impl Chunk {
+    /// For one flow; builds nothing yet.
+    pub fn new(shape: Shape, flow: FlowId) -> Self {
+        Self {
+            shape,
+            flow,
+            built: None,
+            buffer: Vec::new(),
+            entries_at: 0,
+            stride: 0,
+            time_at: 0,
+            text_at: 0,
+            id_at: 0,
+            compressed: Vec::new(),
+        }
+    }
+
+    /// The chunk's bytes.
+    pub fn fill(&mut self, span: Span) -> &[u8] {
+        let fits = self.built.is_some_and(|built| {
+            built.count == span.count
+                && built.kind == span.kind
+                && built.first % record::PERIOD == span.first % record::PERIOD
+        });
+        if !fits {
+            self.build(span);
+        }
+        self.number(span);
+        self.built = Some(span);
+        if self.shape.mode == Mode::Gzip {
+            return self.compress(span);
+        }
+        if self.shape.acks && self.shape.mode != Mode::Lines {
+            self.identify(span);
+        }
+        &self.buffer
+    }
+
+    /// The bytes of the last chunk again if it was as long: only the id is new. For senders that are to be as fast as can
+    /// be, and whose output nobody verifies.
+    pub fn again(&mut self, span: Span) -> &[u8] {
+        let same = |built: Span| built.count == span.count && built.kind == span.kind;
+        if self.shape.mode == Mode::Gzip || !self.built.is_some_and(same) {
+            return self.fill(span);
+        }
+        if self.shape.acks {
+            self.identify(span);
+        }
+        &self.buffer
+    }
+
+    /// Patches the ids.
+    fn identify(&mut self, span: Span) {
+        if self.shape.mode == Mode::Message {
+            let entries = self.buffer.chunks_exact_mut(self.stride);
+            for (entry, number) in entries.zip(span.first..) {
+                let id = id(self.flow, span.kind, number);
+                entry[self.id_at..self.id_at + ID_LEN].copy_from_slice(&id);
+            }
+        } else {
+            let id = id(self.flow, span.kind, span.first);
+            self.buffer[self.id_at..self.id_at + ID_LEN].copy_from_slice(&id);
+        }
+    }
+
+    /// The ids whose acks say that a span has arrived: one, or one per message.
+    pub fn ids(&self, span: Span) -> impl Iterator<Item = [u8; ID_LEN]> {
+        let (flow, mode) = (self.flow, self.shape.mode);
+        let count = if mode == Mode::Message { span.count } else { 1 };
+        (0..u64::from(count)).map(move |at| id(flow, span.kind, span.first + at))
+    }
+
+    /// Patches everything that differs from one span to the next.
+    fn number(&mut self, span: Span) {
+        let key = Key::new(self.flow, span.kind, self.shape.size);
+        let timed = self.shape.mode != Mode::Lines;
+        let end = self.entries_at + self.stride * span.count as usize;
+        let entries = self.buffer[self.entries_at..end].chunks_exact_mut(self.stride);
+        let mut time = event_time(self.shape.base, span.first);
+        for (entry, number) in entries.zip(span.first..) {
+            if timed {
+                entry[self.time_at..self.time_at + 8].copy_from_slice(&time.to_be_bytes());
+                time = later(time);
+            }
+            record::renumber(&mut entry[self.text_at..], key, number);
+        }
+    }
+
+    /// Writes a chunk from scratch; times, checks and ids of later spans are patched over it.
+    fn build(&mut self, span: Span) {
+        let mut entry = self.entry();
+        self.stride = entry.len();
+        let text = self.text_at..self.text_at + self.shape.size;
+        self.buffer.clear();
+        self.head(span.count);
+        self.entries_at = self.buffer.len();
+        for number in (span.first..).take(span.count as usize) {
+            let flow = self.flow;
+            let kind = span.kind;
+            record::write(&mut entry[text.clone()], Record { flow, kind, number });
+            self.buffer.extend_from_slice(&entry);
+        }
+        if matches!(self.shape.mode, Mode::Forward | Mode::Packed) {
+            let mut option = Vec::new();
+            put_option(&mut option, span.count, "text", self.shape.acks);
+            self.buffer.extend_from_slice(&option);
+            // The id is the last thing in the option map.
+            self.id_at = self.buffer.len() - ID_LEN;
+        }
+    }
+
+    /// What stands before the records. The payload's length is known: all records are equally long.
+    fn head(&mut self, count: u32) {
+        let bytes = u32::try_from(self.stride * count as usize)
+            .expect("`Options::check` keeps chunks below 1 GiB");
+        let (code, length) = match self.shape.mode {
+            Mode::Forward => (0xdd, count),
+            Mode::Packed => (0xdb, bytes),
+            // Gzip has its head put before the compressed records; messages have one each.
+            Mode::Gzip | Mode::Message | Mode::Lines => return,
+        };
+        self.buffer.push(0x93);
+        put_str(&mut self.buffer, self.shape.tag.as_bytes());
+        self.buffer.push(code);
+        self.buffer.extend_from_slice(&length.to_be_bytes());
+    }
+
+    /// One record with an empty text; notes where its parts are.
+    fn entry(&mut self) -> Vec<u8> {
+        let mut entry = Vec::new();
+        let size = self.shape.size;
+        if self.shape.mode == Mode::Lines {
+            self.text_at = 0;
+            entry.resize(size, 0);
+            entry.push(b'\n');
+            return entry;
+        }
+        if self.shape.mode == Mode::Message {
+            entry.push(if self.shape.acks { 0x94 } else { 0x93 });
+            put_str(&mut entry, self.shape.tag.as_bytes());
+        } else {
+            entry.push(0x92);
+        }
+        entry.extend_from_slice(&[0xd7, 0x00]);
+        self.time_at = entry.len();
+        entry.extend_from_slice(&[0; 8]);
+        entry.push(0x81);
+        put_str(&mut entry, b"message");
+        put_str(&mut entry, &vec![0; size]);
+        self.text_at = entry.len() - size;
+        if self.shape.mode == Mode::Message && self.shape.acks {
+            entry.push(0x81);
+            put_str(&mut entry, b"chunk");
+            put_str(&mut entry, &[0; ID_LEN]);
+            self.id_at = entry.len() - ID_LEN;
+        }
+        entry
+    }
+
+    /// The records in `buffer`, compressed, with a head and an option around them.
+    fn compress(&mut self, span: Span) -> &[u8] {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let payload = encoder
+            .write_all(&self.buffer)
+            .and_then(|()| encoder.finish())
+            .expect("writing to memory does not fail");
+        self.compressed.clear();
+        self.compressed.push(0x93);
+        put_str(&mut self.compressed, self.shape.tag.as_bytes());
+        self.compressed.push(0xdb);
+        // Compressed records are hardly longer than records, of which there is less than 1 GiB.
+        let len = u32::try_from(payload.len()).expect("less than 4 GiB");
+        self.compressed.extend_from_slice(&len.to_be_bytes());
+        self.compressed.extend_from_slice(&payload);
+        put_option(&mut self.compressed, span.count, "gzip", self.shape.acks);
+        if self.shape.acks {
+            let at = self.compressed.len() - ID_LEN;
+            self.compressed[at..].copy_from_slice(&id(self.flow, span.kind, span.first));
+        }
+        &self.compressed
+    }
+}
+
+/// An EventTime as it stands on the wire: seconds above, nanoseconds below.
+fn event_time(base: u32, number: u64) -> u64 {
+    let seconds = u64::from(base) + number / 1_000_000;
+    ((seconds & 0xffff_ffff) << 32) | (number % 1_000_000 * 1_000)
+}
+
+/// A microsecond later.
+#[inline]
+fn later(time: u64) -> u64 {
+    let next = time + 1_000;
+    if next & 0xffff_ffff == 1_000_000_000 {
+        (next & !0xffff_ffff).wrapping_add(1 << 32)
+    } else {
+        next
+    }
+}
+
+/// The id of the chunk (or message) that starts with this record: unique over runs, flows and numbers.
+fn id(flow: FlowId, kind: Kind, number: u64) -> [u8; ID_LEN] {
+    let mut raw = [0; 18];
+    raw[..4].copy_from_slice(&flow.run.to_be_bytes());
+    raw[4..6].copy_from_slice(&flow.flow.to_be_bytes());
+    raw[6..14].copy_from_slice(&number.to_be_bytes());
+    raw[14] = u8::from(kind == Kind::End);
+    base64(raw)
+}
+
+/// 18 bytes, of which the last two are 0, as 24 characters and a newline.
+fn base64(raw: [u8; 18]) -> [u8; ID_LEN] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = [b'\n'; ID_LEN];
+    for (three, four) in raw.chunks_exact(3).zip(text.chunks_exact_mut(4)) {
+        let bits = usize::from(three[0]) << 16 | usize::from(three[1]) << 8 | usize::from(three[2]);
+        for (at, digit) in four.iter_mut().enumerate() {
+            *digit = DIGITS[bits >> (18 - 6 * at) & 63];
+        }
+    }
+    text
+}
+
+/// `{"size": count, "compressed": how, "chunk": an id of zeros}`, the last only where acks are wanted.
+fn put_option(out: &mut Vec<u8>, count: u32, compressed: &str, acks: bool) {
+    out.push(if acks { 0x83 } else { 0x82 });
+    put_str(out, b"size");
+    out.push(0xce);
+    out.extend_from_slice(&count.to_be_bytes());
+    put_str(out, b"compressed");
+    put_str(out, compressed.as_bytes());
+    if acks {
+        put_str(out, b"chunk");
+        put_str(out, &[0; ID_LEN]);
+    }
+}
+
+/// A MessagePack string with the shortest header.
+fn put_str(out: &mut Vec<u8>, text: &[u8]) {
+    match text.len() {
+        len @ 0..=31 => out.push(0xa0 | len as u8),
+        len @ 32..=255 => out.extend_from_slice(&[0xd9, len as u8]),
+        len @ 256..=0xffff => {
+            out.push(0xda);
+            out.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            out.push(0xdb);
+            let len = u32::try_from(len).expect("texts are at most 1 MiB");
+            out.extend_from_slice(&len.to_be_bytes());
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOW: FlowId = FlowId { run: 7, flow: 1 };
+
+    fn shape(mode: Mode, acks: bool) -> Shape {
+        Shape {
+            mode,
+            tag: "bench".into(),
+            size: 100,
+            acks,
+            base: 1_700_000_000,
+        }
+    }
+
+    fn span(first: u64, count: u32) -> Span {
+        Span {
+            first,
+            count,
+            kind: Kind::Data,
+        }
+    }
+
+    #[test]
+    fn a_patched_chunk_equals_one_built_from_scratch() {
+        let modes = [
+            Mode::Message,
+            Mode::Forward,
+            Mode::Packed,
+            Mode::Gzip,
+            Mode::Lines,
+        ];
+        for mode in modes {
+            for acks in [false, true] {
+                let mut reused = Chunk::new(shape(mode, acks), FLOW);
+                // the same phase, another phase, a shorter one, over a second's end, an end record
+                for span in [
+                    span(0, 128),
+                    span(128, 128),
+                    span(129, 128),
+                    span(999_950, 100),
+                    Span {
+                        first: 1_000_050,
+                        count: 1,
+                        kind: Kind::End,
+                    },
+                    span(0, 128),
+                ] {
+                    let mut fresh = Chunk::new(shape(mode, acks), FLOW);
+                    assert_eq!(reused.fill(span), fresh.fill(span), "{mode:?} {span:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packed_records_are_122_bytes_with_a_text_of_100() {
+        let mut chunk = Chunk::new(shape(Mode::Packed, false), FLOW);
+        let one = chunk.fill(span(0, 1)).len();
+        assert_eq!(chunk.fill(span(0, 2)).len() - one, 122);
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        let mut raw = [0; 18];
+        raw[..6].copy_from_slice(b"foobar");
+        assert!(base64(raw).starts_with(b"Zm9vYmFy"));
+        assert_eq!(base64([0xff; 18])[..4], *b"////");
+        assert_eq!(base64([0; 18])[24], b'\n');
+    }
+
+    #[test]
+    fn ids_differ_between_runs_flows_numbers_and_kinds() {
+        let other = FlowId { run: 7, flow: 2 };
+        let ids = [
+            id(FLOW, Kind::Data, 0),
+            id(FLOW, Kind::Data, 8192),
+            id(FLOW, Kind::End, 8192),
+            id(other, Kind::Data, 0),
+        ];
+        for (at, one) in ids.iter().enumerate() {
+            assert!(ids[at + 1..].iter().all(|two| one != two));
+        }
+    }
+
+    #[test]
+    fn every_record_of_a_chunk_passes_the_check() {
+        let mut chunk = Chunk::new(shape(Mode::Lines, false), FLOW);
+        chunk.fill(span(0, 200));
+        let lines = chunk.fill(span(6400, 200));
+        for (line, number) in lines.split(|&byte| byte == b'\n').zip(6400..6600) {
+            let found = record::check(line).unwrap();
+            assert_eq!((found.flow, found.number), (FLOW, number));
+        }
+    }
+}

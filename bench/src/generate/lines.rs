@@ -1,0 +1,112 @@
+//! Numbered lines into a file or to standard output: several flows, chunk by chunk in turn.
+//!
+//! A file is appended to. If its name comes to mean another file (logrotate renamed it), the next chunk opens the new one, as a
+//! daemon does that is told to; a line is never divided between two files.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    chunk::Chunk,
+    plan::{Next, Pace, Plan},
+    sender::Sent,
+};
+
+/// Where lines go.
+pub enum Output {
+    /// To a name in the file system.
+    Path {
+        /// The name.
+        path: PathBuf,
+        /// What it meant when it was last looked at.
+        file: File,
+    },
+    /// To standard output.
+    Stdout(File),
+}
+
+impl Output {
+    /// Opens, or makes, the file.
+    pub fn file(path: &Path) -> io::Result<Self> {
+        Ok(Self::Path {
+            path: path.to_owned(),
+            file: append(path)?,
+        })
+    }
+
+    /// Standard output, without the line buffer that the standard library puts before it.
+    pub fn stdout() -> io::Result<Self> {
+        let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+        Ok(Self::Stdout(stdout.into()))
+    }
+
+    fn current(&mut self) -> io::Result<&mut File> {
+        match self {
+            Self::Stdout(file) => Ok(file),
+            Self::Path { path, file } => {
+                let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+                let named = std::fs::metadata(&*path).map(identity).ok();
+                if named != Some(identity(file.metadata()?)) {
+                    *file = append(path)?;
+                }
+                Ok(file)
+            }
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// One flow of lines.
+pub struct Flow {
+    /// What is next.
+    pub plan: Plan,
+    /// The bytes.
+    pub chunk: Chunk,
+}
+
+/// Writes all flows; `single_writes` makes a write of every line.
+pub fn run(
+    output: &mut Output,
+    mut flows: Vec<Flow>,
+    mut pace: Pace,
+    single_writes: bool,
+) -> io::Result<Sent> {
+    let mut sent = Sent::default();
+    while !flows.is_empty() {
+        let mut at = 0;
+        while let Some(flow) = flows.get_mut(at) {
+            let span = match flow.plan.next() {
+                Next::Data(span) => {
+                    pace.wait(span.count);
+                    sent.records += u64::from(span.count);
+                    span
+                }
+                Next::End(span) => span,
+                Next::Nothing => {
+                    flows.swap_remove(at);
+                    continue;
+                }
+            };
+            let bytes = flow.chunk.fill(span);
+            let each = match single_writes {
+                true => bytes.len() / span.count as usize,
+                false => bytes.len(),
+            };
+            for piece in bytes.chunks(each) {
+                output.current()?.write_all(piece)?;
+            }
+            sent.bytes += bytes.len() as u64;
+            at += 1;
+        }
+    }
+    sent.drained = true;
+    Ok(sent)
+}

@@ -1,0 +1,173 @@
+//! The plan of one flow: which span of records is next, when it is due, and when the flow ends.
+//!
+//! Spans start at multiples of the chunk size, whatever happened before, so a restarted generator cuts the same chunks.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{chunk::Span, ledger::Page};
+use crate::record::Kind;
+
+/// When to stop, when no number of records is given.
+pub type Deadline = Option<Instant>;
+
+/// What to send next.
+#[derive(Debug)]
+pub struct Plan {
+    next: u64,
+    page: Page,
+    chunk: u32,
+    deadline: Deadline,
+    end_planned: bool,
+}
+
+/// What the plan says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Send these.
+    Data(Span),
+    /// All data records are out: note the count, then send the end record.
+    End(Span),
+    /// The end record is out as well.
+    Nothing,
+}
+
+impl Plan {
+    /// Goes on from what the ledger says; `records` is the flow's number of records if that is known.
+    pub fn new(mut page: Page, chunk: u32, records: Option<u64>, deadline: Deadline) -> Self {
+        if page.ends.is_none() {
+            page.ends = records.map(|records| records.max(Self::known(&page)));
+        }
+        Self {
+            next: page.floor,
+            end_planned: page.ended,
+            page,
+            chunk,
+            deadline,
+        }
+    }
+
+    /// The first number of which the ledger knows nothing: no end may lie below it.
+    fn known(page: &Page) -> u64 {
+        let last = page.above.last_key_value();
+        last.map_or(page.floor, |(first, count)| first + u64::from(*count))
+    }
+
+    /// The next span, which is then taken as sent.
+    pub fn next(&mut self) -> Next {
+        if self.end_planned {
+            return Next::Nothing;
+        }
+        while let Some(count) = self.page.above.remove(&self.next) {
+            self.next += u64::from(count);
+        }
+        let late = self
+            .deadline
+            .is_some_and(|deadline| Instant::now() >= deadline);
+        if self.page.ends.is_none() && late && self.page.above.is_empty() {
+            self.page.ends = Some(self.next);
+        }
+        let left = self.page.ends.map_or(u64::MAX, |ends| ends - self.next);
+        if left == 0 {
+            self.end_planned = true;
+            return Next::End(Span {
+                first: self.next,
+                count: 1,
+                kind: Kind::End,
+            });
+        }
+        let count = left.min(u64::from(self.chunk)) as u32;
+        let span = Span {
+            first: self.next,
+            count,
+            kind: Kind::Data,
+        };
+        self.next += u64::from(count);
+        Next::Data(span)
+    }
+}
+
+/// Holds a flow to its rate.
+#[derive(Debug)]
+pub struct Pace {
+    start: Instant,
+    /// Records per second; none: flat out.
+    rate: Option<f64>,
+    sent: u64,
+}
+
+impl Pace {
+    /// Starts the clock.
+    pub fn new(rate: Option<f64>) -> Self {
+        Self {
+            start: Instant::now(),
+            rate,
+            sent: 0,
+        }
+    }
+
+    /// Waits until the last of these records is due. Who is late (the server was away) catches up flat out: no record is
+    /// left out, so the count is that of the rate.
+    pub fn wait(&mut self, count: u32) {
+        self.sent += u64::from(count);
+        let Some(rate) = self.rate else { return };
+        let due = Duration::from_secs_f64(self.sent as f64 / rate);
+        thread::sleep(due.saturating_sub(self.start.elapsed()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn all(mut plan: Plan) -> Vec<(u64, u32)> {
+        let mut spans = Vec::new();
+        loop {
+            match plan.next() {
+                Next::Data(span) => spans.push((span.first, span.count)),
+                Next::End(span) => spans.push((span.first, 0)),
+                Next::Nothing => return spans,
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_is_cut_into_chunks_and_ends_with_its_count() {
+        let plan = Plan::new(Page::default(), 100, Some(250), None);
+        assert_eq!(all(plan), [(0, 100), (100, 100), (200, 50), (250, 0)]);
+        let nothing = Plan::new(Page::default(), 100, Some(0), None);
+        assert_eq!(all(nothing), [(0, 0)]);
+    }
+
+    #[test]
+    fn what_the_ledger_holds_is_not_sent_again() {
+        let page = Page {
+            floor: 100,
+            above: BTreeMap::from([(200, 100), (400, 100)]),
+            ends: Some(550),
+            ended: false,
+        };
+        let plan = Plan::new(page, 100, Some(9999), None);
+        assert_eq!(all(plan), [(100, 100), (300, 100), (500, 50), (550, 0)]);
+        let page = Page {
+            floor: 550,
+            ends: Some(550),
+            ended: true,
+            ..Page::default()
+        };
+        assert_eq!(all(Plan::new(page, 100, None, None)), []);
+    }
+
+    #[test]
+    fn a_deadline_ends_no_flow_before_its_holes_are_filled() {
+        let page = Page {
+            above: BTreeMap::from([(100, 100)]),
+            ..Page::default()
+        };
+        let plan = Plan::new(page, 100, None, Some(Instant::now()));
+        assert_eq!(all(plan), [(0, 100), (200, 0)]);
+    }
+}

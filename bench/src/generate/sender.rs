@@ -1,0 +1,392 @@
+//! One connection that speaks the forward protocol, and does not give up.
+//!
+//! Promises: with acks, every record of the plan is sent until it is acknowledged, over as many connections as that takes, always as
+//! the same chunk under the same id; nothing is taken for acknowledged before the ledger has it on disk. Without acks a
+//! chunk whose write failed is sent again as a whole, and what the server had not read of earlier ones is lost, as with any
+//! sender of that kind; the summary counts the broken connections.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, ToSocketAddrs as _},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::{
+    chunk::{Chunk, ID_LEN, Span},
+    ledger::Ledger,
+    plan::{Next, Pace, Plan},
+};
+use crate::{msgpack, record::Kind};
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `HOST:PORT`
+    Tcp(String),
+    /// A unix socket's path.
+    Unix(String),
+}
+
+impl Address {
+    /// `HOST:PORT`, `tcp://HOST:PORT`, `unix:///path` or `/path`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return Ok(Self::Unix(path.to_owned()));
+        }
+        if text.starts_with('/') {
+            return Ok(Self::Unix(text.to_owned()));
+        }
+        let address = text.strip_prefix("tcp://").unwrap_or(text);
+        match address.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Self::Tcp(address.to_owned()))
+            }
+            _ => Err(format!(
+                "`{text}` is no address; write HOST:PORT, for example 127.0.0.1:24224, or the path of a unix socket"
+            )),
+        }
+    }
+
+    fn resolve(&self) -> io::Result<(Domain, SockAddr)> {
+        match self {
+            Self::Unix(path) => Ok((Domain::UNIX, SockAddr::unix(path)?)),
+            Self::Tcp(address) => {
+                let first = address.to_socket_addrs()?.next().ok_or_else(|| {
+                    io::Error::new(io::ErrorKind::NotFound, "the name has no address")
+                })?;
+                Ok((Domain::for_address(first), first.into()))
+            }
+        }
+    }
+
+    /// Connects once.
+    pub fn connect(&self, send_buffer: usize) -> io::Result<Socket> {
+        let (domain, address) = self.resolve()?;
+        let socket = Socket::new(domain, Type::STREAM, None)?;
+        if send_buffer > 0 {
+            socket.set_send_buffer_size(send_buffer)?;
+        }
+        socket.connect(&address)?;
+        if domain != Domain::UNIX {
+            socket.set_tcp_nodelay(true)?;
+        }
+        Ok(socket)
+    }
+}
+
+/// How a connection behaves.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// Where to.
+    pub address: Address,
+    /// SO_SNDBUF in bytes, as given to setsockopt (the kernel doubles it); 0 leaves the system's own.
+    pub send_buffer: usize,
+    /// Whether acks are awaited.
+    pub acks: bool,
+    /// Chunks in flight before the oldest ack is awaited.
+    pub window: usize,
+    /// No ack for so long: the connection is given up and everything in flight sent again.
+    pub ack_timeout: Duration,
+    /// One write per record, instead of one per chunk.
+    pub single_writes: bool,
+    /// Send the records of the first chunk for ever: faster, but the output cannot be verified.
+    pub repeat: bool,
+    /// No connection and no ack for so long: the flow fails. None: for ever.
+    pub give_up: Option<Duration>,
+}
+
+/// What a flow did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    /// Data records, each counted once.
+    pub records: u64,
+    /// Bytes written, resends included.
+    pub bytes: u64,
+    /// Chunks sent more than once.
+    pub resent: u64,
+    /// Connections that broke, or timed out.
+    pub broken: u64,
+    /// Acks that fit no chunk in flight.
+    pub strange_acks: u64,
+    /// Whether the server closed in order after our last byte: it has read everything.
+    pub drained: bool,
+}
+
+/// A chunk in flight.
+struct Flight {
+    span: Span,
+    missing: VecDeque<[u8; ID_LEN]>,
+}
+
+/// A flow being sent.
+pub struct Sender<'a> {
+    /// The flow's number in the ledger.
+    pub flow: u16,
+    /// How.
+    pub manner: &'a Manner,
+    /// What.
+    pub plan: Plan,
+    /// The end record, once the data records are planned and until it is in flight.
+    pub end: Option<Span>,
+    /// When.
+    pub pace: Pace,
+    /// The bytes.
+    pub chunk: Chunk,
+    /// Where acks are noted.
+    pub ledger: Option<&'a Ledger>,
+}
+
+/// Why a connection ended.
+enum Broken {
+    /// Start over with another one.
+    Connection(io::Error),
+    /// There is no point: our own disk fails.
+    Fatal(io::Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl Sender<'_> {
+    /// Sends the whole flow.
+    pub fn run(mut self) -> io::Result<Sent> {
+        let mut sent = Sent::default();
+        let mut flights = VecDeque::new();
+        let mut progress = Instant::now();
+        loop {
+            let socket = self.connect(progress)?;
+            let before = flights.len();
+            let mut link = Link::new(socket, self.manner.ack_timeout)?;
+            match self.drive(&mut link, &mut flights, &mut sent) {
+                Ok(()) => return Ok(sent),
+                Err(Broken::Fatal(error)) => return Err(error),
+                Err(Broken::Connection(error)) => {
+                    sent.broken += 1;
+                    if link.acked || flights.len() < before {
+                        progress = Instant::now();
+                    }
+                    self.tired(progress, &error)?;
+                    // A server that accepts and hangs up at once is not worth a busy loop.
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    }
+
+    /// Connects, for as long as it takes.
+    fn connect(&self, progress: Instant) -> io::Result<Socket> {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.manner.address.connect(self.manner.send_buffer) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => self.tired(progress, &error)?,
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    fn tired(&self, progress: Instant, error: &io::Error) -> io::Result<()> {
+        match self.manner.give_up {
+            Some(limit) if progress.elapsed() > limit => Err(io::Error::new(
+                error.kind(),
+                format!("gave up on {:?}: {error}", self.manner.address),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything that one connection can do: what was in flight when the last one broke, then the rest of the plan.
+    fn drive(
+        &mut self,
+        link: &mut Link,
+        flights: &mut VecDeque<Flight>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        for flight in &*flights {
+            sent.resent += 1;
+            self.write(link, flight.span, sent)?;
+        }
+        if !self.manner.acks {
+            flights.clear();
+        }
+        loop {
+            while flights.len() >= self.manner.window {
+                self.settle(link, flights, sent)?;
+            }
+            match self.plan.next() {
+                Next::Data(span) => {
+                    self.pace.wait(span.count);
+                    sent.records += u64::from(span.count);
+                    self.send(link, span, flights, sent)?;
+                }
+                // Kept until it is in flight: the acks before it may not come on this connection.
+                Next::End(span) => self.end = Some(span),
+                Next::Nothing => break,
+            }
+        }
+        while !flights.is_empty() {
+            self.settle(link, flights, sent)?;
+        }
+        if let Some(span) = self.end.take() {
+            if let Some(ledger) = self.ledger {
+                ledger.ends(self.flow, span.first).map_err(Broken::Fatal)?;
+            }
+            self.send(link, span, flights, sent)?;
+        }
+        while !flights.is_empty() {
+            self.settle(link, flights, sent)?;
+        }
+        sent.drained = link.drain();
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        link: &mut Link,
+        span: Span,
+        flights: &mut VecDeque<Flight>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        let missing = match self.manner.acks {
+            true => self.chunk.ids(span).collect(),
+            false => VecDeque::new(),
+        };
+        // In flight before the first byte: a write that fails half way is sent again.
+        flights.push_back(Flight { span, missing });
+        self.write(link, span, sent)?;
+        if !self.manner.acks {
+            flights.pop_back();
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, link: &mut Link, span: Span, sent: &mut Sent) -> io::Result<()> {
+        let repeat = self.manner.repeat && span.kind == Kind::Data;
+        let bytes = match repeat {
+            true => self.chunk.again(span),
+            false => self.chunk.fill(span),
+        };
+        sent.bytes += bytes.len() as u64;
+        if self.manner.single_writes {
+            let each = bytes.len() / span.count as usize;
+            bytes
+                .chunks(each)
+                .try_for_each(|record| link.socket.write_all(record))
+        } else {
+            link.socket.write_all(bytes)
+        }
+    }
+
+    /// Waits for one ack and notes it.
+    fn settle(
+        &mut self,
+        link: &mut Link,
+        flights: &mut VecDeque<Flight>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        let id = link.ack()?;
+        let found = flights.iter_mut().enumerate().find_map(|(at, flight)| {
+            let id_at = flight.missing.iter().position(|missing| id == missing)?;
+            flight.missing.remove(id_at);
+            Some((at, flight.missing.is_empty()))
+        });
+        link.consume();
+        match found {
+            None => sent.strange_acks += 1,
+            Some((_, false)) => {}
+            Some((at, true)) => {
+                let span = flights[at].span;
+                if let Some(ledger) = self.ledger {
+                    match span.kind {
+                        Kind::Data => ledger.acked(self.flow, span.first, span.count),
+                        Kind::End => ledger.ended(self.flow, span.first),
+                    }
+                    .map_err(Broken::Fatal)?;
+                }
+                flights.remove(at);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A connection and what was read from it.
+struct Link {
+    socket: Socket,
+    buffer: Vec<u8>,
+    /// How much of the buffer the ack takes that `ack` found last.
+    ack_len: usize,
+    /// Whether any ack came.
+    acked: bool,
+}
+
+/// Acks are small; a server that sends more without an ack in it is none of ours.
+const ANSWER_MAX: usize = 64 << 10;
+
+impl Link {
+    fn new(socket: Socket, ack_timeout: Duration) -> io::Result<Self> {
+        socket.set_read_timeout(Some(ack_timeout.max(Duration::from_millis(1))))?;
+        Ok(Self {
+            socket,
+            buffer: Vec::new(),
+            ack_len: 0,
+            acked: false,
+        })
+    }
+
+    /// Waits for the next ack; `consume` lets go of it.
+    fn ack(&mut self) -> io::Result<&[u8]> {
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        loop {
+            let end =
+                msgpack::skip(&self.buffer, 0).map_err(|_| bad("the answer is no MessagePack"))?;
+            if let Some(end) = end {
+                self.ack_len = end;
+                self.acked = true;
+                let map = msgpack::Map::read(&self.buffer[..end])
+                    .ok_or_else(|| bad("the answer is no map"))?;
+                let id = map.get(b"ack").and_then(msgpack::text);
+                return id.ok_or_else(|| bad("the answer holds no ack"));
+            }
+            if self.buffer.len() > ANSWER_MAX {
+                return Err(bad("the answer is too long for an ack"));
+            }
+            let mut piece = [0; 4096];
+            match self.socket.read(&mut piece) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.buffer.extend_from_slice(&piece[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn consume(&mut self) {
+        self.buffer.drain(..self.ack_len);
+        self.ack_len = 0;
+    }
+
+    /// Says that nothing more comes, and waits until the server has read it all and closes too.
+    fn drain(&mut self) -> bool {
+        if self.socket.shutdown(Shutdown::Write).is_err() {
+            return false;
+        }
+        let mut piece = [0; 4096];
+        loop {
+            match self.socket.read(&mut piece) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! As much of MessagePack as an independent peer needs: walk over values, read strings, counts and maps.
+//!
+//! Promises: no recursion, no allocation, no panic on any input; what is not there yet is told from what is broken.
+//! Leaves out: numbers other than counts, extensions, and everything that only a writer needs.
+
+/// The bytes can never become a value: 0xc1 is no type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Reads a big-endian number of 1, 2 or 4 bytes; none: not there yet.
+fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
+    let digits = bytes.get(at..at.checked_add(width)?)?;
+    Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
+}
+
+/// What one value's head says: where its own bytes end, and how many values follow inside.
+struct Head {
+    end: usize,
+    inside: usize,
+}
+
+/// None: not there yet.
+fn head(bytes: &[u8], at: usize) -> Result<Option<Head>, Broken> {
+    let Some(&code) = bytes.get(at) else {
+        return Ok(None);
+    };
+    // (bytes of the length's field, bytes besides, values inside per count)
+    let fixed = |len: usize| {
+        Ok(Some(Head {
+            end: at + len,
+            inside: 0,
+        }))
+    };
+    let (width, extra, per) = match code {
+        0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => return fixed(1),
+        0x80..=0x8f => {
+            let inside = 2 * usize::from(code & 0x0f);
+            return Ok(Some(Head {
+                end: at + 1,
+                inside,
+            }));
+        }
+        0x90..=0x9f => {
+            let inside = usize::from(code & 0x0f);
+            return Ok(Some(Head {
+                end: at + 1,
+                inside,
+            }));
+        }
+        0xa0..=0xbf => return fixed(1 + usize::from(code & 0x1f)),
+        0xc1 => return Err(Broken),
+        0xcc | 0xd0 => return fixed(2),
+        0xcd | 0xd1 => return fixed(3),
+        0xca | 0xce | 0xd2 => return fixed(5),
+        0xcb | 0xcf | 0xd3 => return fixed(9),
+        0xd4 => return fixed(3),
+        0xd5 => return fixed(4),
+        0xd6 => return fixed(6),
+        0xd7 => return fixed(10),
+        0xd8 => return fixed(18),
+        0xc4 | 0xd9 => (1, 0, 0),
+        0xc5 | 0xda => (2, 0, 0),
+        0xc6 | 0xdb => (4, 0, 0),
+        0xc7 => (1, 1, 0),
+        0xc8 => (2, 1, 0),
+        0xc9 => (4, 1, 0),
+        0xdc => (2, 0, 1),
+        0xdd => (4, 0, 1),
+        0xde => (2, 0, 2),
+        0xdf => (4, 0, 2),
+    };
+    let Some(count) = number(bytes, at + 1, width) else {
+        return Ok(None);
+    };
+    let start = at + 1 + width;
+    Ok(Some(match per {
+        0 => Head {
+            end: start.saturating_add(extra).saturating_add(count),
+            inside: 0,
+        },
+        per => Head {
+            end: start,
+            inside: count.saturating_mul(per),
+        },
+    }))
+}
+
+/// Where the value at `at` ends; none: it is not all there yet.
+pub fn skip(bytes: &[u8], at: usize) -> Result<Option<usize>, Broken> {
+    let (mut at, mut left) = (at, 1usize);
+    while left > 0 {
+        let Some(head) = head(bytes, at)? else {
+            return Ok(None);
+        };
+        if head.end > bytes.len() {
+            return Ok(None);
+        }
+        at = head.end;
+        left = (left - 1).saturating_add(head.inside);
+    }
+    Ok(Some(at))
+}
+
+/// The elements of an array, one after the other.
+pub struct Array<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    left: usize,
+}
+
+impl<'a> Array<'a> {
+    /// Of the whole value in `bytes`; none if that is no array.
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        let array = matches!(bytes.first()?, 0x90..=0x9f | 0xdc | 0xdd);
+        let head = head(bytes, 0).ok()??;
+        array.then_some(Self {
+            bytes,
+            at: head.end,
+            left: head.inside,
+        })
+    }
+}
+
+impl<'a> Iterator for Array<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        let end = skip(self.bytes, self.at).ok()??;
+        let value = &self.bytes[self.at..end];
+        self.at = end;
+        Some(value)
+    }
+}
+
+/// A map, searched from its start.
+pub struct Map<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    pairs: usize,
+}
+
+impl<'a> Map<'a> {
+    /// Of the whole value in `bytes`; none if that is no map.
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        let map = matches!(bytes.first()?, 0x80..=0x8f | 0xde | 0xdf);
+        let head = head(bytes, 0).ok()??;
+        map.then_some(Self {
+            bytes,
+            at: head.end,
+            pairs: head.inside / 2,
+        })
+    }
+
+    /// The value of the first key of that name.
+    pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
+        let mut at = self.at;
+        for _ in 0..self.pairs {
+            let key_end = skip(self.bytes, at).ok()??;
+            let value_end = skip(self.bytes, key_end).ok()??;
+            if text(&self.bytes[at..key_end]) == Some(name) {
+                return Some(&self.bytes[key_end..value_end]);
+            }
+            at = value_end;
+        }
+        None
+    }
+}
+
+/// The bytes of a string or binary; none if the value is neither.
+pub fn text(value: &[u8]) -> Option<&[u8]> {
+    let start = match value.first()? {
+        0xa0..=0xbf => 1,
+        0xc4 | 0xd9 => 2,
+        0xc5 | 0xda => 3,
+        0xc6 | 0xdb => 5,
+        _ => return None,
+    };
+    value.get(start..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_whole_broken_or_not_there_yet() {
+        // [1, "ab", {"k": [nil, 2^32]}, ext, float64]
+        let value = [
+            0x95, 0x01, 0xa2, b'a', b'b', 0x81, 0xa1, b'k', 0x92, 0xc0, 0xcf, 0, 0, 0, 1, 0, 0, 0,
+            0, 0xd7, 0x00, 1, 2, 3, 4, 5, 6, 7, 8, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(skip(&value, 0), Ok(Some(value.len())));
+        for cut in 0..value.len() {
+            assert_eq!(skip(&value[..cut], 0), Ok(None), "{cut}");
+        }
+        assert_eq!(skip(&[0x92, 0xc1], 0), Err(Broken));
+        assert_eq!(Array::read(&value).unwrap().count(), 5);
+    }
+
+    #[test]
+    fn huge_lengths_are_waited_for_and_cost_nothing() {
+        assert_eq!(skip(&[0xdf, 0xff, 0xff, 0xff, 0xff], 0), Ok(None));
+        assert_eq!(skip(&[0xdb, 0xff, 0xff, 0xff, 0xff, 1], 0), Ok(None));
+        let deep = vec![0x91; 100_000];
+        assert_eq!(skip(&deep, 0), Ok(None));
+    }
+
+    #[test]
+    fn a_map_is_searched_by_name() {
+        let map = [0x82, 0xa1, b'a', 0x01, 0xa1, b'b', 0xc4, 0x01, b'x'];
+        let map = Map::read(&map).unwrap();
+        assert_eq!(map.get(b"b").and_then(text), Some(&b"x"[..]));
+        assert_eq!(map.get(b"c"), None);
+    }
+}

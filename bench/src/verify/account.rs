@@ -1,0 +1,174 @@
+//! The account of one flow: which of its numbers arrived, how often, in what order.
+//!
+//! Memory is bounded by the disorder, not by the count: a bit per number in pages, and a page whose bits are all set shrinks
+//! to a word.
+
+use std::ops::Range;
+
+/// Numbers per page: 8 KiB of bits.
+const PAGE: u64 = 1 << 16;
+/// The largest number the bitmap takes: its page table is then 1 GiB. No run of the generator comes near.
+pub const SEEN_MAX: u64 = PAGE << 26;
+
+#[derive(Debug)]
+enum Page {
+    Empty,
+    Some { bits: Box<[u64]>, set: u32 },
+    Full,
+}
+
+/// A set of numbers.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pages: Vec<Page>,
+}
+
+impl Seen {
+    /// Adds a number below [`SEEN_MAX`]; false if it was there already.
+    pub fn add(&mut self, number: u64) -> bool {
+        let at = (number / PAGE) as usize;
+        if at >= self.pages.len() {
+            self.pages.resize_with(at + 1, || Page::Empty);
+        }
+        let page = &mut self.pages[at];
+        if matches!(page, Page::Empty) {
+            let bits = vec![0; (PAGE / 64) as usize].into_boxed_slice();
+            *page = Page::Some { bits, set: 0 };
+        }
+        let Page::Some { bits, set } = page else {
+            return false;
+        };
+        let within = number % PAGE;
+        let word = &mut bits[(within / 64) as usize];
+        let bit = 1 << (within % 64);
+        if *word & bit != 0 {
+            return false;
+        }
+        *word |= bit;
+        *set += 1;
+        if u64::from(*set) == PAGE {
+            *page = Page::Full;
+        }
+        true
+    }
+
+    /// The ranges of numbers below `end` that are not in the set, in order.
+    pub fn missing(&self, end: u64) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut add = |start: u64, stop: u64| match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = stop,
+            _ => ranges.push(start..stop),
+        };
+        for at in 0..end.div_ceil(PAGE) {
+            let start = at * PAGE;
+            let stop = (start + PAGE).min(end);
+            match self.pages.get(at as usize) {
+                None | Some(Page::Empty) => add(start, stop),
+                Some(Page::Full) => {}
+                Some(Page::Some { bits, .. }) => {
+                    for number in start..stop {
+                        let within = number - start;
+                        if bits[(within / 64) as usize] >> (within % 64) & 1 == 0 {
+                            add(number, number + 1);
+                        }
+                    }
+                }
+            }
+        }
+        ranges
+    }
+}
+
+/// What arrived of one flow.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Data records, repeats included.
+    pub received: u64,
+    /// Different data records.
+    pub distinct: u64,
+    /// Data records that had arrived before.
+    pub duplicated: u64,
+    /// Data records that arrived for the first time after a later one of the same file.
+    pub reordered: u64,
+    /// End records, repeats included.
+    pub ends: u64,
+    /// What the end record said.
+    pub end: Option<u64>,
+    /// End records that said something else.
+    pub contradictions: u64,
+    /// The highest number + 1.
+    pub above: u64,
+    /// Numbers above what the bitmap takes.
+    pub absurd: u64,
+    seen: Seen,
+}
+
+impl Account {
+    /// Takes a data record; `order` is the highest number + 1 that the file has had of this flow.
+    pub fn data(&mut self, number: u64, order: &mut u64) {
+        if number >= SEEN_MAX {
+            self.absurd += 1;
+            return;
+        }
+        self.received += 1;
+        if self.seen.add(number) {
+            self.distinct += 1;
+            self.reordered += u64::from(number < *order);
+        } else {
+            self.duplicated += 1;
+        }
+        *order = (*order).max(number + 1);
+        self.above = self.above.max(number + 1);
+    }
+
+    /// Takes an end record.
+    pub fn finish(&mut self, count: u64) {
+        self.ends += 1;
+        let known = *self.end.get_or_insert(count);
+        self.contradictions += u64::from(known != count);
+    }
+
+    /// The ranges below `sent` that did not arrive.
+    pub fn missing(&self, sent: u64) -> Vec<Range<u64>> {
+        self.seen.missing(sent.min(SEEN_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_found_at_any_edge_of_a_page() {
+        let mut seen = Seen::default();
+        let holes = [0, 63, 64, PAGE - 1, PAGE, 3 * PAGE - 1];
+        for number in (0..3 * PAGE).filter(|number| !holes.contains(number)) {
+            assert!(seen.add(number));
+        }
+        let expect = [0..1, 63..65, PAGE - 1..PAGE + 1, 3 * PAGE - 1..3 * PAGE];
+        assert_eq!(seen.missing(3 * PAGE), expect);
+        assert_eq!(
+            seen.missing(3 * PAGE + 5).last(),
+            Some(&(3 * PAGE - 1..3 * PAGE + 5))
+        );
+        for hole in holes {
+            assert!(seen.add(hole));
+            assert!(!seen.add(hole));
+        }
+        assert_eq!(seen.missing(3 * PAGE), []);
+        assert!(seen.pages.iter().all(|page| matches!(page, Page::Full)));
+    }
+
+    #[test]
+    fn repeats_and_late_records_are_told_apart() {
+        let mut account = Account::default();
+        let mut order = 0;
+        for number in [0, 1, 3, 2, 3, 4, 1] {
+            account.data(number, &mut order);
+        }
+        assert_eq!((account.received, account.distinct), (7, 5));
+        assert_eq!((account.duplicated, account.reordered), (2, 1));
+        assert_eq!(account.missing(7).len(), 1);
+        assert_eq!(account.missing(7)[0], 5..7);
+    }
+}

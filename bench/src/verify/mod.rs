@@ -1,0 +1,286 @@
+//! `millbench verify`: reads outputs again, on its own, and accounts for every record.
+//!
+//! Promises: it asks no program what it did, it counts what is there. It knows what was sent from the end records, from the
+//! generator's ledger or from `--sent`, and says which. Exit code 0 only if all is right.
+
+mod account;
+mod read;
+mod report;
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Instant};
+
+use clap::{Args, ValueEnum};
+
+use crate::{Failure, generate::LedgerAccount, record::FlowId};
+use account::Account;
+use read::Outputs;
+use report::{Basis, FlowReport, Report};
+
+/// Accounts for every record of `millbench generate` in any number of outputs.
+///
+/// Reads raw lines, lines with a prefix, and JSON lines; .gz as well. Folders are read whole, without hidden files.
+/// A record is reordered if it comes, for the first time, after a later one of its flow in the same file.
+///
+/// Exit code 0: every record that was sent is there, once, in order and whole. 1: not so, and the last line says why.
+///
+/// Examples:
+///   millbench verify out.log
+///   millbench verify /srv/logs --ledger sent.ledger --allow duplicated
+///   millbench verify out.log --as flume
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Options {
+    /// Files and folders
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// The generator's ledger: what it says was acknowledged must be there (may be given several times)
+    #[arg(long, value_name = "PATH")]
+    ledger: Vec<PathBuf>,
+    /// How many records were sent: N for every flow, or FLOW=N as the table names flows
+    #[arg(long, value_name = "[FLOW=]N", value_parser = sent)]
+    sent: Vec<(Option<String>, u64)>,
+    /// Count only this run's records and pass over others
+    #[arg(long, value_name = "HEX", value_parser = run_id)]
+    run: Option<u32>,
+    /// What shall not make the exit code 1
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
+    allow: Vec<Defect>,
+    /// Print the account as JSON
+    #[arg(long, conflicts_with = "form")]
+    json: bool,
+    /// Print the account in another tool's form
+    #[arg(long = "as", id = "form", value_enum, value_name = "FORM")]
+    form: Option<Form>,
+}
+
+/// Forms of other tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// flume-load-gen's integrity report
+    Flume,
+}
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Defect {
+    /// Records that did not arrive
+    Lost,
+    /// Records that arrived more than once
+    Duplicated,
+    /// Records that arrived after later ones
+    Reordered,
+    /// Lines without a whole record
+    Corrupt,
+    /// Flows of which nobody says how many records they have
+    Unended,
+}
+
+fn run_id(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 16)
+        .map_err(|_| format!("`{text}` is no run id; write eight hex digits"))
+}
+
+fn sent(text: &str) -> Result<(Option<String>, u64), String> {
+    let (flow, count) = match text.split_once('=') {
+        Some((flow, count)) => (Some(flow.to_owned()), count),
+        None => (None, text),
+    };
+    Ok((flow, crate::units::count(count)?))
+}
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let report = verify(options)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else if options.form == Some(Form::Flume) {
+        print!("{}", report.flume());
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(match report.right {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn verify(options: &Options) -> Result<Report, Failure> {
+    let started = Instant::now();
+    let mut outputs = Outputs {
+        only_run: options.run,
+        ..Outputs::default()
+    };
+    let mut known = BTreeMap::new();
+    for path in &options.ledger {
+        let name = |error| Failure::Other(format!("ledger {}: {error}", path.display()));
+        let ledger = LedgerAccount::read(path).map_err(name)?;
+        let ledger =
+            ledger.ok_or_else(|| Failure::Other(format!("{}: an empty ledger", path.display())))?;
+        ledger_flows(&ledger, options.run, &mut known)?;
+    }
+    for flow in known.keys() {
+        outputs.flows.entry(*flow).or_default();
+    }
+    for path in read::files(&options.paths)? {
+        outputs.read(&path)?;
+    }
+    let flows: Vec<FlowReport> = outputs
+        .flows
+        .iter()
+        .map(|(id, account)| flow(*id, account, known.get(id), options))
+        .collect();
+    let mut report = Report {
+        right: true,
+        wrong: Vec::new(),
+        flows,
+        corrupt: outputs.corrupt,
+        corrupt_lines: outputs.named,
+        other_runs: outputs.other_runs,
+        files: outputs.files,
+        bytes: outputs.bytes,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    judge(&mut report, &options.allow);
+    Ok(report)
+}
+
+/// What a ledger says that must have arrived.
+struct Known {
+    /// All records of the flow, if the generator got that far.
+    ends: Option<u64>,
+    /// Every number below was acknowledged, or the generator was done.
+    floor: u64,
+    /// Acknowledged above the floor.
+    above: BTreeMap<u64, u32>,
+}
+
+fn ledger_flows(
+    ledger: &LedgerAccount,
+    only: Option<u32>,
+    known: &mut BTreeMap<FlowId, Known>,
+) -> Result<(), Failure> {
+    let run = ledger.setting("run").and_then(|run| run_id(run).ok());
+    let flows = ledger
+        .setting("flows")
+        .and_then(|flows| flows.parse::<u16>().ok());
+    let (Some(run), Some(flows)) = (run, flows) else {
+        return Err(Failure::Other(
+            "the ledger's first line names no run".into(),
+        ));
+    };
+    if only.is_some_and(|only| only != run) {
+        return Ok(());
+    }
+    for flow in 0..flows {
+        let page = ledger.flows.get(&flow).cloned().unwrap_or_default();
+        let entry = Known {
+            ends: page.ends.filter(|_| page.ended),
+            floor: page.floor,
+            above: page.above,
+        };
+        known.insert(FlowId { run, flow }, entry);
+    }
+    Ok(())
+}
+
+fn flow(id: FlowId, account: &Account, known: Option<&Known>, options: &Options) -> FlowReport {
+    let name = id.to_string();
+    let given = options
+        .sent
+        .iter()
+        .rfind(|(flow, _)| flow.as_ref().is_none_or(|flow| *flow == name));
+    let (sent, basis) = match (given, account.end, known) {
+        (Some((_, sent)), _, _) => (Some(*sent), Basis::Given),
+        (None, Some(end), _) => (Some(end), Basis::EndRecord),
+        (
+            None,
+            None,
+            Some(Known {
+                ends: Some(ends), ..
+            }),
+        ) => (Some(*ends), Basis::Ledger),
+        (None, None, Some(known)) => {
+            let acked = known
+                .above
+                .values()
+                .map(|count| u64::from(*count))
+                .sum::<u64>();
+            (Some(known.floor + acked), Basis::Acknowledged)
+        }
+        (None, None, None) => (None, Basis::Unknown),
+    };
+    let mut report = FlowReport {
+        flow: name,
+        sent,
+        basis,
+        received: account.received,
+        distinct: account.distinct,
+        lost: 0,
+        duplicated: account.duplicated,
+        reordered: account.reordered,
+        impossible: account.contradictions + account.absurd,
+        end_records: account.ends,
+        missing_ranges: 0,
+        missing: Vec::new(),
+    };
+    let missing = match (basis, known) {
+        (Basis::Acknowledged, Some(known)) => {
+            let mut missing = account.missing(known.floor);
+            for (first, count) in &known.above {
+                let holes = account.missing(first + u64::from(*count));
+                missing.extend(holes.into_iter().filter_map(|hole| {
+                    let start = hole.start.max(*first);
+                    (start < hole.end).then_some(start..hole.end)
+                }));
+            }
+            missing
+        }
+        _ => account.missing(sent.unwrap_or(account.above)),
+    };
+    report.set_missing(&missing);
+    let exact = matches!(basis, Basis::EndRecord | Basis::Ledger | Basis::Given);
+    if exact && sent.is_some_and(|sent| account.above > sent) {
+        report.impossible += account.above - sent.unwrap_or(0);
+    }
+    report
+}
+
+/// Says what is wrong, and whether that is allowed.
+fn judge(report: &mut Report, allow: &[Defect]) {
+    let unended = |flow: &FlowReport| u64::from(flow.basis == Basis::Unknown);
+    let found = [
+        (report.sum(|flow| flow.lost), Some(Defect::Lost), "lost"),
+        (
+            report.sum(|flow| flow.duplicated),
+            Some(Defect::Duplicated),
+            "duplicated",
+        ),
+        (
+            report.sum(|flow| flow.reordered),
+            Some(Defect::Reordered),
+            "reordered",
+        ),
+        (report.corrupt, Some(Defect::Corrupt), "corrupt lines"),
+        (
+            report.flows.iter().map(unended).sum(),
+            Some(Defect::Unended),
+            "flows without an end record (give --ledger or --sent, or --allow unended)",
+        ),
+        (
+            report.sum(|flow| flow.impossible),
+            None,
+            "numbers or end records that were never sent",
+        ),
+        (
+            u64::from(report.flows.is_empty()),
+            None,
+            "no flow at all: nothing arrived, or these are not the outputs",
+        ),
+    ];
+    for (count, defect, words) in found {
+        if count > 0 {
+            report.right &= defect.is_some_and(|defect| allow.contains(&defect));
+            report.wrong.push(format!("{count} {words}"));
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What the generator writes the verifier finds right, and every kind of defect wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn millbench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millbench"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// Two flows of 1,000 lines each.
+fn generate(path: &Path) {
+    let path = path.to_str().unwrap();
+    let arguments = [
+        "generate",
+        "--file",
+        path,
+        "--records",
+        "2k",
+        "--flows",
+        "2",
+    ];
+    let output = millbench(&[&arguments[..], &["--run", "7", "--chunk", "100"]].concat());
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Exit code and account.
+fn verify(arguments: &[&str]) -> (Option<i32>, Value) {
+    let output = millbench(&[&["verify", "--json"], arguments].concat());
+    let report = serde_json::from_slice(&output.stdout);
+    (output.status.code(), report.unwrap_or(Value::Null))
+}
+
+/// Generates, changes the lines, and gives the account.
+fn changed(change: impl FnOnce(Vec<String>) -> String) -> (Option<i32>, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.log");
+    generate(&path);
+    let lines = fs::read_to_string(&path).unwrap();
+    let text = change(lines.lines().map(str::to_owned).collect());
+    fs::write(&path, text).unwrap();
+    verify(&[path.to_str().unwrap()])
+}
+
+fn joined(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Where the data record of flow 0 with this number stands.
+fn at(lines: &[String], number: u64) -> usize {
+    let head = format!("mb1 00000007.0000 d{number:016} ");
+    lines
+        .iter()
+        .position(|line| line.starts_with(&head))
+        .unwrap()
+}
+
+#[test]
+fn an_untouched_output_is_right() {
+    let (code, report) = changed(|lines| joined(&lines));
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["flows"][0]["sent"], 1000);
+    assert_eq!(report["flows"][1]["distinct"], 1000);
+    assert_eq!(report["right"], true);
+}
+
+#[test]
+fn lost_records_are_named_by_their_ranges() {
+    let (code, report) = changed(|mut lines| {
+        let from = at(&lines, 20);
+        lines.drain(from..from + 5);
+        let last = at(&lines, 999);
+        lines.remove(last);
+        joined(&lines)
+    });
+    assert_eq!(code, Some(1));
+    assert_eq!(report["flows"][0]["lost"], 6);
+    let ranges = serde_json::json!([[20, 24], [999, 999]]);
+    assert_eq!(report["flows"][0]["missing"], ranges);
+    assert_eq!(report["flows"][1]["lost"], 0);
+}
+
+#[test]
+fn repeated_records_are_counted() {
+    let (code, report) = changed(|mut lines| {
+        let from = at(&lines, 20);
+        let again: Vec<String> = lines[from..from + 7].to_vec();
+        lines.extend(again);
+        joined(&lines)
+    });
+    assert_eq!(code, Some(1));
+    assert_eq!(report["flows"][0]["duplicated"], 7);
+    assert_eq!(report["flows"][0]["reordered"], 0);
+    assert_eq!(report["flows"][0]["received"], 1007);
+}
+
+#[test]
+fn a_record_behind_a_later_one_is_reordered() {
+    let (code, report) = changed(|mut lines| {
+        let from = at(&lines, 20);
+        lines.swap(from, from + 1);
+        joined(&lines)
+    });
+    assert_eq!(code, Some(1));
+    assert_eq!(report["flows"][0]["reordered"], 1);
+    assert_eq!(report["flows"][0]["lost"], 0);
+}
+
+#[test]
+fn a_changed_byte_makes_a_record_corrupt_and_lost() {
+    let (code, report) = changed(|mut lines| {
+        let from = at(&lines, 20);
+        let last = lines[from].pop().unwrap();
+        lines[from].push(if last == 'x' { 'y' } else { 'x' });
+        joined(&lines)
+    });
+    assert_eq!(code, Some(1));
+    assert_eq!(report["corrupt"], 1);
+    assert_eq!(report["flows"][0]["lost"], 1);
+    let line = report["corrupt_lines"][0]["line"].as_u64().unwrap();
+    assert!(line > 1, "{report:#}");
+}
+
+#[test]
+fn a_torn_line_and_two_lines_in_one_are_corrupt() {
+    let (_, report) = changed(|mut lines| {
+        let from = at(&lines, 20);
+        lines[from].truncate(60);
+        let next = lines.remove(at(&lines, 31));
+        let before = at(&lines, 30);
+        lines[before] += &next;
+        joined(&lines)
+    });
+    assert_eq!(report["corrupt"], 2);
+    assert_eq!(report["flows"][0]["lost"], 3);
+}
+
+#[test]
+fn a_file_cut_in_its_last_line_is_noticed() {
+    let (code, report) = changed(|lines| {
+        let text = joined(&lines);
+        text[..text.len() - 1].to_owned()
+    });
+    assert_eq!(code, Some(1));
+    assert_eq!(report["corrupt"], 1);
+    // The end record of flow 1 was that last line.
+    assert_eq!(report["flows"][1]["basis"], "unknown");
+}
+
+#[test]
+fn a_missing_end_record_makes_the_count_unknown_unless_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.log");
+    generate(&path);
+    let lines = fs::read_to_string(&path).unwrap();
+    let data: Vec<String> = lines
+        .lines()
+        .filter(|line| line.as_bytes()[18] == b'd')
+        .map(str::to_owned)
+        .collect();
+    fs::write(&path, joined(&data)).unwrap();
+    let path = path.to_str().unwrap();
+    assert_eq!(verify(&[path]).0, Some(1));
+    assert_eq!(verify(&[path, "--allow", "unended"]).0, Some(0));
+    assert_eq!(verify(&[path, "--sent", "1000"]).0, Some(0));
+    let (code, report) = verify(&[path, "--sent", "1000", "--sent", "00000007.0001=1001"]);
+    assert_eq!((code, &report["flows"][1]["lost"]), (Some(1), &1.into()));
+    // More than was sent is as wrong as less.
+    assert_eq!(verify(&[path, "--sent", "999"]).0, Some(1));
+}
+
+#[test]
+fn an_empty_output_is_wrong() {
+    let (code, _) = changed(|_| String::new());
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn json_lines_are_read_and_broken_objects_refused() {
+    let json = |line: &String| format!(r#"{{"a":1,"message":"{line}","time":"x"}}"#);
+    let (code, report) = changed(|lines| {
+        let lines: Vec<String> = lines.iter().map(json).collect();
+        joined(&lines)
+    });
+    assert_eq!(code, Some(0), "{report:#}");
+    let (code, report) = changed(|lines| {
+        let mut lines: Vec<String> = lines.iter().map(json).collect();
+        lines[5].pop();
+        // an escape that stands for the right byte is right
+        lines[6] = lines[6].replace('-', "\\u002d");
+        joined(&lines)
+    });
+    assert_eq!((code, &report["corrupt"]), (Some(1), &1.into()));
+}
+
+#[test]
+fn several_files_folders_and_gzip_make_one_account() {
+    use std::io::Write as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("whole");
+    generate(&path);
+    let lines = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    let inner = folder.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    fs::write(inner.join("a.log"), joined(&lines[..700])).unwrap();
+    fs::write(folder.path().join("b.log"), joined(&lines[700..1500])).unwrap();
+    let packed = fs::File::create(inner.join("c.log.gz")).unwrap();
+    // Two members, one after the other.
+    for part in [&lines[1500..1700], &lines[1700..]] {
+        let mut gzip = flate2::write::GzEncoder::new(&packed, flate2::Compression::fast());
+        gzip.write_all(joined(part).as_bytes()).unwrap();
+        gzip.finish().unwrap();
+    }
+    let (code, report) = verify(&[folder.path().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["files"], 3);
+
+    let whole = fs::read(inner.join("c.log.gz")).unwrap();
+    fs::write(inner.join("c.log.gz"), &whole[..whole.len() - 20]).unwrap();
+    let (code, _) = verify(&[folder.path().to_str().unwrap()]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn the_flume_form_reads_as_flumes_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.log");
+    generate(&path);
+    let mut lines = fs::read_to_string(&path).unwrap();
+    let first = lines.lines().next().unwrap().to_owned();
+    lines += &format!("{first}\n");
+    fs::write(&path, lines).unwrap();
+    let output = millbench(&["verify", "--as", "flume", path.to_str().unwrap()]);
+    let expect = "WARNING: 00000007/hammer-0: dups: 1\n\
+                  INFO: 00000007/hammer-0: total=1001 is OK\n\
+                  INFO: 00000007/hammer-1: total=1000 is OK\n\
+                  INFO: grand total=2001\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expect);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_rotated_file_is_followed_by_a_new_one_without_a_divided_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.log");
+    let mut generator = Command::new(env!("CARGO_BIN_EXE_millbench"))
+        .args(["generate", "--records", "20k", "--rate", "40k", "--file"])
+        .arg(&path)
+        .spawn()
+        .unwrap();
+    for at in 0..4 {
+        while !path.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        fs::rename(&path, folder.path().join(format!("app.log.{at}"))).unwrap();
+    }
+    assert!(generator.wait().unwrap().success());
+    let (code, report) = verify(&[folder.path().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["flows"][0]["sent"], 20_000);
+    assert!(report["files"].as_u64().unwrap() >= 4, "{report:#}");
+}
+
+#[test]
+fn a_wrong_command_line_is_refused_with_64() {
+    for arguments in [
+        &["generate"][..],
+        &["generate", "--stdout", "--size", "10"],
+        &["generate", "--stdout", "--acks"],
+        &["generate", "--forward", "nowhere"],
+        &["verify"],
+    ] {
+        assert_eq!(
+            millbench(arguments).status.code(),
+            Some(64),
+            "{arguments:?}"
+        );
+    }
+}
