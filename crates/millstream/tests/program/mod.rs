@@ -1,0 +1,135 @@
+//! Drives the built program: writes a configuration, starts it, waits until it is ready, stops or kills it.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// How long anything may take before a test fails. Not a measurement: machines differ.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+/// Waits until `done` says so.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "waited {PATIENCE:?} in vain until {what}"
+        );
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// The root of the source tree.
+pub fn tree() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// A running `millstream run`. Killed when dropped.
+pub struct Program {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts it with a configuration, its log going to a file in `folder`.
+    pub fn start(folder: &Path, config: &str) -> Self {
+        Self::start_with(folder, config, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(folder: &Path, config: &str, arguments: &[&str]) -> Self {
+        let path = folder.join("millstream.yaml");
+        std::fs::write(&path, config).unwrap();
+        let log = folder.join("log");
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_millstream"))
+            .arg("run")
+            .args(arguments)
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    /// Waits until it listens on a port of this machine.
+    pub fn listens(mut self, port: u16) -> Self {
+        wait_until("it listens", || {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("millstream ended with {status}:\n{}", self.log());
+            }
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        self
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end; the exit code.
+    pub fn ended(mut self) -> Option<i32> {
+        let mut code = None;
+        wait_until("it ends", || {
+            code = self.child.try_wait().unwrap();
+            code.is_some()
+        });
+        code.and_then(|status| status.code())
+    }
+
+    /// Asks it to drain and end; the exit code.
+    pub fn stop(self) -> Option<i32> {
+        self.signal("TERM");
+        self.ended()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([format!("-{name}"), self.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(sent.success());
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

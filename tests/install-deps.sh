@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs what the tests need: tools from Debian, client libraries from PyPI, npm, the Go proxy and Maven Central.
+# Everything but the Debian packages lands in target/clients. What cannot be had is said, and fails the tests that need it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+need() { # COMMAND PACKAGE: installs a Debian package unless the command is there
+	command -v "$1" >/dev/null && return
+	packages+=("$2")
+}
+packages=()
+need python3 python3
+python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
+need node nodejs
+need npm npm
+need go golang-go
+need mvn maven
+need logrotate logrotate
+need javac default-jdk-headless
+if [ ${#packages[@]} -gt 0 ]; then
+	echo "installing ${packages[*]}"
+	sudo=""
+	[ "$(id -u)" = 0 ] || sudo="sudo"
+	$sudo apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+
+into=target/clients
+mkdir -p "$into"
+stamp=$(find tests/clients -type f | sort | xargs cat | sha256sum | cut -d' ' -f1)
+[ "$(cat "$into/stamp" 2>/dev/null)" = "$stamp" ] && exit 0
+
+cp -r tests/clients/. "$into/"
+(cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
+(cd "$into/node" && npm install --silent --no-audit --no-fund)
+(cd "$into/go" && go build -o send .)
+(cd "$into/java" && mvn -q -B -DskipTests package dependency:copy-dependencies)
+echo "$stamp" >"$into/stamp"
