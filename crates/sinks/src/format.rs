@@ -67,6 +67,11 @@ impl Formatting {
         Ok(formatting)
     }
 
+    /// The time zone of templates.
+    pub(crate) fn zone(&self) -> TimeZone {
+        self.zone.clone()
+    }
+
     /// The encoder of a task.
     pub(crate) fn encoder(&self) -> Encoder {
         let encoder = self.options.encoder(&self.zone);

@@ -1,6 +1,7 @@
 //! The sinks: one folder each, and one line each in the list below.
 
 mod discard;
+mod file;
 mod format;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
@@ -10,4 +11,4 @@ mod stdout;
 use millstream_pipeline::node::Component;
 
 /// All sinks.
-pub const COMPONENTS: &[Component] = &[discard::COMPONENT, stdout::COMPONENT];
+pub const COMPONENTS: &[Component] = &[discard::COMPONENT, file::COMPONENT, stdout::COMPONENT];

@@ -82,6 +82,10 @@ pub trait File: Send + Sync {
     /// Takes the exclusive lock of the file (flock; it ends with the process, or when the file is dropped); false if
     /// somebody else holds it.
     fn try_lock(&self) -> io::Result<bool>;
+    /// Whether the file still has a name in any folder.
+    fn is_linked(&self) -> io::Result<bool> {
+        Ok(true)
+    }
 }
 
 /// The disk of this machine.
@@ -227,6 +231,10 @@ impl File for HostFile {
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn is_linked(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 0)
     }
 }
 

@@ -1,0 +1,87 @@
+//! Folders made on the way to a file.
+
+use std::{
+    collections::HashSet,
+    io,
+    path::{Path, PathBuf},
+};
+
+use millstream_sys::disk::Disk;
+
+/// So many folders are remembered; then they are looked at again.
+const KNOWN_MAX: usize = 4096;
+
+/// The folders whose names, and those of all above them, are durable.
+#[derive(Default)]
+pub(super) struct Folders {
+    known: HashSet<PathBuf>,
+}
+
+impl Folders {
+    /// Makes `folder` and every level above it that is missing. Each name is synced before anything is put below it,
+    /// also one that was there (an earlier run may have made it and died), so that a power cut cannot take a level away
+    /// from under what was committed.
+    pub(super) fn make(&mut self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
+        let mut missing = Vec::new();
+        let mut at = Some(folder);
+        while let Some(level) =
+            at.filter(|level| !level.as_os_str().is_empty() && !self.known.contains(*level))
+        {
+            missing.push(level);
+            at = level.parent();
+        }
+        if self.known.len() + missing.len() > KNOWN_MAX {
+            self.known.clear();
+        }
+        for level in missing.into_iter().rev() {
+            let new = !is_folder(disk, level)?;
+            if new {
+                disk.create_folder(level)?;
+            }
+            let synced = level
+                .parent()
+                .map_or(Ok(()), |above| disk.sync_folder(above_or_here(above)));
+            // A level that was there may stand in a folder that we may not open; whoever made it answers for it.
+            match synced {
+                Err(error) if new || error.kind() != io::ErrorKind::PermissionDenied => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+            self.known.insert(level.to_owned());
+        }
+        Ok(())
+    }
+
+    /// A folder has vanished: looks at all of them again.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+}
+
+/// The folder a file stands in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().map_or(Path::new("/"), above_or_here)
+}
+
+/// The parent of a relative path of one part is the working folder.
+fn above_or_here(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    }
+}
+
+/// Whether a folder is there. Something else under its name is an error.
+fn is_folder(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
+    match disk.metadata(folder) {
+        Ok(found) if found.folder => Ok(true),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            format!("{} is no folder", folder.display()),
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

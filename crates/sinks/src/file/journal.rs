@@ -1,0 +1,349 @@
+//! The journal of a file sink: two files that take turns.
+//!
+//! `... encode -> write -> [commit] -> settle`
+//!
+//! Promises that a record that [`Journal::append`] has returned for is found again after SIGKILL and after power loss, and
+//! that a full disk cannot stop a commit: both files are allocated and written once, when they are made. What the records
+//! say is the business of `table`.
+//!
+//! ```text
+//! journal.0, journal.1
+//!  0   8  magic "mill-fsj"
+//!  8   4  format version, 1
+//! 12   4  CRC-32C of bytes 0..12 and 16..24
+//! 16   8  generation: the file with the higher one counts
+//! 24      records, one after the other, each at a multiple of 8:
+//!          0   4  length of the body, not 0
+//!          4   4  CRC-32C of generation, offset of the record in the file, length, body
+//!          8      body; the first one of a file holds the whole table, the others what has changed
+//! ```
+//! Integers are little-endian. A record is written once and synced before the next one, so only the last can be torn.
+
+use std::{
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crc_fast::{CrcAlgorithm, Digest};
+use millstream_pipeline::failure::Failure;
+use millstream_sys::disk::{Disk, File, Open};
+
+use super::{folders::Folders, trouble};
+
+const MAGIC: &[u8; 8] = b"mill-fsj";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 24;
+const RECORD_HEAD_BYTES: usize = 8;
+/// Room of each of the two files at first: thousands of commits of a few files, or the table of some 5,000 files.
+const ROOM_BYTES: usize = 1 << 20;
+/// No journal is longer than this: the table is bounded (`table::ROWS_MAX`), so what is longer is none of ours.
+const ROOM_BYTES_MAX: u64 = 256 << 20;
+
+/// The journal of one sink, open and locked.
+pub(super) struct Journal {
+    files: [Side; 2],
+    /// The file that counts.
+    active: usize,
+    generation: u64,
+    /// Where the next record goes in it.
+    at: usize,
+    /// Whether a record is synced before it counts. Behind memory nothing is promised that would need it.
+    durable: bool,
+    buffer: Vec<u8>,
+}
+
+struct Side {
+    path: PathBuf,
+    file: Arc<dyn File>,
+    room: usize,
+}
+
+/// What an earlier run has left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing: the journal is new.
+    Nothing,
+    /// The bodies of its records.
+    Records(Vec<Vec<u8>>),
+    /// It cannot be read; why.
+    Damage(String),
+}
+
+impl Journal {
+    /// Opens or makes the journal in `folder` and reads it. Nothing can be appended before [`Journal::begin`].
+    pub(super) fn open(
+        disk: &dyn Disk,
+        folder: &Path,
+        durable: bool,
+    ) -> Result<(Self, Found), Failure> {
+        Folders::default()
+            .make(disk, folder)
+            .map_err(|error| trouble("make the folder", folder, &error))?;
+        let sides = [
+            open_side(disk, folder.join("journal.0"))?,
+            open_side(disk, folder.join("journal.1"))?,
+        ];
+        disk.sync_folder(folder)
+            .map_err(|error| trouble("sync the folder", folder, &error))?;
+        let read = [read_side(&sides[0])?, read_side(&sides[1])?];
+        let (active, found) = choose(&sides, &read);
+        let generation = read
+            .iter()
+            .filter_map(|read| read.generation)
+            .max()
+            .unwrap_or(0);
+        let journal = Self {
+            files: sides,
+            active,
+            generation,
+            at: 0,
+            durable,
+            buffer: Vec::new(),
+        };
+        Ok((journal, found))
+    }
+
+    /// Begins a new life with `table`, in the file that does not count: what was read stays whole until it is there.
+    pub(super) fn begin(&mut self, table: &[u8]) -> Result<(), Failure> {
+        self.turn(table)
+    }
+
+    /// Appends what has changed; `table` gives the whole table with the change in it, which is written in its place when
+    /// the file has no room left.
+    pub(super) fn append(
+        &mut self,
+        change: &[u8],
+        table: impl FnOnce() -> Vec<u8>,
+    ) -> Result<(), Failure> {
+        if self.at + record_bytes(change.len()) > self.files[self.active].room {
+            return self.turn(&table());
+        }
+        self.buffer.clear();
+        record(&mut self.buffer, self.generation, self.at, change);
+        let side = &self.files[self.active];
+        side.write(&self.buffer, self.at, self.durable)?;
+        self.at += self.buffer.len();
+        Ok(())
+    }
+
+    /// Writes the table into the other file, which counts from then on.
+    fn turn(&mut self, table: &[u8]) -> Result<(), Failure> {
+        let (other, generation) = (1 - self.active, self.generation + 1);
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&header(generation));
+        record(&mut self.buffer, generation, HEADER_BYTES, table);
+        let side = &mut self.files[other];
+        // Twice the table: else a table that just fits would be written anew with every change.
+        if side.room < 2 * self.buffer.len() {
+            side.grow(4 * self.buffer.len())?;
+        }
+        side.write(&self.buffer, 0, self.durable)?;
+        self.active = other;
+        self.generation = generation;
+        self.at = self.buffer.len();
+        Ok(())
+    }
+}
+
+impl Side {
+    fn write(&self, bytes: &[u8], at: usize, sync: bool) -> Result<(), Failure> {
+        let write = || -> io::Result<()> {
+            self.file.write_at(&[IoSlice::new(bytes)], at as u64)?;
+            if sync { self.file.sync() } else { Ok(()) }
+        };
+        write().map_err(|error| trouble("write the journal", &self.path, &error))
+    }
+
+    /// Allocates and writes `bytes` from the end on: overwriting written blocks needs no room and no file system journal.
+    fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
+        let grow = || -> io::Result<()> {
+            self.file.allocate(bytes as u64)?;
+            self.file.write_at(
+                &[IoSlice::new(&vec![0; bytes - self.room])],
+                self.room as u64,
+            )?;
+            self.file.sync()
+        };
+        grow().map_err(|error| trouble("make room for the journal", &self.path, &error))?;
+        self.room = bytes;
+        Ok(())
+    }
+}
+
+fn open_side(disk: &dyn Disk, path: PathBuf) -> Result<Side, Failure> {
+    let open = || match disk.open(&path, Open::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => disk.open(&path, Open::Create),
+        other => other,
+    };
+    let file = open().map_err(|error| trouble("open the journal", &path, &error))?;
+    if !file
+        .try_lock()
+        .map_err(|error| trouble("lock the journal", &path, &error))?
+    {
+        return Err(Failure::disk(format!(
+            "{} is in use by another Millstream",
+            path.display()
+        )));
+    }
+    let length = file
+        .metadata()
+        .map_err(|error| trouble("read the journal", &path, &error))?
+        .len;
+    if length > ROOM_BYTES_MAX {
+        let message = format!(
+            "{} is no journal: it has {length} bytes; move it away",
+            path.display()
+        );
+        return Err(Failure::disk(message).never_again());
+    }
+    let mut side = Side {
+        path,
+        file,
+        room: usize::try_from(length).unwrap_or(0),
+    };
+    if side.room < ROOM_BYTES {
+        side.grow(ROOM_BYTES)?;
+    }
+    Ok(side)
+}
+
+/// What one of the two files holds.
+#[derive(Default)]
+struct Read {
+    /// Of a header that is whole.
+    generation: Option<u64>,
+    records: Vec<Vec<u8>>,
+    /// Where a record stands behind one that does not fit: no torn end looks like this.
+    gap: Option<usize>,
+}
+
+fn read_side(side: &Side) -> Result<Read, Failure> {
+    let mut bytes = Vec::new();
+    side.file
+        .read_at(&mut bytes, side.room, 0)
+        .map_err(|error| trouble("read the journal", &side.path, &error))?;
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return Ok(Read::default());
+    };
+    if &header[..8] != MAGIC || number(&header[12..]) != header_checksum(header) {
+        return Ok(Read::default());
+    }
+    let version = number(&header[8..]);
+    if version > VERSION {
+        return Err(Failure::disk(format!(
+            "{} has format {version}, this program reads up to {VERSION}: run the newer one",
+            side.path.display()
+        ))
+        .never_again());
+    }
+    let generation = long(&header[16..]);
+    let mut read = Read {
+        generation: Some(generation),
+        ..Read::default()
+    };
+    let mut at = HEADER_BYTES;
+    while let Some(body) = body_at(&bytes, at, generation) {
+        at += record_bytes(body.len());
+        read.records.push(body.to_vec());
+    }
+    let mut behind = (at..bytes.len()).step_by(8).skip(1);
+    read.gap = behind.find(|behind| body_at(&bytes, *behind, generation).is_some());
+    Ok(read)
+}
+
+/// Which file counts, and what it holds.
+fn choose(sides: &[Side; 2], read: &[Read; 2]) -> (usize, Found) {
+    let newer = usize::from(read[1].generation > read[0].generation);
+    // The newer one without its table: the crash came while it was written, and the other one still counts.
+    for side in [newer, 1 - newer] {
+        let Read { records, gap, .. } = &read[side];
+        if let Some(gap) = gap {
+            let path = sides[side].path.display();
+            return (
+                side,
+                Found::Damage(format!("{path} is damaged before byte {gap}")),
+            );
+        }
+        if !records.is_empty() {
+            return (side, Found::Records(records.clone()));
+        }
+    }
+    // The only header there ever was, torn while it was made, looks the same as damage to it; both lead to an empty table.
+    match read.iter().all(|read| read.generation.is_none()) {
+        true => (newer, Found::Nothing),
+        false => (
+            newer,
+            Found::Damage(format!("{} has no table", sides[newer].path.display())),
+        ),
+    }
+}
+
+fn header(generation: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..].copy_from_slice(&generation.to_le_bytes());
+    let checksum = header_checksum(&header);
+    header[12..16].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+fn header_checksum(header: &[u8; HEADER_BYTES]) -> u32 {
+    checksum(&[&header[..12], &header[16..]])
+}
+
+/// Appends the record that stands at `at` in its file.
+fn record(out: &mut Vec<u8>, generation: u64, at: usize, body: &[u8]) {
+    // The table is bounded far below 4 GiB.
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let checksum = record_checksum(generation, at, length, body);
+    out.extend_from_slice(&length);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out.extend_from_slice(body);
+    out.resize(out.len().next_multiple_of(8), 0);
+}
+
+/// The body of the record at `at`, if there is one.
+fn body_at(bytes: &[u8], at: usize, generation: u64) -> Option<&[u8]> {
+    let head = bytes.get(at..)?.first_chunk::<RECORD_HEAD_BYTES>()?;
+    let length = number(head) as usize;
+    if length == 0 {
+        return None;
+    }
+    let body = bytes.get(at + RECORD_HEAD_BYTES..)?.get(..length)?;
+    let checksum = record_checksum(generation, at, [head[0], head[1], head[2], head[3]], body);
+    (number(&head[4..]) == checksum).then_some(body)
+}
+
+fn record_checksum(generation: u64, at: usize, length: [u8; 4], body: &[u8]) -> u32 {
+    checksum(&[
+        &generation.to_le_bytes(),
+        &(at as u64).to_le_bytes(),
+        &length,
+        body,
+    ])
+}
+
+fn record_bytes(body: usize) -> usize {
+    (RECORD_HEAD_BYTES + body).next_multiple_of(8)
+}
+
+/// CRC-32C of the parts, one after the other.
+pub(super) fn checksum(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    u32::try_from(digest.finalize()).unwrap_or(0)
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn long(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}

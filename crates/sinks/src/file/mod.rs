@@ -1,0 +1,225 @@
+//! The sink `file`: records into files, exactly once behind a disk channel.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! Where to look: `run` takes and settles, `encode` says which bytes go where, `writer` writes and commits, `files` opens
+//! and lets go, `rotate` and `naming` give files other names, `journal` and `table` keep what `recover` needs at start.
+//!
+//! It promises (delivery.md): behind a durable channel every record is in the files exactly once, also after SIGKILL and
+//! power loss; behind memory it is synced before it is settled. A record is never split between two files. Leaves to
+//! others: compression (a later issue: it ends its member at every cut, in `writer`) and the text of the records (`wire`).
+
+mod encode;
+mod files;
+mod folders;
+mod journal;
+mod naming;
+mod output;
+mod pending;
+mod recover;
+mod rotate;
+mod run;
+mod table;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::{fmt::Display, path::Path, sync::Arc};
+
+use millstream_config::{Node, Period, Problem, Size};
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::Inlet,
+    node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
+    promise::{Guarantee, Promise},
+};
+use millstream_sys::disk::{Disk, HostDisk};
+use millstream_wire::template::{Renderer, Template};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::format::{Formatting, schema_with};
+use rotate::Rotate;
+
+/// What `millstream components` and the configuration know of it.
+pub const COMPONENT: Component = Component {
+    name: "file",
+    summary: "Writes records into files, exactly once behind a disk channel.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: schema_with::<Config>,
+    build: Build::Sink(build),
+};
+
+/// Options of the sink `file`; those of the format stand beside them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// Where to write: a template, each value of which is one part of the path (`/var/log/{host}/{tag}.%Y-%m-%d.log`).
+    /// Folders are made at need.
+    path: Template,
+    /// When a file gets another name and a new one is begun.
+    #[serde(default)]
+    rotate: RotateConfig,
+    /// So many files are open at a time; of more, those used longest ago are closed until they are needed.
+    #[serde(default = "open_files")]
+    open_files: u32,
+    /// Whether what was written stays in the page cache.
+    #[serde(default)]
+    cache: Cache,
+}
+
+/// When files are rotated; 0 = no such rule.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct RotateConfig {
+    /// Before a record would make a file larger than this.
+    size: Size,
+    /// After so many records.
+    records: u64,
+    /// So long after the first record of a file.
+    interval: Period,
+    /// So long after the last record of a file.
+    idle: Period,
+    /// So many rotated files are kept; older ones are removed.
+    keep: u32,
+}
+
+/// What becomes of the pages that were written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Cache {
+    /// Large writes leave the page cache to other programs, and cost a fraction where the system can do that (Linux 6.14).
+    #[default]
+    Drop,
+    /// They stay there, for somebody who reads them soon.
+    Keep,
+}
+
+/// A process may have 1024 files open unless it asks for more; other nodes need some.
+fn open_files() -> u32 {
+    256
+}
+
+/// The sink: what the configuration says, checked.
+struct FileSink {
+    path: Template,
+    format: Formatting,
+    rotate: Rotate,
+    open_files: usize,
+    uncached: bool,
+    disk: Arc<dyn Disk>,
+}
+
+fn build(_name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
+    Ok(Arc::new(FileSink::new(node, Arc::new(HostDisk))?))
+}
+
+impl FileSink {
+    fn new(node: &Node, disk: Arc<dyn Disk>) -> Checked<Self> {
+        let mut own = node.clone();
+        let format = Formatting::take(&mut own);
+        let config: Result<Config, _> = own.read();
+        let (format, config) = match (format, config) {
+            (Ok(format), Ok(config)) => (format, config),
+            (format, config) => {
+                let told = format.err().into_iter().chain(config.err());
+                return Err(told.flatten().collect());
+            }
+        };
+        let problems = config.problems(node);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self {
+            path: config.path,
+            format,
+            rotate: config.rotate.rules(),
+            open_files: config.open_files as usize,
+            uncached: config.cache == Cache::Drop,
+            disk,
+        })
+    }
+
+    fn path(&self) -> Renderer {
+        Renderer::path(&self.path, self.format.zone())
+    }
+}
+
+impl Config {
+    /// What can be read and cannot be used.
+    fn problems(&self, node: &Node) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let path = self.path.as_str();
+        if path.is_empty() || path.ends_with('/') {
+            let help = format!("add a name, such as `{path}{{tag}}.log`");
+            problems.push(
+                node.problem_at("path", "a path that names no file")
+                    .help(help),
+            );
+        }
+        if self.open_files == 0 {
+            problems.push(node.problem_at("open_files", "at least one file has to be open"));
+        }
+        if self.rotate.keep > 0 && !self.rotate.rotates() {
+            let help = "add `size`, `records`, `interval` or `idle`";
+            problems.push(
+                node.problem_at("rotate.keep", "nothing is ever rotated")
+                    .help(help),
+            );
+        }
+        problems
+    }
+}
+
+impl RotateConfig {
+    fn rotates(&self) -> bool {
+        self.size.as_usize() > 0
+            || self.records > 0
+            || !self.interval.is_zero()
+            || !self.idle.is_zero()
+    }
+
+    fn rules(&self) -> Rotate {
+        Rotate {
+            size: self.size.as_usize() as u64,
+            records: self.records,
+            interval: self.interval.as_duration(),
+            idle: self.idle.as_duration(),
+            keep: self.keep as usize,
+        }
+    }
+}
+
+impl Sink for FileSink {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(run::run(self, inlet, context))
+    }
+
+    fn promise(&self, durable: bool) -> Promise {
+        if durable {
+            Promise::new(
+                Guarantee::ExactlyOnce,
+                "as long as nobody else writes or cuts the files",
+            )
+        } else {
+            Promise::new(
+                Guarantee::AtLeastOnce,
+                "synced before the source is answered",
+            )
+        }
+    }
+}
+
+/// A failure of the disk, with what was tried at which path.
+fn trouble(verb: &str, path: &Path, error: &dyn Display) -> Failure {
+    Failure::disk(format!("cannot {verb} {}: {error}", path.display()))
+}

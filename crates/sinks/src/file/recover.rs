@@ -1,0 +1,180 @@
+//! Start: what an earlier run has left is brought to what its last commit says.
+//!
+//! Every file in the table is cut back to its committed length: what stands behind it comes again from the channel.
+//! Intended renames are finished. A file that is shorter than committed is damage: it is named, and never padded. After
+//! another channel's journal, or behind memory, nothing comes again, so nothing is cut.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_sys::disk::{Disk, Metadata, Open};
+
+use super::{
+    files::{find_inode, lock},
+    folders::folder_of,
+    journal::{Found, Journal},
+    table::{HEAD_BYTES, Row, Table},
+    trouble,
+};
+
+/// Opens the journal in `folder` and recovers; `channel` is the durable channel before the sink.
+pub(super) fn recover(
+    disk: &Arc<dyn Disk>,
+    folder: &Path,
+    channel: Option<u128>,
+    reporter: &Reporter,
+) -> Result<(Journal, Table), Failure> {
+    let (mut journal, found) = Journal::open(&**disk, folder, channel.is_some())?;
+    let mut table = match found {
+        Found::Nothing => Table::default(),
+        Found::Records(records) => Table::decode(&records).unwrap_or_else(|| {
+            damage(
+                reporter,
+                &format!("{} has a record that says nothing", folder.display()),
+            );
+            Table::default()
+        }),
+        Found::Damage(what) => {
+            damage(reporter, &what);
+            Table::default()
+        }
+    };
+    // 0 stands for memory.
+    let replays = channel.is_some_and(|channel| channel == table.channel);
+    let recovery = Recovery {
+        disk: &**disk,
+        reporter,
+        replays,
+    };
+    for (id, row) in std::mem::take(&mut table.rows) {
+        if let Some(row) = recovery.row(row)? {
+            table.rows.insert(id, row);
+        }
+    }
+    if !replays {
+        table.channel = channel.unwrap_or(0);
+        table.position = None;
+    }
+    journal.begin(&table.encode())?;
+    Ok((journal, table))
+}
+
+fn damage(reporter: &Reporter, what: &str) {
+    reporter.error(
+        "journal",
+        format_args!(
+            "{what}: nothing is cut back; what was written since the channel's cursor comes twice"
+        ),
+    );
+}
+
+struct Recovery<'a> {
+    disk: &'a dyn Disk,
+    reporter: &'a Reporter,
+    /// What was not committed comes again.
+    replays: bool,
+}
+
+impl Recovery<'_> {
+    /// Recovers one file; returns its row if it goes on under its name.
+    fn row(&self, mut row: Row) -> Result<Option<Row>, Failure> {
+        let Some((path, found)) = self.locate(&row)? else {
+            if row.committed > 0 {
+                let text = format_args!(
+                    "{} is gone: it was removed, moved or compressed by somebody else",
+                    row.path.display()
+                );
+                self.reporter.warn("gone", text);
+            }
+            return Ok(None);
+        };
+        let stays = path == row.path && row.renamed.is_none();
+        if found.len < row.committed {
+            self.reporter.error(
+                "short",
+                format_args!(
+                    "{} has {} bytes, {} were committed: it was damaged or cut by somebody else; it is left as it is",
+                    path.display(),
+                    found.len,
+                    row.committed
+                ),
+            );
+            row.committed = found.len;
+        } else if !self.replays {
+            row.committed = found.len;
+        } else {
+            // Also at equal lengths: a kill may have left the cut itself unsynced.
+            self.cut(&path, &row, found)?;
+        }
+        if let Some(to) = row.renamed.as_ref().filter(|_| path == row.path) {
+            self.disk
+                .rename(&path, to)
+                .map_err(|error| trouble("rotate", &path, &error))?;
+        }
+        if !stays {
+            let folder = folder_of(&path);
+            self.disk
+                .sync_folder(folder)
+                .map_err(|error| trouble("sync the folder", folder, &error))?;
+        }
+        Ok(stays.then_some(row))
+    }
+
+    /// Where the file is: under its new name, its old one, or another in the same folder.
+    fn locate(&self, row: &Row) -> Result<Option<(PathBuf, Metadata)>, Failure> {
+        for path in row.renamed.iter().chain([&row.path]) {
+            match self.disk.metadata(path) {
+                Ok(found) if found.inode == row.inode => return Ok(Some((path.clone(), found))),
+                Ok(_) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                    ) => {}
+                Err(error) => return Err(trouble("look at", path, &error)),
+            }
+        }
+        // An inode is used again: only the first bytes prove that this is the file, and an empty one has none.
+        if row.head.length == 0 {
+            return Ok(None);
+        }
+        let found = find_inode(self.disk, folder_of(&row.path), row.inode);
+        let Some(path) = found else { return Ok(None) };
+        let found = self
+            .disk
+            .metadata(&path)
+            .map_err(|error| trouble("look at", &path, &error))?;
+        Ok((found.device == row.device).then_some((path, found)))
+    }
+
+    /// Cuts a file back to what is committed, unless it does not begin as it did.
+    fn cut(&self, path: &Path, row: &Row, found: Metadata) -> Result<(), Failure> {
+        let file = self
+            .disk
+            .open(path, Open::Write)
+            .map_err(|error| trouble("open", path, &error))?;
+        lock(&*file, path)?;
+        let mut head = Vec::new();
+        file.read_at(&mut head, HEAD_BYTES, 0)
+            .map_err(|error| trouble("read", path, &error))?;
+        if !row.head.fits(&head) {
+            let text = format_args!(
+                "{} does not begin as it did: it is another file now and left as it is",
+                path.display()
+            );
+            self.reporter.error("other", text);
+            return Ok(());
+        }
+        let cut = || -> io::Result<()> {
+            if found.len > row.committed {
+                file.truncate(row.committed)?;
+            }
+            file.sync()
+        };
+        cut().map_err(|error| trouble("cut back", path, &error))
+    }
+}

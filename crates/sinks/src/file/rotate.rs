@@ -1,0 +1,191 @@
+//! Rotation: when a file gets another name, and what becomes of old ones.
+//!
+//! `take -> encode -> [write] -> settle`
+//!
+//! The new name is in the journal before the file has it, and in the folder, durably, before another file can take the old
+//! one. A rotated file leaves the journal with the next commit; only then can `keep` remove one.
+
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::Time;
+
+use super::{
+    files::Files, folders::folder_of, naming, output::Output, table::Change, trouble,
+    writer::Writer,
+};
+
+/// A file nothing was written to for so long is closed, so that one that was removed gives its room back.
+const CLOSE_AFTER: Duration = Duration::from_secs(60);
+
+/// When files are rotated; 0 = no such rule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rotate {
+    /// Before a record would make it larger.
+    pub(super) size: u64,
+    /// After so many records.
+    pub(super) records: u64,
+    /// So long after its first record.
+    pub(super) interval: Duration,
+    /// So long after its last record.
+    pub(super) idle: Duration,
+    /// So many rotated files stay.
+    pub(super) keep: usize,
+}
+
+impl Rotate {
+    /// Whether `bytes` more in `records` records fit behind what a file holds and what waits for it. The first record of a
+    /// file always does, however long it is.
+    pub(super) fn fits(&self, output: &Output, bytes: u64, records: u64) -> bool {
+        let (length, count) = (
+            output.length + output.chain.bytes,
+            output.records + output.chain.records,
+        );
+        let under = |limit: u64, sum: u64| limit == 0 || sum <= limit;
+        under(self.size, length + bytes) && under(self.records, count + records)
+    }
+
+    /// Whether the time of a file is up when a batch of the keep time `keep` comes. Keep times and not the clock, so
+    /// that a backlog is cut where it would have been cut in time, and a replay cuts alike.
+    pub(super) fn is_old(&self, output: &Output, keep: Time) -> bool {
+        !self.interval.is_zero()
+            && output.length + output.chain.bytes > 0
+            && later(output.since, self.interval) <= keep
+    }
+
+    /// No file that is written now is due before this.
+    pub(super) fn soonest(&self, now: Instant) -> Instant {
+        let rules = [self.interval, self.idle]
+            .into_iter()
+            .filter(|rule| !rule.is_zero());
+        now + rules.min().unwrap_or(CLOSE_AFTER).min(CLOSE_AFTER)
+    }
+
+    /// When a file is due by the clock: rotated (true) or closed (false).
+    fn due(&self, files: &Files, output: &Output, clock: Time) -> (Instant, bool) {
+        let close = output.written + CLOSE_AFTER;
+        if output.length == 0 || output.let_go {
+            return (close, false);
+        }
+        let left = later(output.since_clock, self.interval)
+            .0
+            .saturating_sub(clock.0);
+        let left = Duration::from_nanos(u64::try_from(left).unwrap_or(0));
+        let interval = (!self.interval.is_zero()).then(|| files.now + left);
+        let idle = (!self.idle.is_zero()).then(|| output.written + self.idle);
+        match interval.into_iter().chain(idle).min() {
+            Some(rotate) if rotate <= close || output.file.is_none() => (rotate, true),
+            _ => (close, false),
+        }
+    }
+}
+
+/// A time some while after another.
+fn later(time: Time, by: Duration) -> Time {
+    Time(
+        time.0
+            .saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)),
+    )
+}
+
+impl Writer {
+    /// Gives file `id` its rotated name; nothing waits for it. The next record makes a new file.
+    pub(super) fn rotate(&mut self, id: u32, time: Time) -> Result<(), Failure> {
+        let id = self.files.ready(id)?;
+        let output = self.files.get(id);
+        // What was moved away by somebody else meanwhile needs no other name.
+        if output.length == 0 {
+            return Ok(());
+        }
+        let path = output.path.clone();
+        self.enter(id);
+        let to = loop {
+            let to = naming::rotated(&path, time, self.table.number);
+            self.change(Change::Number(self.table.number + 1));
+            match self.files.disk.metadata(&to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break to,
+                Err(error) => return Err(trouble("look at", &to, &error)),
+                Ok(_) => {}
+            }
+        };
+        self.change(Change::Rename(id, to.clone()));
+        self.note()?;
+        self.files.close(id)?;
+        self.files
+            .disk
+            .rename(&path, &to)
+            .map_err(|error| trouble("rotate", &path, &error))?;
+        let folder = folder_of(&path);
+        self.files
+            .disk
+            .sync_folder(folder)
+            .map_err(|error| trouble("sync the folder", folder, &error))?;
+        self.files.retire(id);
+        self.rotated_files.add(1);
+        if self.rotate.keep > 0 && !self.rotated.contains(&path) {
+            self.rotated.push(path);
+        }
+        Ok(())
+    }
+
+    /// Removes old rotations of what was rotated since the last commit. A failure costs nothing but room.
+    pub(super) fn prune(&mut self) {
+        for path in std::mem::take(&mut self.rotated) {
+            if let Err((at, error)) = prune(&self.files, &path, self.rotate.keep) {
+                self.reporter
+                    .warn("prune", trouble("remove the old file", &at, &error));
+            }
+        }
+    }
+
+    /// Rotates and closes what is due by the clock; nothing waits. Returns when to come again, if ever.
+    pub(super) fn tick(&mut self) -> Result<Option<Instant>, Failure> {
+        let (clock, now) = (Time::now(), self.files.now);
+        let dues = |writer: &Self| -> Vec<(u32, Instant, bool)> {
+            let live = writer.files.iter().filter(|(_, output)| {
+                let rules = !writer.rotate.interval.is_zero() || !writer.rotate.idle.is_zero();
+                !output.let_go && (output.file.is_some() || rules && output.length > 0)
+            });
+            live.map(|(id, output)| {
+                let (due, rotates) = writer.rotate.due(&writer.files, output, clock);
+                (id, due, rotates)
+            })
+            .collect()
+        };
+        let mut rotated = false;
+        for (id, due, rotates) in dues(self) {
+            if due > now {
+                continue;
+            }
+            if rotates {
+                self.rotate(id, clock)?;
+                rotated = true;
+            } else {
+                self.files.close(id)?;
+            }
+        }
+        if rotated && self.is_clean() {
+            self.commit(None)?;
+        }
+        Ok(dues(self).into_iter().map(|(_, due, _)| due).min())
+    }
+}
+
+fn prune(files: &Files, path: &Path, keep: usize) -> Result<(), (std::path::PathBuf, io::Error)> {
+    let (folder, Some(name)) = (folder_of(path), path.file_name()) else {
+        return Ok(());
+    };
+    let names = files
+        .disk
+        .list(folder)
+        .map_err(|error| (folder.to_owned(), error))?;
+    for old in naming::superfluous(name, names, keep) {
+        let old = folder.join(old);
+        files.disk.remove(&old).map_err(|error| (old, error))?;
+    }
+    Ok(())
+}

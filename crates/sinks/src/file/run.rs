@@ -1,0 +1,223 @@
+//! The file sink at work: takes batches, writes, and settles at cuts.
+//!
+//! `[take] -> encode -> write -> [settle]`
+//!
+//! What waits is written when nothing more is ready, so an idle stream has no added latency; a busy one is written in
+//! large pieces. Behind a durable channel a failure ends the run: the next one recovers and reads again what was not
+//! committed. Behind memory nothing can be read again, so a write that fails is tried again until it works, and the
+//! source waits.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::{
+    failure::{Again, Failure},
+    inlet::{Event, Inlet},
+    node::SinkContext,
+    report::Reporter,
+};
+use millstream_record::{Batch, Time};
+use millstream_wire::{
+    format::{Encoder, Reject},
+    template::Renderer,
+};
+
+use super::{FileSink, files::Files, pending::GATHER_BYTES, recover::recover, writer::Writer};
+
+/// A busy stream is written at least so often; an idle one at once.
+const GATHER: Duration = Duration::from_millis(10);
+/// Waits between tries of a write that fails.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// A file sink that runs.
+pub(super) struct Running {
+    pub(super) writer: Writer,
+    pub(super) encoder: Encoder,
+    pub(super) path: Renderer,
+    /// The path of the records at hand, and of those that come next.
+    pub(super) name: Vec<u8>,
+    pub(super) next_name: Vec<u8>,
+    /// What cannot be written of the batch at hand.
+    pub(super) rejects: Vec<Reject>,
+    /// What was not committed comes again after a failure.
+    durable: bool,
+    reporter: Reporter,
+    /// When a file may be due for rotation or closing.
+    due: Option<Instant>,
+    flushed: Instant,
+}
+
+/// Recovers, then takes what comes until there is no more.
+pub(super) async fn run(
+    sink: &FileSink,
+    inlet: &mut Inlet,
+    context: SinkContext,
+) -> Result<(), Failure> {
+    let SinkContext {
+        reporter,
+        meters,
+        folder,
+        ..
+    } = context;
+    let channel = inlet.channel_id();
+    let (journal, table) = recover(&sink.disk, &folder, channel, &reporter)?;
+    inlet.resume(table.position)?;
+    let files = Files::new(
+        sink.disk.clone(),
+        reporter.clone(),
+        sink.open_files,
+        channel.is_some(),
+    );
+    let writer = Writer::new(
+        files,
+        journal,
+        table,
+        sink.rotate,
+        sink.uncached,
+        reporter.clone(),
+        &meters,
+    );
+    let now = Instant::now();
+    let mut running = Running {
+        writer,
+        encoder: sink.format.encoder(),
+        path: sink.path(),
+        name: Vec::new(),
+        next_name: Vec::new(),
+        rejects: Vec::new(),
+        durable: channel.is_some(),
+        reporter,
+        due: Some(now),
+        flushed: now,
+    };
+    while let Some(event) = running.next(inlet).await? {
+        match event {
+            Event::Batch(batch, _) => {
+                running.take(&batch).await?;
+                running.reject(inlet, &batch).await;
+            }
+            Event::Cut(cut) => {
+                running.flush().await?;
+                running.writer.commit(cut.position())?;
+                inlet.settle(cut).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Running {
+    /// The next event. Before it waits for one it writes what waits.
+    async fn next(&mut self, inlet: &mut Inlet) -> Result<Option<Event>, Failure> {
+        loop {
+            self.writer.files.now = Instant::now();
+            if self.due.is_some_and(|due| due <= self.writer.files.now) {
+                self.flush().await?;
+                self.due = self.writer.tick()?;
+            }
+            if let Some(event) = if_ready(inlet.next()).await {
+                return event;
+            }
+            let gathered = self.flushed + GATHER;
+            if self.writer.pending.bytes() >= GATHER_BYTES || gathered <= self.writer.files.now {
+                self.flush().await?;
+            }
+            let gathered = (!self.writer.pending.is_empty()).then_some(gathered);
+            let wake = gathered.into_iter().chain(self.due).min();
+            let wait = async {
+                match wake {
+                    Some(wake) => tokio::time::sleep_until(wake.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                event = inlet.next() => return event,
+                () = wait => {}
+            }
+        }
+    }
+
+    /// The file called `name` for a batch of this keep time; rotated first if its time is up.
+    pub(super) async fn file(&mut self, keep: Time) -> Result<u32, Failure> {
+        let name = std::mem::take(&mut self.name);
+        let mut found = self.patiently(|writer| writer.file(&name, keep)).await;
+        if let Ok(id) = found
+            && self.writer.rotate.is_old(self.writer.files.get(id), keep)
+        {
+            self.flush().await?;
+            self.writer.rotate(id, keep)?;
+            found = self.patiently(|writer| writer.file(&name, keep)).await;
+        }
+        self.name = name;
+        found
+    }
+
+    /// Writes what waits.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        if self.writer.pending.is_empty() {
+            return Ok(());
+        }
+        self.patiently(Writer::flush).await?;
+        self.flushed = self.writer.files.now;
+        let due = self.writer.rotate.soonest(self.flushed);
+        self.due = Some(self.due.map_or(due, |old| old.min(due)));
+        Ok(())
+    }
+
+    /// Behind memory: tries again and again.
+    async fn patiently<T>(
+        &mut self,
+        mut act: impl FnMut(&mut Writer) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut wait = RETRY_FIRST;
+        loop {
+            match act(&mut self.writer) {
+                Err(failure) if !self.durable && failure.again != Again::Never => {
+                    self.reporter.error(
+                        "retry",
+                        format_args!(
+                            "{failure}; trying again in {} ms, the source waits",
+                            wait.as_millis()
+                        ),
+                    );
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(RETRY_MAX);
+                    self.writer.files.now = Instant::now();
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Sends what cannot be written of `batch` out by the port for rejects: neighbours with the same reason together.
+    async fn reject(&mut self, inlet: &mut Inlet, batch: &Batch) {
+        for group in self.rejects.chunk_by(|a, b| a.reason == b.reason) {
+            let Some(first) = group.first() else { continue };
+            let records = group
+                .iter()
+                .filter_map(|reject| batch.body.get(reject.range.clone()));
+            inlet
+                .reject(batch, records, &first.reason.to_string())
+                .await;
+        }
+        self.rejects.clear();
+    }
+}
+
+/// What a future gives if it is ready now.
+async fn if_ready<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        Poll::Ready(match future.as_mut().poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}

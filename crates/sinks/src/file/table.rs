@@ -1,0 +1,272 @@
+//! The table of a file sink: what its journal says, and how that is written.
+//!
+//! `... encode -> write -> [commit] -> settle`
+//!
+//! ```text
+//! body of a journal record = changes, one after the other; each one byte, then
+//!  1 enter   id u32, device u64, inode u64, committed u64, records u64, since i64, head, path
+//!  2 grow    id u32, committed u64, records u64, head
+//!  3 rename  id u32, path          intended: the file is at either name
+//!  4 leave   id u32
+//!  5 commit  channel u128, epoch u32, seq u64, 1 = this position, 0 = none yet
+//!  6 number  u64                   the number of the next rotated file
+//! head = length u8 (up to 64), CRC-32C u32 of as many first bytes of the file; path = length u16, bytes
+//! ```
+//! Integers are little-endian.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use millstream_record::{Position, Time};
+
+use super::journal::checksum;
+
+/// So many files can have open business; the least recently used ones leave the table first.
+pub(super) const ROWS_MAX: usize = 65_536;
+/// So many first bytes tell a file from another one that was given its inode.
+pub(super) const HEAD_BYTES: usize = 64;
+
+/// The first bytes of a file: how many, and their checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) length: u8,
+    pub(super) checksum: u32,
+}
+
+impl Head {
+    /// The head of a file that starts with `bytes`.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let bytes = &bytes[..bytes.len().min(HEAD_BYTES)];
+        Self {
+            length: u8::try_from(bytes.len()).unwrap_or(0),
+            checksum: checksum(&[bytes]),
+        }
+    }
+
+    /// Whether a file that starts with `bytes` can be the one this is the head of.
+    pub(super) fn fits(self, bytes: &[u8]) -> bool {
+        bytes
+            .get(..usize::from(self.length))
+            .is_some_and(|bytes| Self::of(bytes) == self)
+    }
+}
+
+/// A file with open business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The name it is written under.
+    pub(super) path: PathBuf,
+    /// The name it is to have, once it has been rotated.
+    pub(super) renamed: Option<PathBuf>,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    /// Bytes that hold what the position says.
+    pub(super) committed: u64,
+    /// Records among them, as far as this sink has written them.
+    pub(super) records: u64,
+    /// When its first record was written, by the keep time of the batch.
+    pub(super) since: Time,
+    pub(super) head: Head,
+}
+
+/// One step from a table to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// A file gets its first byte soon.
+    Enter(u32, Row),
+    /// A file has grown: committed, records, head.
+    Grow(u32, u64, u64, Head),
+    /// A file is to have another name.
+    Rename(u32, PathBuf),
+    /// Nothing of a file is open any more.
+    Leave(u32),
+    /// Everything up to this position of this channel (0: memory) is in the files.
+    Commit(u128, Option<Position>),
+    /// The number of the next rotated file.
+    Number(u64),
+}
+
+/// What the journal says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) rows: BTreeMap<u32, Row>,
+    pub(super) channel: u128,
+    pub(super) position: Option<Position>,
+    pub(super) number: u64,
+}
+
+impl Table {
+    pub(super) fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Enter(id, row) => {
+                self.rows.insert(*id, row.clone());
+            }
+            Change::Grow(id, committed, records, head) => {
+                if let Some(row) = self.rows.get_mut(id) {
+                    (row.committed, row.records, row.head) = (*committed, *records, *head);
+                }
+            }
+            Change::Rename(id, to) => {
+                if let Some(row) = self.rows.get_mut(id) {
+                    row.renamed = Some(to.clone());
+                }
+            }
+            Change::Leave(id) => {
+                self.rows.remove(id);
+            }
+            Change::Commit(channel, position) => {
+                (self.channel, self.position) = (*channel, *position)
+            }
+            Change::Number(number) => self.number = *number,
+        }
+    }
+
+    /// The whole table as one body.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        Change::Commit(self.channel, self.position).encode(&mut out);
+        Change::Number(self.number).encode(&mut out);
+        for (id, row) in &self.rows {
+            enter(&mut out, *id, row);
+            if let Some(to) = &row.renamed {
+                Change::Rename(*id, to.clone()).encode(&mut out);
+            }
+        }
+        out
+    }
+
+    /// The table that the bodies lead to; None if one is no body.
+    pub(super) fn decode(bodies: &[Vec<u8>]) -> Option<Self> {
+        let mut table = Self::default();
+        for body in bodies {
+            let mut rest = &body[..];
+            while !rest.is_empty() {
+                table.apply(&Change::decode(&mut rest)?);
+            }
+        }
+        Some(table)
+    }
+}
+
+impl Change {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Enter(id, row) => enter(out, *id, row),
+            Self::Grow(id, committed, records, head) => {
+                out.push(2);
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&committed.to_le_bytes());
+                out.extend_from_slice(&records.to_le_bytes());
+                put_head(out, *head);
+            }
+            Self::Rename(id, to) => {
+                out.push(3);
+                out.extend_from_slice(&id.to_le_bytes());
+                put_path(out, to);
+            }
+            Self::Leave(id) => {
+                out.push(4);
+                out.extend_from_slice(&id.to_le_bytes());
+            }
+            Self::Commit(channel, position) => {
+                let Position { epoch, seq } = position.unwrap_or_default();
+                out.push(5);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&epoch.to_le_bytes());
+                out.extend_from_slice(&seq.to_le_bytes());
+                out.push(u8::from(position.is_some()));
+            }
+            Self::Number(number) => {
+                out.push(6);
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+    }
+
+    fn decode(rest: &mut &[u8]) -> Option<Self> {
+        Some(match u8::from_le_bytes(take(rest)?) {
+            1 => {
+                let id = u32::from_le_bytes(take(rest)?);
+                let mut row = Row {
+                    path: PathBuf::new(),
+                    renamed: None,
+                    device: u64::from_le_bytes(take(rest)?),
+                    inode: u64::from_le_bytes(take(rest)?),
+                    committed: u64::from_le_bytes(take(rest)?),
+                    records: u64::from_le_bytes(take(rest)?),
+                    since: Time(i64::from_le_bytes(take(rest)?)),
+                    head: take_head(rest)?,
+                };
+                row.path = take_path(rest)?;
+                Self::Enter(id, row)
+            }
+            2 => Self::Grow(
+                u32::from_le_bytes(take(rest)?),
+                u64::from_le_bytes(take(rest)?),
+                u64::from_le_bytes(take(rest)?),
+                take_head(rest)?,
+            ),
+            3 => Self::Rename(u32::from_le_bytes(take(rest)?), take_path(rest)?),
+            4 => Self::Leave(u32::from_le_bytes(take(rest)?)),
+            5 => {
+                let channel = u128::from_le_bytes(take(rest)?);
+                let position = Position {
+                    epoch: u32::from_le_bytes(take(rest)?),
+                    seq: u64::from_le_bytes(take(rest)?),
+                };
+                let [known] = take(rest)?;
+                Self::Commit(channel, (known != 0).then_some(position))
+            }
+            6 => Self::Number(u64::from_le_bytes(take(rest)?)),
+            _ => return None,
+        })
+    }
+}
+
+fn enter(out: &mut Vec<u8>, id: u32, row: &Row) {
+    out.push(1);
+    out.extend_from_slice(&id.to_le_bytes());
+    for number in [row.device, row.inode, row.committed, row.records] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&row.since.0.to_le_bytes());
+    put_head(out, row.head);
+    put_path(out, &row.path);
+}
+
+fn put_head(out: &mut Vec<u8>, head: Head) {
+    out.push(head.length);
+    out.extend_from_slice(&head.checksum.to_le_bytes());
+}
+
+/// The system takes no path of more than 4096 bytes, so the length fits.
+fn put_path(out: &mut Vec<u8>, path: &Path) {
+    let bytes = path.as_os_str().as_bytes();
+    let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&bytes[..usize::from(length)]);
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (bytes, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(*bytes)
+}
+
+fn take_head(rest: &mut &[u8]) -> Option<Head> {
+    Some(Head {
+        length: u8::from_le_bytes(take(rest)?),
+        checksum: u32::from_le_bytes(take(rest)?),
+    })
+}
+
+fn take_path(rest: &mut &[u8]) -> Option<PathBuf> {
+    let length = usize::from(u16::from_le_bytes(take(rest)?));
+    let (bytes, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(PathBuf::from(OsStr::from_bytes(bytes)))
+}

@@ -1,0 +1,76 @@
+use std::{ffi::OsString, path::Path};
+
+use millstream_record::Time;
+
+use crate::file::naming::{rotated, rotation_number, superfluous};
+
+#[test]
+fn a_rotated_file_is_named_by_keep_time_and_number() {
+    let cases = [
+        (
+            "/a/app.log",
+            1_700_000_000_999_999_999,
+            7,
+            "/a/app.log.20231114-221320-7",
+        ),
+        ("app", 0, 0, "app.19700101-000000-0"),
+        ("/a", -1, 12, "/a.19691231-235959-12"),
+        (
+            "/a",
+            i64::MAX,
+            u64::MAX,
+            "/a.22620411-234716-18446744073709551615",
+        ),
+        ("/a", i64::MIN, 1, "/a.16770921-001243-1"),
+    ];
+    for (path, time, number, expected) in cases {
+        assert_eq!(
+            rotated(Path::new(path), Time(time), number),
+            Path::new(expected)
+        );
+    }
+}
+
+#[test]
+fn only_rotations_of_the_file_itself_are_recognised() {
+    let cases = [
+        ("a.20231114-221320-7", Some(7)),
+        ("a.16770921-001243-0", Some(0)),
+        ("a", None),
+        ("b.20231114-221320-7", None),
+        ("a.20231114-221320-7.gz", None),
+        ("a.20231114-221320-", None),
+        ("a.20231114-221320", None),
+        ("a.20231114-221320-7-8", None),
+        ("a.2023111-221320-7", None),
+        ("a.2023111x-221320-7", None),
+        ("a.b.20231114-221320-7", None),
+        ("a.20231114-221320-+7", None),
+        ("a.20231114-221320-99999999999999999999", None),
+    ];
+    for (name, expected) in cases {
+        assert_eq!(
+            rotation_number("a".as_ref(), name.as_ref()),
+            expected,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_newest_rotations_are_kept() {
+    let names = |names: &[&str]| names.iter().map(OsString::from).collect::<Vec<_>>();
+    let all = names(&[
+        "a",
+        "a.20231114-221320-10",
+        "a.20231114-221320-9",
+        "a.20231114-221321-11",
+        "a.x",
+    ]);
+    assert_eq!(
+        superfluous("a".as_ref(), all.clone(), 2),
+        names(&["a.20231114-221320-9"])
+    );
+    assert_eq!(superfluous("a".as_ref(), all.clone(), 3), names(&[]));
+    assert_eq!(superfluous("a".as_ref(), all, 9), names(&[]));
+}

@@ -1,0 +1,297 @@
+//! Writing: what waits goes into the files, and a commit makes it count.
+//!
+//! `take -> encode -> [write] -> [settle]`
+//!
+//! The order of a commit (delivery.md): write what waits, fdatasync every file that has grown, sync the folders whose
+//! names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
+//! first byte. A write that fails is cut back to the last whole record and can be tried again.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use millstream_pipeline::{
+    failure::Failure,
+    meters::{Meter, NodeMeters},
+    report::Reporter,
+};
+use millstream_record::{Position, Time};
+
+use super::{
+    files::Files,
+    journal::Journal,
+    output::Output,
+    pending::{GATHER_BYTES, Pending},
+    rotate::Rotate,
+    table::{Change, Head, ROWS_MAX, Table},
+    trouble,
+};
+
+/// A running file sink's hands.
+pub(super) struct Writer {
+    pub(super) files: Files,
+    pub(super) pending: Pending,
+    /// Files for which something waits.
+    waiting: Vec<u32>,
+    pub(super) table: Table,
+    journal: Journal,
+    /// Changes of the table that are not in the journal yet.
+    changes: Vec<u8>,
+    pub(super) rotate: Rotate,
+    /// Files that have been rotated since the last commit: afterwards old rotations of them can go.
+    pub(super) rotated: Vec<PathBuf>,
+    uncached: bool,
+    pub(super) reporter: Reporter,
+    written: Meter,
+    pub(super) rotated_files: Meter,
+}
+
+impl Writer {
+    /// A writer that goes on where `table` ends, which the journal holds.
+    pub(super) fn new(
+        mut files: Files,
+        journal: Journal,
+        table: Table,
+        rotate: Rotate,
+        uncached: bool,
+        reporter: Reporter,
+        meters: &NodeMeters,
+    ) -> Self {
+        for (id, row) in &table.rows {
+            let output = Output::from_row(row, files.now);
+            files.adopt(*id, output);
+        }
+        Self {
+            files,
+            pending: Pending::default(),
+            waiting: Vec::new(),
+            table,
+            journal,
+            changes: Vec::new(),
+            rotate,
+            rotated: Vec::new(),
+            uncached,
+            reporter,
+            written: meters.counter("bytes_written"),
+            rotated_files: meters.counter("files_rotated"),
+        }
+    }
+
+    /// What was encoded since `start` (a length of `pending.buffer`) goes to file `id`.
+    pub(super) fn add_encoded(&mut self, id: u32, start: usize, records: u64) {
+        self.wait(id);
+        self.pending
+            .encoded(&mut self.files.get_mut(id).chain, start, records);
+    }
+
+    /// These bytes go to file `id`.
+    pub(super) fn add_shared(&mut self, id: u32, bytes: Bytes, records: u64) {
+        self.wait(id);
+        self.pending
+            .shared(&mut self.files.get_mut(id).chain, bytes, records);
+    }
+
+    fn wait(&mut self, id: u32) {
+        if self.files.get(id).chain.is_empty() {
+            self.waiting.push(id);
+        }
+    }
+
+    /// Writes what waits. After an error it can be called again: what was written does not wait any more.
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        for at in 0..self.waiting.len() {
+            let id = self.files.ready(self.waiting[at])?;
+            self.waiting[at] = id;
+            self.enter(id);
+        }
+        self.note()?;
+        while let Some(id) = self.waiting.last().copied() {
+            self.write(id)?;
+            self.waiting.pop();
+        }
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// The file stands in the journal from the next note on.
+    pub(super) fn enter(&mut self, id: u32) {
+        let output = self.files.get_mut(id);
+        if !output.entered {
+            output.entered = true;
+            let row = output.row();
+            self.change(Change::Enter(id, row));
+        }
+    }
+
+    pub(super) fn change(&mut self, change: Change) {
+        self.table.apply(&change);
+        change.encode(&mut self.changes);
+    }
+
+    /// Appends what has changed to the journal.
+    pub(super) fn note(&mut self) -> Result<(), Failure> {
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        self.journal.append(&self.changes, || self.table.encode())?;
+        self.changes.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, id: u32) -> Result<(), Failure> {
+        // Closed again only if more files wait than may be open.
+        if !self.files.open(id)? {
+            return Err(Failure::disk(format!(
+                "{} was moved away while it was written; it is begun anew",
+                self.files.get(id).path.display()
+            )));
+        }
+        self.measure(id)?;
+        let now = self.files.now;
+        let output = self.files.get_mut(id);
+        let Some(file) = &output.file else {
+            return Ok(());
+        };
+        let parts = self.pending.parts(&output.chain);
+        let written = if self.uncached && output.chain.bytes >= GATHER_BYTES as u64 {
+            file.write_uncached_at(&parts, output.length)
+        } else {
+            file.write_at(&parts, output.length)
+        };
+        output.unsynced = true;
+        if let Err(error) = written {
+            output.torn = file.truncate(output.length).is_err();
+            return Err(trouble("write", &output.path, &error));
+        }
+        output.see_head(parts.iter().map(|part| -> &[u8] { part }));
+        let chain = std::mem::take(&mut output.chain);
+        output.length += chain.bytes;
+        output.records += chain.records;
+        output.written = now;
+        self.written.add(chain.bytes);
+        self.files.mark_changed(id);
+        Ok(())
+    }
+
+    /// Looks whether the file is as long as we have left it: the next write goes to its end, whatever others do to it.
+    fn measure(&mut self, id: u32) -> Result<(), Failure> {
+        let output = self.files.get_mut(id);
+        let Some(file) = &output.file else {
+            return Ok(());
+        };
+        let found = file
+            .metadata()
+            .map_err(|error| trouble("look at", &output.path, &error))?
+            .len;
+        if output.torn && found > output.length {
+            file.truncate(output.length)
+                .map_err(|error| trouble("cut back", &output.path, &error))?;
+        } else if found != output.length {
+            let (path, expected) = (output.path.display(), output.length);
+            self.reporter.warn(
+                "length",
+                format_args!("{path} has {found} bytes in place of {expected}: somebody else writes or cuts it"),
+            );
+            output.length = found;
+            if found < expected {
+                output.head.clear();
+                output.records = 0;
+                let head = usize::try_from(found)
+                    .unwrap_or(usize::MAX)
+                    .min(super::table::HEAD_BYTES);
+                file.read_at(&mut output.head, head, 0)
+                    .map_err(|error| trouble("read", &output.path, &error))?;
+            }
+        }
+        output.torn = false;
+        Ok(())
+    }
+
+    /// Makes everything written so far durable and count, up to `position` of the channel.
+    pub(super) fn commit(&mut self, position: Option<Position>) -> Result<(), Failure> {
+        self.flush()?;
+        for at in 0..self.files.changed.len() {
+            self.files.sync(self.files.changed[at])?;
+        }
+        self.sync_folders()?;
+        let changed = std::mem::take(&mut self.files.changed);
+        for id in &changed {
+            let output = self.files.get_mut(*id);
+            output.changed = false;
+            if output.let_go {
+                self.change(Change::Leave(*id));
+            } else if output.length != output.committed {
+                output.committed = output.length;
+                let change =
+                    Change::Grow(*id, output.length, output.records, Head::of(&output.head));
+                self.change(change);
+            }
+        }
+        let position = position.or(self.table.position);
+        self.change(Change::Commit(self.table.channel, position));
+        let retired = self.retire_rows();
+        self.note()?;
+        let gone = changed.into_iter().filter(|id| self.files.get(*id).let_go);
+        let gone: Vec<u32> = gone.chain(retired).collect();
+        gone.into_iter().for_each(|id| self.files.remove(id));
+        self.prune();
+        Ok(())
+    }
+
+    fn sync_folders(&mut self) -> Result<(), Failure> {
+        while let Some(folder) = self.files.unsynced_folders.first() {
+            match self.files.disk.sync_folder(folder) {
+                // Gone with what stood in it, which the next look finds.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => other.map_err(|error| trouble("sync the folder", folder, &error))?,
+            }
+            self.files.unsynced_folders.pop_first();
+        }
+        Ok(())
+    }
+
+    /// When there are too many, the files used longest ago are forgotten, a tenth at a time.
+    fn retire_rows(&mut self) -> Vec<u32> {
+        if self.files.iter().count() < ROWS_MAX {
+            return Vec::new();
+        }
+        let idle = self
+            .files
+            .iter()
+            .filter(|(_, output)| output.is_clean() && !output.let_go);
+        let mut idle: Vec<_> = idle.map(|(id, output)| (output.used, id)).collect();
+        idle.sort_unstable();
+        idle.truncate(ROWS_MAX / 10);
+        let idle: Vec<u32> = idle.into_iter().map(|(_, id)| id).collect();
+        for id in &idle {
+            if self.files.get(*id).entered {
+                self.change(Change::Leave(*id));
+            }
+        }
+        idle
+    }
+
+    /// Whether everything written is committed, so that a commit changes nothing but names.
+    pub(super) fn is_clean(&self) -> bool {
+        self.pending.is_empty()
+            && self
+                .files
+                .changed
+                .iter()
+                .all(|id| self.files.get(*id).length == self.files.get(*id).committed)
+    }
+
+    /// The file for `path`, as a batch of the keep time `keep` finds it. One that is new is opened, for its length counts.
+    pub(super) fn file(&mut self, path: &[u8], keep: Time) -> Result<u32, Failure> {
+        let id = self.files.of(path, keep);
+        let output = self.files.get(id);
+        if !output.entered && output.file.is_none() {
+            self.files.open(id)?;
+        }
+        Ok(id)
+    }
+
+    /// Whether it is time to write.
+    pub(super) fn is_full(&self) -> bool {
+        self.pending.is_full() || self.waiting.len() >= self.files.open_max()
+    }
+}
