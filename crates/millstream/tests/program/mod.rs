@@ -1,5 +1,7 @@
 //! Drives the built program: writes a configuration, starts it, waits until it is ready, stops or kills it.
 
+#![allow(dead_code, reason = "each test uses what it needs of it")]
+
 use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
