@@ -1,0 +1,142 @@
+//! Who reads a channel: attaching a reader, and forgetting a consumer that is gone.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    task::Waker,
+};
+
+use millstream_record::{Pool, Position};
+
+use super::{
+    Behind, Error, Reader,
+    cursor::Cursor,
+    index::{Consumer, State},
+    log::Log,
+};
+
+/// Names of consumers are names of nodes; they stand in file names.
+const NAME_BYTES_MAX: usize = 200;
+
+impl Log {
+    /// Attaches the consumer `name`. A new one gets a cursor and begins at the oldest frame that is there.
+    pub fn reader(&self, name: &str, behind: Behind, pool: Pool) -> Result<Reader, Error> {
+        check_name(name)?;
+        let known = self.index.lock().consumers.contains_key(name);
+        if !known {
+            self.make_cursor(name)?;
+        }
+        let mut state = self.index.lock();
+        let consumer = state
+            .consumers
+            .get_mut(name)
+            .filter(|consumer| consumer.taken.is_none())
+            .ok_or_else(|| Error::Consumer(name.to_owned()))?;
+        consumer.behind = behind;
+        consumer.taken = Some(consumer.position);
+        Ok(Reader {
+            index: Arc::clone(&self.index),
+            channel: self.channel,
+            name: name.to_owned(),
+            cursor: Arc::clone(&consumer.cursor),
+            pool,
+            hot_bytes: self.options.hot_bytes,
+            position: consumer.position,
+            place: None,
+            ready: VecDeque::new(),
+            damaged: None,
+            frame_bytes: 0,
+        })
+    }
+
+    /// The consumers of the channel and what they have settled; all of them hold its segments.
+    pub fn consumers(&self) -> Vec<(String, Position)> {
+        let state = self.index.lock();
+        let consumers = state.consumers.iter();
+        consumers
+            .map(|(name, consumer)| (name.clone(), consumer.position))
+            .collect()
+    }
+
+    /// Forgets a consumer that is not attached: what only it has not settled is given up.
+    pub fn forget(&mut self, name: &str) -> Result<(), Error> {
+        let mut state = self.index.lock();
+        match state.consumers.get(name) {
+            Some(consumer) if consumer.taken.is_none() => {}
+            _ => return Err(Error::Consumer(name.to_owned())),
+        }
+        let path = self.folder.join(cursor_name(name));
+        let failed = |error| Error::disk("removing a cursor", &path, error);
+        self.disk.remove(&path).map_err(failed)?;
+        self.disk.sync_folder(&self.folder).map_err(failed)?;
+        state.consumers.remove(name);
+        Ok(())
+    }
+
+    /// Calls `waker` when a consumer has settled something, so that room may have come back.
+    pub fn wake_on_settle(&self, waker: Waker) {
+        self.index.lock().writer = Some(waker);
+    }
+
+    /// Drops what every consumer has settled. [`Log::commit`] does it too.
+    pub fn drop_settled(&mut self) -> Result<(), Error> {
+        self.alive()?;
+        self.collect()
+    }
+
+    /// Bytes of all segments that are part of the log.
+    pub fn used_bytes(&self) -> u64 {
+        let state = self.index.lock();
+        state.segments.iter().map(|(segment, _)| segment.bytes).sum()
+    }
+
+    fn make_cursor(&self, name: &str) -> Result<(), Error> {
+        let position = before_oldest(&self.index.lock());
+        let path = self.folder.join(cursor_name(name));
+        let failed = |error| Error::disk("making a cursor", &path, error);
+        // Left by a crash, or by a full disk, in the middle of this.
+        match self.disk.remove(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(error));
+            }
+            _ => {}
+        }
+        let cursor =
+            Cursor::create(&*self.disk, &path, self.channel, position).map_err(failed)?;
+        self.disk.sync_folder(&self.folder).map_err(failed)?;
+        let mut state = self.index.lock();
+        state.consumers.insert(name.to_owned(), consumer(cursor));
+        Ok(())
+    }
+}
+
+/// A consumer that is not attached.
+pub(super) fn consumer(cursor: Cursor) -> Consumer {
+    Consumer {
+        position: cursor.position,
+        cursor: Arc::new(Mutex::new(cursor)),
+        taken: None,
+        behind: Behind::default(),
+        waker: None,
+    }
+}
+
+/// The name of the cursor file of a consumer.
+pub(super) fn cursor_name(consumer: &str) -> String {
+    format!("{consumer}.cursor")
+}
+
+fn before_oldest(state: &State) -> Position {
+    state.segments.front().map_or(state.kept, |(segment, _)| Position {
+        epoch: segment.first.epoch,
+        seq: segment.first.seq.saturating_sub(1),
+    })
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(good) {
+        return Err(Error::Name(name.to_owned()));
+    }
+    Ok(())
+}

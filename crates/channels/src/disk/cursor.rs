@@ -1,0 +1,154 @@
+//! The cursor of one consumer, `NAME.cursor`: everything at or below its position is settled.
+//!
+//! ```text
+//! two slots, at 0 and 4096, written in turn; the valid one with the higher generation counts
+//! offset bytes
+//!      0   8   magic "MILLCUR" and 0
+//!      8   4   format version
+//!     12   4   CRC-32C of bytes 16..56
+//!     16  16   channel id
+//!     32   8   generation
+//!     40   4   epoch
+//!     44   4   0
+//!     48   8   seq
+//! ```
+//!
+//! The file is made whole at once, so that a full disk cannot stop a commit, and so stop the room from coming back.
+
+use std::{
+    io::{self, IoSlice},
+    path::Path,
+    sync::Arc,
+};
+
+use millstream_record::Position;
+use millstream_sys::disk::{Disk, File, Open};
+
+use super::{
+    ChannelId, Error,
+    bytes::Fields,
+    frame::checksum,
+    segment::{FORMAT_VERSION, PAGE},
+};
+
+const MAGIC: &[u8; 8] = b"MILLCUR\0";
+const SLOT_BYTES: usize = 56;
+
+/// An open cursor file.
+pub(super) struct Cursor {
+    file: Arc<dyn File>,
+    channel: ChannelId,
+    generation: u64,
+    pub(super) position: Position,
+}
+
+/// What stands in a cursor file.
+pub(super) enum CursorFound {
+    Good(Cursor),
+    /// Neither slot is valid.
+    Damaged,
+}
+
+impl Cursor {
+    /// Makes the file and syncs it; its name is synced by the caller.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        path: &Path,
+        channel: ChannelId,
+        position: Position,
+    ) -> io::Result<Self> {
+        let file = disk.open(path, Open::Create)?;
+        let made = file.allocate(2 * PAGE).and_then(|()| {
+            // Both pages are written, so that no later write needs room.
+            file.write_at(&[IoSlice::new(&[0; 2 * PAGE as usize])], 0)
+        });
+        let mut cursor = Self {
+            file,
+            channel,
+            generation: 0,
+            position,
+        };
+        made.and_then(|()| cursor.commit(position))?;
+        Ok(cursor)
+    }
+
+    /// Opens a cursor file that is there.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        channel: ChannelId,
+    ) -> Result<CursorFound, Error> {
+        let failed = |error| Error::disk("reading a cursor", path, error);
+        let file = disk.open(path, Open::Write).map_err(failed)?;
+        let mut newest: Option<(u64, Position)> = None;
+        for slot in 0..2 {
+            let mut bytes = Vec::new();
+            file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)
+                .map_err(failed)?;
+            match decode(&bytes, &channel) {
+                Some(Err(found)) => {
+                    return Err(Error::Newer {
+                        path: path.to_owned(),
+                        found,
+                        known: FORMAT_VERSION,
+                    });
+                }
+                Some(Ok(slot)) if newest.is_none_or(|newest| newest.0 < slot.0) => {
+                    newest = Some(slot);
+                }
+                _ => {}
+            }
+        }
+        Ok(match newest {
+            Some((generation, position)) => CursorFound::Good(Self {
+                file,
+                channel,
+                generation,
+                position,
+            }),
+            None => CursorFound::Damaged,
+        })
+    }
+
+    /// Writes the position into the older slot and syncs it.
+    pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
+        let generation = self.generation + 1;
+        let mut out = Vec::with_capacity(SLOT_BYTES);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.channel.0);
+        out.extend_from_slice(&generation.to_le_bytes());
+        out.extend_from_slice(&position.epoch.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&position.seq.to_le_bytes());
+        let crc = checksum(&out[16..]);
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        self.file
+            .write_at(&[IoSlice::new(&out)], generation % 2 * PAGE)?;
+        self.file.sync()?;
+        self.generation = generation;
+        self.position = position;
+        Ok(())
+    }
+}
+
+/// A slot: its generation and position, or the version of a newer program.
+fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<(u64, Position), u32>> {
+    let mut fields = Fields::new(bytes);
+    if fields.take(8)? != MAGIC {
+        return None;
+    }
+    let version = fields.u32()?;
+    if version > FORMAT_VERSION {
+        return Some(Err(version));
+    }
+    if fields.u32()? != checksum(bytes.get(16..)?) || fields.id()? != channel.0 {
+        return None;
+    }
+    let generation = fields.u64()?;
+    let epoch = fields.u32()?;
+    fields.take(4)?;
+    let seq = fields.u64()?;
+    Some(Ok((generation, Position { epoch, seq })))
+}

@@ -1,0 +1,138 @@
+//! What can go wrong with a disk channel, and whose turn it is.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Why a channel could not do what it was asked to.
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// Another process has the channel open.
+    Locked(PathBuf),
+    /// A newer program has written this file.
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+        /// The newest version this program knows.
+        known: u32,
+    },
+    /// The folder holds segments, but the file that says which channel they belong to is gone or damaged.
+    NoIdentity(PathBuf),
+    /// The disk refused a call. At a start: nothing was changed, try again. Later the channel has stopped.
+    Disk {
+        /// What was being done.
+        doing: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// There is no room on the disk. What is staged stays staged: call `commit` again later.
+    NoRoom {
+        /// Where room is needed.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// `size_max` is reached, or a consumer is behind by more than it may be. What is staged stays staged: call
+    /// `commit` again when the consumer has gone on.
+    Full {
+        /// The folder of the channel.
+        path: PathBuf,
+        /// The consumer that is furthest behind, if there is one.
+        consumer: Option<String>,
+    },
+    /// A group is larger than a channel can hold (1 GiB).
+    TooLarge {
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// A name of a consumer that cannot be in a file name.
+    Name(String),
+    /// The consumer is attached already, or not known.
+    Consumer(String),
+}
+
+impl Error {
+    /// Whether the same call may work later, with nothing lost until then.
+    pub fn is_for_now(&self) -> bool {
+        matches!(self, Self::NoRoom { .. } | Self::Full { .. })
+    }
+
+    pub(super) fn disk(doing: &'static str, path: &Path, source: io::Error) -> Self {
+        if is_no_room(&source) {
+            return Self::NoRoom {
+                path: path.to_owned(),
+                source: Arc::new(source),
+            };
+        }
+        Self::Disk {
+            doing,
+            path: path.to_owned(),
+            source: Arc::new(source),
+        }
+    }
+}
+
+/// ENOSPC or EDQUOT.
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locked(path) => {
+                write!(f, "{}: another process has this channel open", path.display())
+            }
+            Self::Newer { path, found, known } => write!(
+                f,
+                "{}: format version {found}, and this program knows versions up to {known}; run a newer one",
+                path.display()
+            ),
+            Self::NoIdentity(path) => write!(
+                f,
+                "{}: missing or damaged, but there are segments beside it; restore it or move the folder away",
+                path.display()
+            ),
+            Self::Disk {
+                doing,
+                path,
+                source,
+            } => write!(f, "{}: {doing}: {source}", path.display()),
+            Self::NoRoom { path, source } => {
+                write!(f, "{}: {source}; waiting for room", path.display())
+            }
+            Self::Full { path, consumer } => {
+                write!(f, "{}: the channel is full", path.display())?;
+                match consumer {
+                    Some(consumer) => write!(f, "; waiting for its consumer {consumer}"),
+                    None => write!(f, "; it has no consumer"),
+                }
+            }
+            Self::TooLarge { bytes } => {
+                write!(f, "a batch of {bytes} bytes is more than a channel can hold")
+            }
+            Self::Name(name) => write!(f, "{name:?} cannot be the name of a consumer"),
+            Self::Consumer(name) => {
+                write!(f, "the consumer {name} is attached already or not known")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Disk { source, .. } | Self::NoRoom { source, .. } => Some(&**source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The frame: one batch as it stands in a segment.
+//!
+//! ```text
+//! offset bytes
+//!      0   4   mark "MSF1"
+//!      4   4   CRC-32C over channel id (16), segment number (8), offset in the segment (8), bytes 8..H
+//!      8   4   H: bytes of the head, this part and what varies; at least 88
+//!     12   4   B: bytes of the body
+//!     16   4   CRC-32C of the body
+//!     20   4   epoch
+//!     24   8   seq
+//!     32   8   keep time, nanoseconds since 1970; never goes back
+//!     40   8   synced: the bytes of this segment that were durable when this was written
+//!     48   8   hash of the graph between source and channel
+//!     56   4   records in the body
+//!     60   4   part of its group, from 0
+//!     64   4   parts of the group: without its last part it does not exist
+//!     68   1   kind: 1 batch, 2 end of the segment, 3 end of the segment after a clean stop
+//!     69   1   encoding of the body: 1 lines, 2 packed; 0 where there is no batch
+//!     70   2   0
+//!     72   4   T: bytes of the tag
+//!     76   4   number of shared values
+//!     80   4   number of origins
+//!     84   4   0
+//!     88   T   tag, UTF-8
+//!              values: each bytes of name (4), bytes of value (4), name, value
+//!              origins: see origins.rs
+//!      H   B   body
+//!    H+B   -   zeros up to a multiple of 8
+//! ```
+//!
+//! All numbers are little-endian. The place in the CRC makes a frame of a recycled segment worthless at any other place
+//! than its own, and the channel's id makes one of another channel worthless everywhere.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use millstream_record::{Batch, Encoding, Origin, Position, Tag, Time, Values};
+
+use super::{
+    ChannelId,
+    bytes::{Fields, put_text},
+    origins::{decode_origins, encode_origins},
+};
+
+/// Bytes of the part of a head that has a fixed size.
+pub(super) const FIXED_BYTES: usize = 88;
+/// A head is no larger than this: tag, values and origins of one batch. What a disk says beyond it is damage.
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
+/// Frames stand at multiples of this.
+pub(super) const ALIGNMENT: u64 = 8;
+const MARK: &[u8; 4] = b"MSF1";
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Batch = 1,
+    /// Nothing follows in this segment.
+    End = 2,
+    /// Nothing follows in this segment, and the channel was closed in order.
+    CleanEnd = 3,
+}
+
+/// Where a frame stands; part of its CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) channel: ChannelId,
+    pub(super) segment: u64,
+    pub(super) offset: u64,
+}
+
+/// Why bytes are no frame of this place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Misfit {
+    /// Not the mark, or lengths that cannot be.
+    NoFrame,
+    /// The head is cut short or its CRC does not fit its place and bytes.
+    Head,
+    /// The body is cut short or its CRC does not fit.
+    Body,
+    /// The CRC fits but the fields do not: written by something that is not this program.
+    Fields,
+}
+
+/// The lengths of a frame, read before all of it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lengths {
+    pub(super) head: usize,
+    pub(super) body: usize,
+}
+
+impl Lengths {
+    /// Reads them from the first 16 bytes; they are not yet proven by the CRC.
+    pub(super) fn peek(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(bytes);
+        if fields.take(4)? != MARK {
+            return None;
+        }
+        fields.take(4)?;
+        let head = usize::try_from(fields.u32()?).ok()?;
+        let body = usize::try_from(fields.u32()?).ok()?;
+        (FIXED_BYTES..=HEAD_BYTES_MAX)
+            .contains(&head)
+            .then_some(Self { head, body })
+    }
+
+    /// Bytes of the whole frame with its zeros at the end.
+    pub(super) fn total(self) -> u64 {
+        (self.head as u64 + self.body as u64).next_multiple_of(ALIGNMENT)
+    }
+}
+
+/// A head that has been read and fits.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub(super) kind: Kind,
+    pub(super) position: Position,
+    pub(super) keep_time: Time,
+    pub(super) synced: u64,
+    pub(super) graph: u64,
+    pub(super) count: u32,
+    pub(super) part: u32,
+    pub(super) parts: u32,
+    pub(super) encoding: Option<Encoding>,
+    pub(super) tag: Tag,
+    pub(super) values: Arc<Values>,
+    pub(super) origins: Vec<Origin>,
+    /// Connections that were closed in order after all their acks.
+    pub(super) closed: Vec<u64>,
+    pub(super) lengths: Lengths,
+    body_checksum: u32,
+}
+
+impl Head {
+    /// Whether it is the last part of its group.
+    pub(super) fn ends_group(&self) -> bool {
+        self.part + 1 == self.parts
+    }
+
+    /// Whether these bytes are its body.
+    pub(super) fn fits_body(&self, body: &[u8]) -> bool {
+        body.len() == self.lengths.body && checksum(body) == self.body_checksum
+    }
+
+    /// The batch it was made of; `None` for an end of segment.
+    pub(super) fn batch(self, body: Bytes) -> Option<Batch> {
+        Some(Batch {
+            tag: self.tag,
+            encoding: self.encoding?,
+            body,
+            count: self.count,
+            received: self.keep_time,
+            values: self.values,
+            origins: self.origins,
+        })
+    }
+}
+
+/// What stands in a head beside what the batch says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    pub(super) kind: Kind,
+    pub(super) position: Position,
+    pub(super) keep_time: Time,
+    pub(super) graph: u64,
+    pub(super) part: u32,
+    pub(super) parts: u32,
+}
+
+/// CRC-32C.
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// Appends the head of a frame to `out`, all but what depends on the place: [`seal`] adds that.
+pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch>, closed: &[u64]) {
+    let start = out.len();
+    let body = batch.map_or(&[][..], |batch| &batch.body);
+    out.extend_from_slice(MARK);
+    out.extend_from_slice(&[0; 8]);
+    put_u32(out, body.len());
+    put_u32(out, checksum(body) as usize);
+    out.extend_from_slice(&stamp.position.epoch.to_le_bytes());
+    out.extend_from_slice(&stamp.position.seq.to_le_bytes());
+    out.extend_from_slice(&stamp.keep_time.0.to_le_bytes());
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&stamp.graph.to_le_bytes());
+    put_u32(out, batch.map_or(0, |batch| batch.count as usize));
+    put_u32(out, stamp.part as usize);
+    put_u32(out, stamp.parts as usize);
+    let encoding = batch.map_or(0, |batch| batch.encoding as u8);
+    out.extend_from_slice(&[stamp.kind as u8, encoding, 0, 0]);
+    let tag = batch.map_or("", |batch| batch.tag.as_str());
+    let origins = batch.map_or(&[][..], |batch| &batch.origins);
+    put_u32(out, tag.len());
+    put_u32(out, batch.map_or(0, |batch| batch.values.len()));
+    put_u32(out, origins.len() + closed.len());
+    put_u32(out, 0);
+    out.extend_from_slice(tag.as_bytes());
+    for (name, value) in batch.iter().flat_map(|batch| batch.values.iter()) {
+        put_text(out, name, value);
+    }
+    encode_origins(out, origins, closed);
+    let bytes = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
+    out[start + 8..start + 12].copy_from_slice(&bytes.to_le_bytes());
+}
+
+/// Writes into a head what depends on its place, the CRC last.
+pub(super) fn seal(head: &mut [u8], place: &Place, synced: u64) {
+    head[40..48].copy_from_slice(&synced.to_le_bytes());
+    let crc = head_checksum(head, place);
+    head[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Reads a head; `bytes` begins at the frame and holds at least the whole head.
+pub(super) fn decode_head(bytes: &[u8], place: &Place) -> Result<Head, Misfit> {
+    let lengths = Lengths::peek(bytes).ok_or(Misfit::NoFrame)?;
+    let head = bytes.get(..lengths.head).ok_or(Misfit::Head)?;
+    let mut fields = Fields::new(&head[4..]);
+    if fields.u32() != Some(head_checksum(head, place)) {
+        return Err(Misfit::Head);
+    }
+    decode_fields(head, lengths).ok_or(Misfit::Fields)
+}
+
+fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
+    let mut fields = Fields::new(&head[16..]);
+    let body_checksum = fields.u32()?;
+    let position = Position {
+        epoch: fields.u32()?,
+        seq: fields.u64()?,
+    };
+    let keep_time = Time(fields.i64()?);
+    let synced = fields.u64()?;
+    let graph = fields.u64()?;
+    let (count, part, parts) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let kind = match fields.u8()? {
+        1 => Kind::Batch,
+        2 => Kind::End,
+        3 => Kind::CleanEnd,
+        _ => return None,
+    };
+    let encoding = match (fields.u8()?, kind) {
+        (1, Kind::Batch) => Some(Encoding::Lines),
+        (2, Kind::Batch) => Some(Encoding::Packed),
+        (_, Kind::Batch) => return None,
+        _ => None,
+    };
+    fields.take(2)?;
+    let tag_bytes = fields.u32()?;
+    let (values_count, origins_count) = (fields.u32()?, fields.u32()?);
+    fields.take(4)?;
+    let tag = std::str::from_utf8(fields.take(tag_bytes as usize)?).ok()?;
+    let mut values = Values::new();
+    for _ in 0..values_count {
+        let (name, value) = fields.text()?;
+        values.set(name, value);
+    }
+    let (origins, closed) = decode_origins(&mut fields, origins_count)?;
+    (part < parts).then(|| Head {
+        kind,
+        position,
+        keep_time,
+        synced,
+        graph,
+        count,
+        part,
+        parts,
+        encoding,
+        tag: tag.into(),
+        values: Arc::new(values),
+        origins,
+        closed,
+        lengths,
+        body_checksum,
+    })
+}
+
+fn head_checksum(head: &[u8], place: &Place) -> u32 {
+    let mut digest = crc_fast::Digest::new(Crc32Iscsi);
+    let mut prefix = [0; 32];
+    prefix[..16].copy_from_slice(&place.channel.0);
+    prefix[16..24].copy_from_slice(&place.segment.to_le_bytes());
+    prefix[24..].copy_from_slice(&place.offset.to_le_bytes());
+    digest.update(&prefix);
+    digest.update(&head[8..]);
+    // CRC-32C has 32 bits; the crate returns all of its algorithms in 64.
+    u32::try_from(digest.finalize()).unwrap_or(0)
+}
+
+/// Lengths are checked before a frame is made (`Error::TooLarge`).
+fn put_u32(out: &mut Vec<u8>, value: usize) {
+    out.extend_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

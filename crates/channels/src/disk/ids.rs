@@ -1,0 +1,157 @@
+//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, kept until they age out.
+//!
+//! ```text
+//! offset bytes
+//!      0   8   magic "MILLIDS" and 0
+//!      8   4   format version
+//!     12   4   CRC-32C of all that follows
+//!     16  16   channel id
+//!     32   8   number of the segment
+//!     40   4   N: number of entries
+//!     44   4   0
+//!     48  32N  per entry:
+//!              0  16   key of the chunk; zeros for a closed connection
+//!             16   8   number of the connection
+//!             24   4   keep time, seconds since 1970
+//!             28   4   1 a chunk, 2 a chunk whose ack is known to have arrived, 3 a connection closed in order
+//! ```
+//!
+//! It is written and synced when its segment closes, so that a start reads 32 bytes a chunk in place of the segment, and
+//! so that the ids outlive the segment.
+
+use std::{
+    io::{self, IoSlice},
+    path::Path,
+};
+
+use millstream_sys::disk::{Disk, Open};
+
+use super::{ChannelId, bytes::Fields, frame::checksum, key::Key, segment::FORMAT_VERSION};
+
+const MAGIC: &[u8; 8] = b"MILLIDS\0";
+const HEADER_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 32;
+
+/// What a frame says about repeats, in the order of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdRecord {
+    /// A chunk that is kept.
+    Chunk {
+        key: Key,
+        connection: u64,
+        seconds: u32,
+        /// Its ack is known to have arrived.
+        proved: bool,
+    },
+    /// The connection was closed in order after all its acks.
+    Closed { connection: u64, seconds: u32 },
+}
+
+impl IdRecord {
+    pub(super) fn seconds(&self) -> u32 {
+        let (Self::Chunk { seconds, .. } | Self::Closed { seconds, .. }) = self;
+        *seconds
+    }
+}
+
+/// The name of the id file of a segment.
+pub(super) fn ids_name(segment: u64) -> String {
+    format!("{segment:010}.ids")
+}
+
+/// Writes and syncs the id file; its name is synced with the folder by whoever relies on it.
+pub(super) fn write_ids(
+    disk: &dyn Disk,
+    path: &Path,
+    channel: &ChannelId,
+    segment: u64,
+    records: &[IdRecord],
+) -> io::Result<()> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + records.len() * ENTRY_BYTES);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&channel.0);
+    out.extend_from_slice(&segment.to_le_bytes());
+    let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    for record in records {
+        let (key, connection, seconds, kind) = match record {
+            IdRecord::Chunk {
+                key,
+                connection,
+                seconds,
+                proved,
+            } => (key.0, connection, seconds, 1 + u32::from(*proved)),
+            IdRecord::Closed {
+                connection,
+                seconds,
+            } => ([0; 16], connection, seconds, 3),
+        };
+        out.extend_from_slice(&key);
+        out.extend_from_slice(&connection.to_le_bytes());
+        out.extend_from_slice(&seconds.to_le_bytes());
+        out.extend_from_slice(&kind.to_le_bytes());
+    }
+    let crc = checksum(&out[16..]);
+    out[12..16].copy_from_slice(&crc.to_le_bytes());
+    // A leftover of a crash between this and the header that counts on it has the same name.
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = disk.open(path, Open::Create)?;
+    file.write_at(&[IoSlice::new(&out)], 0)?;
+    file.sync()
+}
+
+/// Reads an id file; `None` if it is none of this channel and segment, or damaged.
+pub(super) fn read_ids(
+    disk: &dyn Disk,
+    path: &Path,
+    channel: &ChannelId,
+    segment: u64,
+) -> io::Result<Option<Vec<IdRecord>>> {
+    let file = match disk.open(path, Open::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let length = usize::try_from(file.metadata()?.len).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    file.read_at(&mut bytes, length, 0)?;
+    Ok(decode(&bytes, channel, segment))
+}
+
+fn decode(bytes: &[u8], channel: &ChannelId, segment: u64) -> Option<Vec<IdRecord>> {
+    let mut fields = Fields::new(bytes);
+    if fields.take(8)? != MAGIC || fields.u32()? > FORMAT_VERSION {
+        return None;
+    }
+    if fields.u32()? != checksum(bytes.get(16..)?)
+        || fields.id()? != channel.0
+        || fields.u64()? != segment
+    {
+        return None;
+    }
+    let count = fields.u32()?;
+    fields.take(4)?;
+    let mut records = Vec::new();
+    for _ in 0..count {
+        let (key, connection, seconds) = (Key(fields.id()?), fields.u64()?, fields.u32()?);
+        records.push(match fields.u32()? {
+            kind @ (1 | 2) => IdRecord::Chunk {
+                key,
+                connection,
+                seconds,
+                proved: kind == 2,
+            },
+            3 => IdRecord::Closed {
+                connection,
+                seconds,
+            },
+            _ => return None,
+        });
+    }
+    Some(records)
+}

@@ -1,0 +1,205 @@
+//! What the writer and the readers of one channel share: which segments there are, what of them is kept, the newest
+//! batches in memory, and where every consumer is. One lock, taken once per commit and once per batch read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+    time::Duration,
+};
+
+use millstream_record::{Batch, Position, Time};
+
+use super::{cursor::Cursor, segment::Segment};
+
+/// Batches in memory, whatever their size: each may hold a pooled buffer far larger than itself.
+const HOT_BATCHES_MAX: usize = 256;
+
+/// How far a consumer may be behind, and what happens then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Bytes; 0 = no bound but the channel's own.
+    pub size: u64,
+    /// Age of the oldest batch that is not settled; 0 = no bound.
+    pub age: Duration,
+    /// What happens beyond a bound, or when the channel is full.
+    pub then: Then,
+}
+
+/// What happens when a consumer is too far behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The sources wait for it.
+    Block,
+    /// The oldest segments are dropped for this consumer alone; it is told so.
+    Skip,
+}
+
+impl Default for Behind {
+    fn default() -> Self {
+        Self {
+            size: 0,
+            age: Duration::ZERO,
+            then: Then::Block,
+        }
+    }
+}
+
+/// A kept batch in memory.
+pub(super) struct Hot {
+    pub(super) position: Position,
+    pub(super) batch: Batch,
+    /// Where the next frame begins: segment and offset.
+    pub(super) next: (u64, u64),
+}
+
+/// One consumer: an open cursor, and a reader if it is attached.
+pub(super) struct Consumer {
+    pub(super) cursor: Arc<Mutex<Cursor>>,
+    /// Everything at or below is settled, or skipped.
+    pub(super) position: Position,
+    /// What the attached reader has taken.
+    pub(super) taken: Option<Position>,
+    pub(super) behind: Behind,
+    pub(super) waker: Option<Waker>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// The log, the oldest first; the last one is being written, or was at the last stop.
+    pub(super) segments: VecDeque<(Arc<Segment>, Time)>,
+    pub(super) hot: VecDeque<Hot>,
+    pub(super) hot_bytes: usize,
+    /// The batches in memory are all that is kept beyond this.
+    pub(super) hot_after: Position,
+    /// Everything at or below is kept.
+    pub(super) kept: Position,
+    pub(super) consumers: BTreeMap<String, Consumer>,
+    /// Segments in which damage was found: they are put aside and not used again.
+    pub(super) damaged: BTreeSet<u64>,
+    /// Who wants to know that a consumer has moved.
+    pub(super) writer: Option<Waker>,
+}
+
+#[derive(Default)]
+pub(super) struct Index(Mutex<State>);
+
+impl Index {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here can panic half way, so a poisoned lock is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Adds a batch that has just been kept.
+    pub(super) fn show(&mut self, hot: Hot, hot_bytes_max: usize) {
+        self.kept = hot.position;
+        self.hot_bytes += hot.batch.len();
+        self.hot.push_back(hot);
+        self.cool(hot_bytes_max);
+    }
+
+    /// Lets go of batches in memory that are too much, or that every attached reader has taken.
+    pub(super) fn cool(&mut self, hot_bytes_max: usize) {
+        let taken = self
+            .consumers
+            .values()
+            .filter_map(|consumer| consumer.taken)
+            .min()
+            .unwrap_or(self.kept);
+        while let Some(first) = self.hot.front() {
+            if first.position > taken
+                && self.hot_bytes <= hot_bytes_max
+                && self.hot.len() <= HOT_BATCHES_MAX
+            {
+                break;
+            }
+            self.hot_bytes -= first.batch.len();
+            self.hot_after = first.position;
+            self.hot.pop_front();
+        }
+    }
+
+    /// The position of the last frame of the segment at `place`, if another one follows it; `None` for an empty one.
+    fn last_of(&self, place: usize) -> Option<Position> {
+        let (segment, next) = (&self.segments.get(place)?.0, &self.segments.get(place + 1)?.0);
+        let seq = next.first.seq.checked_sub(1)?;
+        (seq >= segment.first.seq).then_some(Position {
+            epoch: segment.first.epoch,
+            seq,
+        })
+    }
+
+    /// How many of the oldest segments are below `position`. The newest is never among them.
+    pub(super) fn below(&self, position: Position) -> usize {
+        (0..self.segments.len().saturating_sub(1))
+            .take_while(|place| self.last_of(*place).is_none_or(|last| last <= position))
+            .count()
+    }
+
+    /// The place of the segment in which the frame after `position` stands.
+    pub(super) fn place_after(&self, position: Position) -> Option<usize> {
+        (!self.segments.is_empty()).then(|| self.below(position))
+    }
+
+    /// Bytes that are kept beyond `position`, about: within a segment frames count as equally large.
+    pub(super) fn bytes_after(&self, position: Position) -> u64 {
+        let from = self.below(position);
+        let mut bytes = 0;
+        for (place, (segment, _)) in self.segments.iter().enumerate().skip(from) {
+            let used = segment.end().saturating_sub(segment.start);
+            let last = self.last_of(place).unwrap_or(self.kept).seq;
+            let frames = (last + 1).saturating_sub(segment.first.seq);
+            let read = (position.seq + 1).saturating_sub(segment.first.seq);
+            let left = frames.saturating_sub(read);
+            if left >= frames {
+                bytes += used;
+            } else {
+                bytes += used / frames.max(1) * left;
+            }
+        }
+        bytes
+    }
+
+    /// The keep time before which everything beyond `position` lies, at the earliest: that of its segment's head.
+    pub(super) fn oldest_after(&self, position: Position) -> Option<Time> {
+        if self.kept <= position {
+            return None;
+        }
+        // The head holds the newest keep time before the segment, so the next segment's head is never too early.
+        let place = self.below(position);
+        self.segments.get(place + 1).map(|(_, time)| *time)
+    }
+
+    /// Moves a consumer on over whole segments, so that at least the first of what it holds can go.
+    pub(super) fn skip_segment(&mut self, name: &str) -> bool {
+        let Some(consumer) = self.consumers.get(name) else {
+            return false;
+        };
+        let place = self.below(consumer.position);
+        let Some(last) = self.last_of(place) else {
+            return false;
+        };
+        if let Some(consumer) = self.consumers.get_mut(name) {
+            consumer.position = last;
+        }
+        true
+    }
+
+    /// The consumer that is furthest behind.
+    pub(super) fn slowest(&self) -> Option<(&String, &Consumer)> {
+        self.consumers
+            .iter()
+            .min_by_key(|(_, consumer)| consumer.position)
+    }
+
+    /// Wakes all readers.
+    pub(super) fn wake_readers(&mut self) {
+        for consumer in self.consumers.values_mut() {
+            if let Some(waker) = consumer.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}

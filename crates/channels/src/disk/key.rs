@@ -1,0 +1,154 @@
+//! The key by which a repeated chunk is recognised, as 128 bits.
+//!
+//! What makes a chunk a repeat is (id, tag, length and checksum of the payload, graph behind the source). All of it is
+//! hashed with SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random
+//! id, so that no sender can aim at another's key. Two different keys among a million share their hash with odds of
+//! about 1 in 10^27.
+
+use millstream_record::{ChunkOrigin, Tag};
+
+/// The hash of everything that makes a chunk a repeat of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Key(pub(super) [u8; 16]);
+
+/// Whether an id says by itself that two chunks are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// Random or numbered by the sender: equal keys are the same chunk.
+    Unique,
+    /// Fluent Bit's hash of the content (32 hex digits), or an id too short to be unique: two honest chunks can share it.
+    Shared,
+}
+
+/// Ids with fewer bytes than this cannot be unique (home-made senders write `chunk: 1`).
+const UNIQUE_BYTES_MIN: usize = 16;
+/// Fluent Bit's content hash has this many hex digits.
+const CONTENT_DIGITS: usize = 32;
+
+/// What the id of a chunk is worth.
+pub(super) fn identity(id: &[u8]) -> Identity {
+    let text = match id {
+        [0xa0..=0xbf, text @ ..]
+        | [0xd9 | 0xc4, _, text @ ..]
+        | [0xda | 0xc5, _, _, text @ ..]
+        | [0xdb | 0xc6, _, _, _, _, text @ ..] => text,
+        _ => return Identity::Shared,
+    };
+    let content = text.len() == CONTENT_DIGITS && text.iter().all(u8::is_ascii_hexdigit);
+    if content || text.len() < UNIQUE_BYTES_MIN {
+        Identity::Shared
+    } else {
+        Identity::Unique
+    }
+}
+
+/// Makes keys of one channel.
+#[derive(Debug)]
+pub(super) struct Keys {
+    secret: [u8; 16],
+    input: Vec<u8>,
+}
+
+impl Keys {
+    pub(super) fn new(secret: [u8; 16]) -> Self {
+        Self {
+            secret,
+            input: Vec::new(),
+        }
+    }
+
+    pub(super) fn key(&mut self, chunk: &ChunkOrigin, tag: &Tag, graph: u64) -> Key {
+        let input = &mut self.input;
+        input.clear();
+        input.extend_from_slice(&graph.to_le_bytes());
+        input.extend_from_slice(&chunk.length.to_le_bytes());
+        input.extend_from_slice(&chunk.checksum.to_le_bytes());
+        input.extend_from_slice(&(chunk.id.len() as u64).to_le_bytes());
+        input.extend_from_slice(&chunk.id);
+        input.extend_from_slice(tag.as_str().as_bytes());
+        Key(siphash128(&self.secret, input))
+    }
+}
+
+/// SipHash-2-4 with 128 bits of output.
+fn siphash128(secret: &[u8; 16], input: &[u8]) -> [u8; 16] {
+    let (k0, k1) = (word(&secret[..8]), word(&secret[8..]));
+    let mut v = [
+        k0 ^ 0x736f_6d65_7073_6575,
+        k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
+        k0 ^ 0x6c79_6765_6e65_7261,
+        k1 ^ 0x7465_6462_7974_6573,
+    ];
+    let mut words = input.chunks_exact(8);
+    for chunk in &mut words {
+        absorb(&mut v, word(chunk));
+    }
+    let mut last = [0; 8];
+    last[..words.remainder().len()].copy_from_slice(words.remainder());
+    // The lowest byte of the length stands in the highest byte of the last word.
+    last[7] = input.len().to_le_bytes()[0];
+    absorb(&mut v, u64::from_le_bytes(last));
+    let mut output = [0; 16];
+    v[2] ^= 0xee;
+    (0..4).for_each(|_| round(&mut v));
+    output[..8].copy_from_slice(&(v[0] ^ v[1] ^ v[2] ^ v[3]).to_le_bytes());
+    v[1] ^= 0xdd;
+    (0..4).for_each(|_| round(&mut v));
+    output[8..].copy_from_slice(&(v[0] ^ v[1] ^ v[2] ^ v[3]).to_le_bytes());
+    output
+}
+
+fn absorb(v: &mut [u64; 4], word: u64) {
+    v[3] ^= word;
+    round(v);
+    round(v);
+    v[0] ^= word;
+}
+
+fn round(v: &mut [u64; 4]) {
+    v[0] = v[0].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(13) ^ v[0];
+    v[0] = v[0].rotate_left(32);
+    v[2] = v[2].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(16) ^ v[2];
+    v[0] = v[0].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(21) ^ v[0];
+    v[2] = v[2].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(17) ^ v[2];
+    v[2] = v[2].rotate_left(32);
+}
+
+/// Eight bytes as a number; the callers give eight.
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        let secret: [u8; 16] = std::array::from_fn(|i| u8::try_from(i).unwrap());
+        let hex = |input: &[u8]| {
+            siphash128(&secret, input)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        assert_eq!(hex(b""), "a3817f04ba25a8e66df67214c7550293");
+        assert_eq!(hex(&[0]), "da87c1d86b99af44347659119b22fc45");
+    }
+
+    #[test]
+    fn content_hashes_and_short_ids_prove_nothing_by_themselves() {
+        let content = [b"\xd9\x20".as_slice(), &[b'a'; 32]].concat();
+        let fluentd = [b"\xb8".as_slice(), b"PdjoG1yfRwmC9QbEo1eNzA=="].concat();
+        assert_eq!(identity(&content), Identity::Shared);
+        assert_eq!(identity(&fluentd), Identity::Unique);
+        assert_eq!(identity(&[1]), Identity::Shared);
+        assert_eq!(identity(b"\xa11"), Identity::Shared);
+    }
+}

@@ -1,0 +1,427 @@
+//! The writer of a disk channel: group commit.
+//!
+//! `read -> decode -> send -> [keep] -> take -> process -> encode -> write -> settle`
+//!
+//! Groups are staged in memory (append.rs), written many at a time with one call, synced by policy, and only then shown to
+//! consumers. Whatever fails before that leaves them staged: nothing is answered for that is not kept.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use millstream_record::{Batch, FileId, FileOrigin, Position, Time};
+use millstream_sys::disk::{Disk, File};
+
+use super::{
+    ChannelId, Error, Options, Sync,
+    frame::{ALIGNMENT, FIXED_BYTES, Kind, Place, Stamp, encode_head, seal},
+    ids::IdRecord,
+    index::{Hot, Index},
+    key::Keys,
+    origins::FileTable,
+    segment::{Blank, PAGE, Segment},
+    window::Window,
+};
+
+/// What one call writes at most, unless one group is larger: beyond it a call gains nothing.
+const WRITE_BYTES_MAX: u64 = 8 << 20;
+/// Kept free in every segment for its end mark.
+const END_BYTES: u64 = FIXED_BYTES as u64;
+
+/// The writer of one channel. One thread owns it.
+pub struct Log {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    pub(super) options: Options,
+    pub(super) channel: ChannelId,
+    /// Held as long as the log is open.
+    pub(super) _lock: Arc<dyn File>,
+    pub(super) index: Arc<Index>,
+    pub(super) epoch: u32,
+    pub(super) next_seq: u64,
+    pub(super) keep_time: Time,
+    /// The segment being written; none before the first frame, and after a failure.
+    pub(super) open: Option<OpenSegment>,
+    /// The segment that the next one follows.
+    pub(super) previous: Previous,
+    /// Filled files that are not part of the log.
+    pub(super) blanks: Vec<Blank>,
+    pub(super) blank_number: u64,
+    /// Id files: segment, and the number of the window's entry after its last.
+    pub(super) id_files: VecDeque<(u64, u64)>,
+    pub(super) staged: VecDeque<Staged>,
+    /// Written to the open segment and not yet kept.
+    pub(super) written: Vec<Staged>,
+    pub(super) keys: Keys,
+    pub(super) window: Window,
+    pub(super) files: FileTable,
+    /// When the oldest frame that is written and not synced was written.
+    pub(super) unsynced_since: Option<Time>,
+    /// A disk call has failed and none has proved the disk good since.
+    pub(super) failing: bool,
+    pub(super) stopped: Option<Error>,
+    pub(super) lost: Vec<(Position, Position)>,
+    pub(super) repeats: u64,
+}
+
+/// The segment being written.
+pub(super) struct OpenSegment {
+    pub(super) segment: Arc<Segment>,
+    /// Where the next frame is written.
+    pub(super) written: u64,
+    /// What is durable.
+    pub(super) synced: u64,
+    /// What its frames say about repeats.
+    pub(super) ids: Vec<IdRecord>,
+    /// How many of them stand in frames that are durable.
+    pub(super) ids_synced: usize,
+    /// Files whose next byte was moved on by frames that are not durable, and what it was.
+    pub(super) files_unsynced: Vec<(FileId, Option<u64>)>,
+}
+
+/// The end of the log before the next segment.
+#[derive(Debug, Default)]
+pub(super) struct Previous {
+    pub(super) number: u64,
+    pub(super) end: u64,
+    /// What goes into its id file.
+    pub(super) ids: Vec<IdRecord>,
+    /// The id file is there, or there is nothing to put into one.
+    pub(super) ids_written: bool,
+}
+
+/// A frame in memory.
+pub(super) struct Staged {
+    pub(super) head: Vec<u8>,
+    pub(super) body: Bytes,
+    pub(super) position: Position,
+    pub(super) ends_group: bool,
+    pub(super) ids: Vec<IdRecord>,
+    pub(super) files: Vec<FileOrigin>,
+    /// What consumers get to see; none if they see it already.
+    pub(super) batch: Option<Batch>,
+    /// When this is kept, the entries of the window below this number are.
+    pub(super) window_end: u64,
+}
+
+impl Staged {
+    pub(super) fn bytes(&self) -> u64 {
+        (self.head.len() as u64 + self.body.len() as u64).next_multiple_of(ALIGNMENT)
+    }
+}
+
+impl Log {
+    /// The newest position that is kept.
+    pub fn kept(&self) -> Position {
+        self.index.lock().kept
+    }
+
+    /// The id of the channel.
+    pub fn id(&self) -> ChannelId {
+        self.channel
+    }
+
+    /// Bytes that are staged and not yet written.
+    pub fn staged_bytes(&self) -> u64 {
+        self.staged.iter().map(Staged::bytes).sum()
+    }
+
+    /// The first byte of a tailed file that the channel does not hold.
+    pub fn next_of(&self, file: &FileId) -> Option<u64> {
+        self.files.next(file)
+    }
+
+    /// A tailed file is gone for good: its origin need not be remembered any more.
+    pub fn forget_file(&mut self, file: &FileId) {
+        self.files.forget(file);
+    }
+
+    /// A connection has ended. `orderly`: its peer closed it after all our acks, without an error.
+    pub fn close_connection(&mut self, connection: u64, orderly: bool) {
+        self.window.close(connection, orderly);
+    }
+
+    /// Chunks that came again and were not stored a second time.
+    pub fn repeats(&self) -> u64 {
+        self.repeats
+    }
+
+    /// Ids that had to leave the window before their age.
+    pub fn evicted_young(&self) -> u64 {
+        self.window.evicted_young()
+    }
+
+    /// Ids in the window.
+    pub fn ids(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Positions that were kept by `sync: 1s` or `never` and could not be read back when the disk failed to sync them.
+    pub fn take_lost(&mut self) -> Vec<(Position, Position)> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Keeps all that is staged. `Error::NoRoom` and `Error::Full` are for now: what is not kept stays staged, and the
+    /// same call goes on later. After any other error the channel has stopped.
+    pub fn commit(&mut self, now: Time) -> Result<(), Error> {
+        self.alive()?;
+        let done = self.try_commit(now);
+        if let Err(error) = &done
+            && !error.is_for_now()
+        {
+            self.stopped = Some(error.clone());
+        }
+        done
+    }
+
+    fn try_commit(&mut self, now: Time) -> Result<(), Error> {
+        self.window.evict(now);
+        self.collect()?;
+        if !self.staged.is_empty() {
+            self.wait_for_blockers(now)?;
+        }
+        match self.options.sync {
+            Sync::Batch => self.try_sync(),
+            Sync::Every(_) | Sync::Never => {
+                self.write_staged()?;
+                self.publish();
+                match self.sync_due() {
+                    Some(due) if due <= now => self.try_sync(),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Syncs if it is time to. Returns quickly if not; to be called when [`Log::sync_due`] says so.
+    pub fn tick(&mut self, now: Time) -> Result<(), Error> {
+        match self.sync_due() {
+            Some(due) if due <= now => self.sync(),
+            _ => Ok(()),
+        }
+    }
+
+    /// When the next sync by time is due.
+    pub fn sync_due(&self) -> Option<Time> {
+        let (Sync::Every(time), Some(since)) = (self.options.sync, self.unsynced_since) else {
+            return None;
+        };
+        let nanos = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        Some(Time(since.0.saturating_add(nanos)))
+    }
+
+    /// Syncs what is kept now, whatever the policy.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.alive()?;
+        let done = self.try_sync();
+        if let Err(error) = &done
+            && !error.is_for_now()
+        {
+            self.stopped = Some(error.clone());
+        }
+        done
+    }
+
+    fn try_sync(&mut self) -> Result<(), Error> {
+        while self.unsynced_since.is_some() || !self.staged.is_empty() {
+            // A failed sync stages again what it failed for; a second failure stops the channel.
+            self.write_staged()?;
+            match self.sync_open() {
+                Ok(()) => self.publish(),
+                Err(error) => self.repair("syncing", error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all that is staged.
+    fn write_staged(&mut self) -> Result<(), Error> {
+        while let Some(bytes) = self.first_group_bytes() {
+            if !self.fits(bytes) {
+                self.roll(bytes)?;
+            } else if let Err(error) = self.write_groups() {
+                self.repair("writing", error)?;
+            }
+        }
+        self.files.settle();
+        Ok(())
+    }
+
+    /// Closes the channel in order: everything is kept and synced, and the next start goes on in the same epoch.
+    pub fn close(mut self, now: Time) -> Result<(), Error> {
+        self.commit(now)?;
+        let closed = self.window.take_closed();
+        if self.open.is_some() {
+            self.end_segment(Kind::CleanEnd, &closed)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn alive(&self) -> Result<(), Error> {
+        match &self.stopped {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of the first group that is staged. Groups are staged whole.
+    fn first_group_bytes(&self) -> Option<u64> {
+        let mut bytes = 0;
+        for frame in &self.staged {
+            bytes += frame.bytes();
+            if frame.ends_group {
+                break;
+            }
+        }
+        (bytes > 0).then_some(bytes)
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        self.open
+            .as_ref()
+            .is_some_and(|open| open.written + bytes + END_BYTES <= open.segment.bytes)
+    }
+
+    /// Writes as many of the staged groups as fit into the open segment, with one call.
+    fn write_groups(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let room = open.segment.bytes - END_BYTES;
+        let (mut at, mut frames, mut end) = (open.written, 0, open.written);
+        for (number, frame) in self.staged.iter_mut().enumerate() {
+            if at + frame.bytes() > room || (frames > 0 && at - open.written >= WRITE_BYTES_MAX) {
+                break;
+            }
+            let place = Place {
+                channel: self.channel,
+                segment: open.segment.number,
+                offset: at,
+            };
+            seal(&mut frame.head, &place, open.synced);
+            at += frame.bytes();
+            if frame.ends_group {
+                (frames, end) = (number + 1, at);
+            }
+        }
+        write_frames(&open.segment, self.staged.iter().take(frames), open.written)?;
+        open.written = end;
+        for frame in self.staged.drain(..frames) {
+            open.ids.extend_from_slice(&frame.ids);
+            for origin in &frame.files {
+                let before = self.files.write(origin);
+                open.files_unsynced.push((origin.file, before));
+            }
+            self.written.push(frame);
+        }
+        self.unsynced_since.get_or_insert(self.keep_time);
+        Ok(())
+    }
+
+    /// Makes durable what is written to the open segment.
+    pub(super) fn sync_open(&mut self) -> io::Result<()> {
+        if let Some(open) = &mut self.open {
+            open.segment.file.sync()?;
+            open.synced = open.written;
+            open.ids_synced = open.ids.len();
+            open.files_unsynced.clear();
+        }
+        self.unsynced_since = None;
+        self.failing = false;
+        Ok(())
+    }
+
+    /// Shows consumers what is written. With `sync: batch` it is synced, too.
+    pub(super) fn publish(&mut self) {
+        let Some(open) = &self.open else { return };
+        let mut state = self.index.lock();
+        open.segment.set_end(open.written);
+        let mut offset = open.written - self.written.iter().map(Staged::bytes).sum::<u64>();
+        let mut window_end = 0;
+        for frame in self.written.drain(..) {
+            offset += frame.bytes();
+            window_end = window_end.max(frame.window_end);
+            if let Some(batch) = frame.batch {
+                let hot = Hot {
+                    position: frame.position,
+                    batch,
+                    next: (open.segment.number, offset),
+                };
+                state.show(hot, self.options.hot_bytes);
+            }
+        }
+        state.wake_readers();
+        drop(state);
+        self.window.keep(window_end);
+    }
+
+    /// Writes the end mark and syncs the open segment, then the id file. The segment stays open until another follows.
+    pub(super) fn end_segment(&mut self, kind: Kind, closed: &[u64]) -> Result<(), Error> {
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let place = Place {
+            channel: self.channel,
+            segment: open.segment.number,
+            offset: open.written,
+        };
+        let stamp = Stamp {
+            kind,
+            position: Position {
+                epoch: self.epoch,
+                seq: self.next_seq,
+            },
+            keep_time: self.keep_time,
+            graph: 0,
+            part: 0,
+            parts: 1,
+        };
+        let mut head = Vec::new();
+        // A clean stop must not grow the mark beyond the room kept for it; what does not fit proves nothing later.
+        let closed = if open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes {
+            closed
+        } else {
+            &[]
+        };
+        encode_head(&mut head, &stamp, None, closed);
+        seal(&mut head, &place, open.synced);
+        let path = open.segment.path.clone();
+        let written = open
+            .segment
+            .file
+            .write_at(&[IoSlice::new(&head)], open.written);
+        match written.and_then(|()| self.sync_open()) {
+            Ok(()) => Ok(()),
+            Err(error) if kind == Kind::CleanEnd => {
+                Err(Error::disk("closing the segment", &path, error))
+            }
+            Err(error) => self.repair("ending the segment", error),
+        }
+    }
+}
+
+/// Writes frames one behind the other from `offset` on, and zeros up to the end of the page: so the kernel need not read
+/// the page first, and no old frame of a recycled segment stands right behind the tail.
+fn write_frames<'a>(
+    segment: &Segment,
+    frames: impl Iterator<Item = &'a Staged>,
+    offset: u64,
+) -> io::Result<()> {
+    const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+    let mut parts = Vec::new();
+    let mut at = offset;
+    for frame in frames {
+        parts.push(IoSlice::new(&frame.head));
+        parts.push(IoSlice::new(&frame.body));
+        let unaligned = frame.bytes() - frame.head.len() as u64 - frame.body.len() as u64;
+        parts.push(IoSlice::new(&ZEROS[..unaligned as usize]));
+        at += frame.bytes();
+    }
+    let page_end = at.next_multiple_of(PAGE).min(segment.bytes);
+    parts.push(IoSlice::new(&ZEROS[..(page_end - at) as usize]));
+    segment.file.write_at(&parts, offset)
+}

@@ -1,0 +1,413 @@
+//! Start: from what a stop, a kill or a power cut left to a log that goes on.
+//!
+//! 1. The lock. 2. The segments in order: closed ones are taken by their headers, since each was synced whole before the
+//! next one was opened; readers check their frames as they read them. The last one is walked frame by frame, bodies too.
+//! At the first misfit: above the last synced end it is a torn tail, cut there, and everything after it is dropped,
+//! valid-looking or not; below it, it is damage, which is named, and reading goes on behind it. 3. Origins are those of
+//! the newest head and of the frames after it; ids come from the id files, or from the frames where one is missing.
+//! After anything but a clean stop the epoch is raised.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use millstream_record::{FileId, Position, Time};
+use millstream_sys::disk::{Disk, File, Open};
+
+use super::{
+    ChannelId, Error, Options,
+    bytes::Fields,
+    consumers::consumer,
+    cursor::{Cursor, CursorFound},
+    frame::checksum,
+    ids::{ids_name, read_ids},
+    index::Index,
+    key::Keys,
+    log::{Log, Previous},
+    origins::FileTable,
+    segment::{Blank, FORMAT_VERSION, Segment, blank_number_in, number_in},
+    survey::{Survey, survey},
+    tail::{Tail, walk_tail},
+    walk::{Walk, ids_of},
+    window::Window,
+};
+
+const MAGIC: &[u8; 8] = b"MILLCHN\0";
+
+/// What a start has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The id of the channel.
+    pub channel: ChannelId,
+    /// The epoch of what is written from now on.
+    pub epoch: u32,
+    /// Whether the last stop was in order (or there was none).
+    pub clean: bool,
+    /// The newest position that is kept.
+    pub kept: Position,
+    /// Bytes of a torn tail that were dropped; nothing in them had been answered for with `sync: batch`.
+    pub torn_bytes: u64,
+    /// Files in which damage was found, and what it is.
+    pub damage: Vec<(PathBuf, &'static str)>,
+    /// Where reading of every tailed file goes on.
+    pub files: Vec<(FileId, u64)>,
+}
+
+impl Log {
+    /// Opens the channel in `folder` and makes it if there is none, with the id `fresh` (random). The parent of the
+    /// folder must be there. Nothing is written for new frames yet: a full disk does not stop a start.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        options: Options,
+        fresh: ChannelId,
+    ) -> Result<(Self, Recovered), Error> {
+        let lock = take_lock(&*disk, folder)?;
+        let names = list(&*disk, folder)?;
+        let channel = identify(&*disk, folder, &names, fresh)?;
+        let mut damage = Vec::new();
+        let found = survey(&*disk, folder, &names, &channel, &mut damage)?;
+        let mut log = Self {
+            folder: folder.to_owned(),
+            options,
+            channel,
+            _lock: lock,
+            index: Arc::new(Index::default()),
+            epoch: 1,
+            next_seq: 1,
+            keep_time: Time(0),
+            open: None,
+            previous: Previous {
+                ids_written: true,
+                ..Previous::default()
+            },
+            blanks: Vec::new(),
+            blank_number: 0,
+            id_files: VecDeque::new(),
+            staged: VecDeque::new(),
+            written: Vec::new(),
+            keys: Keys::new(channel.0),
+            window: Window::new(options.dedupe),
+            files: FileTable::default(),
+            unsynced_since: None,
+            failing: false,
+            stopped: None,
+            lost: Vec::new(),
+            repeats: 0,
+            disk,
+        };
+        let tail = log.restore_segments(found, &names, &mut damage)?;
+        log.open_cursors(&names, &mut damage)?;
+        log.take_blanks(&names)?;
+        let recovered = log.finish_start(tail, damage);
+        Ok((log, recovered))
+    }
+
+    /// Takes the segments, their ids and their origins.
+    fn restore_segments(
+        &mut self,
+        found: Vec<Survey>,
+        names: &[String],
+        damage: &mut Vec<(PathBuf, &'static str)>,
+    ) -> Result<Option<Tail>, Error> {
+        self.restore_old_ids(found.first().map(|first| first.number), names)?;
+        let mut tail = None;
+        let newest_head = found.iter().rposition(|segment| segment.header.is_some());
+        let nexts: Vec<Option<(u64, u64, u32)>> = (0..found.len())
+            .map(|place| {
+                let header = found.get(place + 1)?.header.as_ref()?;
+                Some((header.number, header.previous_end, header.previous_ids))
+            })
+            .collect();
+        for (place, (found, next)) in found.into_iter().zip(nexts).enumerate() {
+            if newest_head == Some(place)
+                && let Some(header) = &found.header
+            {
+                self.files.restore(&header.files);
+            }
+            let next = next.filter(|next| next.0 == found.number + 1);
+            let files_too = newest_head.is_none_or(|head| place >= head);
+            let first = found.first;
+            let keep_time = found.keep_time;
+            let mut end = next.map_or(found.bytes, |next| next.1.min(found.bytes));
+            let segment = found.into_segment(end);
+            match next {
+                Some((_, _, ids)) if !files_too => self.restore_ids(&segment, ids)?,
+                _ => {
+                    let walked = walk_tail(&segment, self.channel, end, next.is_some(), keep_time)
+                        .map_err(|error| Error::disk("reading", &segment.path, error))?;
+                    self.restore_frames(&walked);
+                    if let Some(what) = walked.damage {
+                        damage.push((segment.path.clone(), what));
+                        self.index.lock().damaged.insert(segment.number);
+                    }
+                    end = walked.end;
+                    tail = Some(walked);
+                }
+            }
+            segment.set_end(end);
+            let mut state = self.index.lock();
+            state.kept = Position {
+                epoch: first.epoch,
+                seq: first.seq.saturating_sub(1),
+            };
+            state.segments.push_back((Arc::new(segment), keep_time));
+        }
+        self.window.restored();
+        Ok(tail)
+    }
+
+    /// The ids of segments that are gone already.
+    fn restore_old_ids(&mut self, oldest: Option<u64>, names: &[String]) -> Result<(), Error> {
+        let mut numbers: Vec<u64> = names
+            .iter()
+            .filter_map(|name| number_in(name, ".ids"))
+            .collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            if oldest.is_none_or(|oldest| number < oldest) {
+                let path = self.folder.join(ids_name(number));
+                let records = read_ids(&*self.disk, &path, &self.channel, number)
+                    .map_err(|error| Error::disk("reading ids", &path, error))?;
+                for record in records.iter().flatten() {
+                    self.window.restore(record);
+                }
+                self.id_files.push_back((number, self.window.end()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of a closed segment: from its id file, or from its frames if that is missing.
+    fn restore_ids(&mut self, segment: &Segment, count: u32) -> Result<(), Error> {
+        if count == 0 {
+            return Ok(());
+        }
+        let path = self.folder.join(ids_name(segment.number));
+        let records = read_ids(&*self.disk, &path, &self.channel, segment.number)
+            .map_err(|error| Error::disk("reading ids", &path, error))?;
+        match records {
+            Some(records) if records.len() == count as usize => {
+                for record in &records {
+                    self.window.restore(record);
+                }
+            }
+            _ => {
+                let mut walk = Walk::new(segment, self.channel, segment.end());
+                while let Ok(Some(found)) = walk.next_head() {
+                    for record in ids_of(&mut self.keys, &found.head) {
+                        self.window.restore(&record);
+                    }
+                }
+            }
+        }
+        self.id_files.push_back((segment.number, self.window.end()));
+        Ok(())
+    }
+
+    /// Ids and origins of frames that were walked.
+    fn restore_frames(&mut self, walked: &Tail) {
+        let mut ids = Vec::new();
+        for head in &walked.heads {
+            for record in ids_of(&mut self.keys, head) {
+                self.window.restore(&record);
+                ids.push(record);
+            }
+            for origin in &head.origins {
+                if let millstream_record::Origin::File(origin) = origin {
+                    self.files.write(origin);
+                }
+            }
+        }
+        self.previous.ids_written = ids.is_empty();
+        self.previous.ids = ids;
+    }
+
+    fn open_cursors(
+        &mut self,
+        names: &[String],
+        damage: &mut Vec<(PathBuf, &'static str)>,
+    ) -> Result<(), Error> {
+        for name in names {
+            let Some(consumer_name) = name.strip_suffix(".cursor") else {
+                continue;
+            };
+            let path = self.folder.join(name);
+            match Cursor::open(&*self.disk, &path, self.channel)? {
+                CursorFound::Good(cursor) => {
+                    let mut state = self.index.lock();
+                    state
+                        .consumers
+                        .insert(consumer_name.to_owned(), consumer(cursor));
+                }
+                // Cut off while it was made, or damaged: the consumer begins at the oldest frame again.
+                CursorFound::Damaged => damage.push((path, "neither slot of the cursor is valid")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the used segments that wait to be written over.
+    fn take_blanks(&mut self, names: &[String]) -> Result<(), Error> {
+        for name in names {
+            let Some(number) = blank_number_in(name) else {
+                continue;
+            };
+            let path = self.folder.join(name);
+            let failed = |error| Error::disk("opening a used segment", &path, error);
+            let file = self.disk.open(&path, Open::Write).map_err(failed)?;
+            let bytes = file.metadata().map_err(failed)?.len;
+            self.blank_number = self.blank_number.max(number);
+            if bytes == self.options.segment_bytes {
+                self.blanks.push(Blank { path, file, bytes });
+            } else {
+                drop(file);
+                self.disk.remove(&path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers go on behind everything that anybody may know.
+    fn finish_start(
+        &mut self,
+        tail: Option<Tail>,
+        damage: Vec<(PathBuf, &'static str)>,
+    ) -> Recovered {
+        let mut state = self.index.lock();
+        let fresh = state.segments.is_empty();
+        let clean = tail.as_ref().map_or(fresh, |tail| tail.clean);
+        let torn_bytes = tail.as_ref().map_or(0, |tail| tail.torn_bytes);
+        if let Some(tail) = &tail {
+            self.keep_time = tail.keep_time;
+            self.next_seq = tail.next.seq;
+            self.epoch = tail.next.epoch + u32::from(!tail.clean);
+            state.kept = Position {
+                epoch: tail.next.epoch,
+                seq: tail.next.seq - 1,
+            };
+        }
+        // A cursor beyond the log: its segments were taken away by hand, or a power cut took what was not synced.
+        let furthest = state.consumers.values().map(|consumer| consumer.position);
+        if let Some(furthest) = furthest.max().filter(|furthest| *furthest > state.kept) {
+            self.epoch = self.epoch.max(furthest.epoch + 1);
+            if fresh {
+                self.next_seq = furthest.seq + 1;
+                state.kept = furthest;
+            }
+        }
+        state.hot_after = state.kept;
+        if let Some((last, _)) = state.segments.back() {
+            self.previous.number = last.number;
+            self.previous.end = last.end();
+        }
+        Recovered {
+            channel: self.channel,
+            epoch: self.epoch,
+            clean,
+            kept: state.kept,
+            torn_bytes,
+            damage,
+            files: self.files.sorted(),
+        }
+    }
+}
+
+/// Makes the folder and takes its lock.
+fn take_lock(disk: &dyn Disk, folder: &Path) -> Result<Arc<dyn File>, Error> {
+    let failed = |error| Error::disk("opening the channel", folder, error);
+    disk.create_folder(folder).map_err(failed)?;
+    if let Some(parent) = folder.parent() {
+        disk.sync_folder(parent).map_err(failed)?;
+    }
+    let path = folder.join("lock");
+    let lock = match disk.open(&path, Open::Create) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => disk.open(&path, Open::Write),
+        other => other,
+    };
+    let lock = lock.map_err(failed)?;
+    match lock.try_lock() {
+        Ok(true) => Ok(lock),
+        Ok(false) => Err(Error::Locked(folder.to_owned())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Error> {
+    let names = disk
+        .list(folder)
+        .map_err(|error| Error::disk("listing the channel", folder, error))?;
+    // Names that are not UTF-8 are not ours.
+    Ok(names
+        .into_iter()
+        .filter_map(|name| name.into_string().ok())
+        .collect())
+}
+
+/// Reads the file `channel`, or makes it in a folder without segments.
+///
+/// ```text
+/// offset bytes
+///      0   8   magic "MILLCHN" and 0
+///      8   4   format version
+///     12   4   CRC-32C of the id
+///     16  16   channel id
+/// ```
+fn identify(
+    disk: &dyn Disk,
+    folder: &Path,
+    names: &[String],
+    fresh: ChannelId,
+) -> Result<ChannelId, Error> {
+    let path = folder.join("channel");
+    let failed = |error| Error::disk("opening the channel", &path, error);
+    if let Some(channel) = read_identity(disk, &path)? {
+        return Ok(channel);
+    }
+    if names.iter().any(|name| number_in(name, ".seg").is_some()) {
+        return Err(Error::NoIdentity(path));
+    }
+    let mut out = Vec::with_capacity(32);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out.extend_from_slice(&checksum(&fresh.0).to_le_bytes());
+    out.extend_from_slice(&fresh.0);
+    let new = folder.join("channel.new");
+    if names.iter().any(|name| name == "channel.new") {
+        disk.remove(&new).map_err(failed)?;
+    }
+    let file = disk.open(&new, Open::Create).map_err(failed)?;
+    file.write_at(&[IoSlice::new(&out)], 0)
+        .and_then(|()| file.sync())
+        .and_then(|()| disk.rename(&new, &path))
+        .and_then(|()| disk.sync_folder(folder))
+        .map_err(failed)?;
+    Ok(fresh)
+}
+
+/// The id in the file `channel`; `None` if there is none or it is damaged.
+pub(super) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Option<ChannelId>, Error> {
+    let failed = |error| Error::disk("opening the channel", path, error);
+    let mut bytes = Vec::new();
+    match disk.open(path, Open::Read) {
+        Ok(file) => file.read_at(&mut bytes, 32, 0).map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut fields = Fields::new(&bytes);
+    if fields.take(8).is_none_or(|magic| magic != MAGIC) {
+        return Ok(None);
+    }
+    match (fields.u32(), fields.u32(), fields.id()) {
+        (Some(found), ..) if found > FORMAT_VERSION => Err(Error::Newer {
+            path: path.to_owned(),
+            found,
+            known: FORMAT_VERSION,
+        }),
+        (Some(_), Some(crc), Some(id)) if crc == checksum(&id) => Ok(Some(ChannelId(id))),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,277 @@
+//! From one segment to the next, and the end of those that nobody needs any more.
+//!
+//! Room is taken first: a full disk shows before anything is changed. Then the old segment gets its end mark and is
+//! synced whatever the policy, its id file is written, and the new segment's header and name are synced; only then is a
+//! frame written to it. Every step can fail and be done again.
+
+use std::{io::IoSlice, path::PathBuf, sync::Arc};
+
+use millstream_record::{Position, Time};
+
+use super::{
+    Error, Then,
+    frame::Kind,
+    ids::{ids_name, write_ids},
+    log::{Log, OpenSegment, Previous},
+    segment::{Blank, Header, PAGE, Segment, blank_name, segment_name},
+};
+
+/// Used segments that wait to be written over: enough for a reader that follows in steps of 1 s at 200 MB/s, few enough
+/// not to hold a disk's room.
+const BLANKS_MAX: usize = 4;
+
+impl Log {
+    /// Closes the open segment, if there is one, and opens the next one, in which a group of `bytes` bytes has room.
+    pub(super) fn roll(&mut self, bytes: u64) -> Result<(), Error> {
+        let files = self.files.sorted();
+        let header_bytes = (80 + 40 * files.len() as u64).next_multiple_of(PAGE);
+        // Twice a page: the end mark, and the zeros behind the last frame.
+        let needed = (header_bytes + bytes + 2 * PAGE).max(self.options.segment_bytes);
+        self.take_room(needed)?;
+        if let Some(open) = &self.open {
+            let number = open.segment.number;
+            self.end_segment(Kind::End, &[])?;
+            // A failure to end it has taken it away and staged again what was not durable.
+            if let Some(open) = self.open.as_ref().filter(|open| open.segment.number == number) {
+                self.previous = Previous {
+                    number,
+                    end: open.written,
+                    ids_written: open.ids.is_empty(),
+                    ids: open.ids.clone(),
+                };
+                self.publish();
+                self.open = None;
+            }
+        }
+        self.write_previous_ids()?;
+        self.open_next(needed)
+    }
+
+    /// Makes sure of a blank file of `bytes` bytes, within `size_max` and what the disk has.
+    fn take_room(&mut self, bytes: u64) -> Result<(), Error> {
+        let live: u64 = {
+            let state = self.index.lock();
+            state.segments.iter().map(|(segment, _)| segment.bytes).sum()
+        };
+        let alone = self.index.lock().segments.len() <= 1;
+        if live + bytes > self.options.size_max && !alone && !self.skip_for_room()? {
+            let state = self.index.lock();
+            return Err(Error::Full {
+                path: self.folder.clone(),
+                consumer: state.slowest().map(|(name, _)| name.clone()),
+            });
+        }
+        let blanks_max = self.options.size_max.saturating_sub(live + bytes);
+        let mut fits = self.blanks.iter().position(|blank| blank.bytes >= bytes);
+        while self.blanks.len() > 1
+            && self.blanks.iter().map(|blank| blank.bytes).sum::<u64>() > blanks_max + bytes
+        {
+            let place = (0..self.blanks.len()).rfind(|place| Some(*place) != fits);
+            self.remove_blank(place.unwrap_or(0))?;
+            fits = self.blanks.iter().position(|blank| blank.bytes >= bytes);
+        }
+        if fits.is_some() {
+            return Ok(());
+        }
+        let path = self.next_blank_path();
+        let blank = Blank::create(&*self.disk, &path, bytes)
+            .map_err(|error| Error::disk("making a segment", &path, error))?;
+        self.blanks.push(blank);
+        Ok(())
+    }
+
+    /// Gives up a used segment for room.
+    fn remove_blank(&mut self, place: usize) -> Result<(), Error> {
+        let blank = self.blanks.remove(place);
+        self.disk
+            .remove(&blank.path)
+            .map_err(|error| Error::disk("removing a used segment", &blank.path, error))
+    }
+
+    /// A name that no blank ever had while the log was open.
+    fn next_blank_path(&mut self) -> PathBuf {
+        self.blank_number += 1;
+        self.folder.join(blank_name(self.blank_number))
+    }
+
+    fn write_previous_ids(&mut self) -> Result<(), Error> {
+        let previous = &mut self.previous;
+        if previous.ids_written {
+            return Ok(());
+        }
+        let path = self.folder.join(ids_name(previous.number));
+        write_ids(
+            &*self.disk,
+            &path,
+            &self.channel,
+            previous.number,
+            &previous.ids,
+        )
+        .map_err(|error| Error::disk("writing the ids of a segment", &path, error))?;
+        previous.ids_written = true;
+        self.id_files.push_back((previous.number, self.window.end()));
+        Ok(())
+    }
+
+    fn open_next(&mut self, bytes: u64) -> Result<(), Error> {
+        let Some(place) = self.blanks.iter().position(|blank| blank.bytes >= bytes) else {
+            return Ok(());
+        };
+        let header = Header {
+            number: self.previous.number + 1,
+            first: self.staged.front().map_or(
+                Position {
+                    epoch: self.epoch,
+                    seq: self.next_seq,
+                },
+                |frame| frame.position,
+            ),
+            keep_time: self.keep_time,
+            previous_end: self.previous.end,
+            previous_ids: u32::try_from(self.previous.ids.len()).unwrap_or(u32::MAX),
+            files: self.files.sorted(),
+        };
+        let encoded = header.encode(&self.channel);
+        let path = self.folder.join(segment_name(header.number));
+        let blank = self.blanks.remove(place);
+        let opened = blank
+            .file
+            .write_at(&[IoSlice::new(&encoded)], 0)
+            .and_then(|()| blank.file.sync())
+            .and_then(|()| self.disk.rename(&blank.path, &path))
+            .and_then(|()| self.disk.sync_folder(&self.folder));
+        if let Err(error) = opened {
+            // The file is not used again; one more is tried, in the next round of the caller.
+            drop(blank);
+            return self.fail("opening a segment", path, error);
+        }
+        let start = encoded.len() as u64;
+        let lengths = (blank.bytes, start, start);
+        let segment = Segment::of(header.number, header.first, path, blank.file, lengths);
+        let segment = Arc::new(segment);
+        let mut state = self.index.lock();
+        state
+            .segments
+            .push_back((Arc::clone(&segment), header.keep_time));
+        drop(state);
+        self.previous.ids = Vec::new();
+        self.open = Some(OpenSegment {
+            segment,
+            written: start,
+            synced: start,
+            ids: Vec::new(),
+            ids_synced: 0,
+            files_unsynced: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Drops the segments below every cursor. Another segment's synced head holds their origins, and their ids are in id
+    /// files: the newest segment is never dropped.
+    pub(super) fn collect(&mut self) -> Result<(), Error> {
+        let dropped: Vec<Arc<Segment>> = {
+            let mut state = self.index.lock();
+            let Some(lowest) = state.slowest().map(|(_, slowest)| slowest.position) else {
+                return Ok(());
+            };
+            let count = state.below(lowest);
+            state
+                .segments
+                .drain(..count)
+                .map(|(segment, _)| segment)
+                .collect()
+        };
+        for segment in dropped {
+            self.put_away(segment)?;
+        }
+        while let Some((number, end)) = self.id_files.front().copied() {
+            if end > self.window.first() {
+                break;
+            }
+            let path = self.folder.join(ids_name(number));
+            self.disk
+                .remove(&path)
+                .map_err(|error| Error::disk("removing an id file", &path, error))?;
+            self.id_files.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The end of a segment: put aside if it is damaged, used again if nobody reads it, else removed.
+    fn put_away(&mut self, segment: Arc<Segment>) -> Result<(), Error> {
+        let failed = |error| Error::disk("dropping a segment", &segment.path, error);
+        if self.index.lock().damaged.contains(&segment.number) {
+            let aside = segment.path.with_extension("bad");
+            return self.disk.rename(&segment.path, &aside).map_err(failed);
+        }
+        let usual = segment.bytes == self.options.segment_bytes;
+        if usual && self.blanks.len() < BLANKS_MAX && Arc::strong_count(&segment) == 1 {
+            let path = self.next_blank_path();
+            self.disk.rename(&segment.path, &path).map_err(failed)?;
+            self.blanks.push(Blank {
+                path,
+                file: Arc::clone(&segment.file),
+                bytes: segment.bytes,
+            });
+            return Ok(());
+        }
+        self.disk.remove(&segment.path).map_err(failed)
+    }
+
+    /// Makes the channel wait for a consumer that is too far behind, or skips for it.
+    pub(super) fn wait_for_blockers(&mut self, now: Time) -> Result<(), Error> {
+        let names: Vec<String> = self.index.lock().consumers.keys().cloned().collect();
+        for name in names {
+            let mut state = self.index.lock();
+            while let Some(consumer) = state.consumers.get(&name) {
+                let (position, behind) = (consumer.position, consumer.behind);
+                let age = i64::try_from(behind.age.as_nanos()).unwrap_or(i64::MAX);
+                let too_old = age > 0
+                    && state
+                        .oldest_after(position)
+                        .is_some_and(|oldest| now.0.saturating_sub(oldest.0) > age);
+                let too_much = behind.size > 0 && state.bytes_after(position) > behind.size;
+                if !too_old && !too_much {
+                    break;
+                }
+                if behind.then == Then::Block {
+                    return Err(Error::Full {
+                        path: self.folder.clone(),
+                        consumer: Some(name),
+                    });
+                }
+                if !state.skip_segment(&name) {
+                    break;
+                }
+            }
+        }
+        self.collect()
+    }
+
+    /// Room for one more segment at the cost of consumers that may skip; false if that gives none.
+    fn skip_for_room(&mut self) -> Result<bool, Error> {
+        {
+            let mut state = self.index.lock();
+            let Some(lowest) = state.slowest().map(|(_, slowest)| slowest.position) else {
+                return Ok(false);
+            };
+            let place = state.below(lowest);
+            let slow: Vec<(String, Then)> = state
+                .consumers
+                .iter()
+                .filter(|(_, consumer)| state.below(consumer.position) == place)
+                .map(|(name, consumer)| (name.clone(), consumer.behind.then))
+                .collect();
+            if slow.iter().any(|(_, then)| *then == Then::Block) {
+                return Ok(false);
+            }
+            for (name, _) in slow {
+                if !state.skip_segment(&name) {
+                    return Ok(false);
+                }
+            }
+        }
+        self.collect()?;
+        Ok(true)
+    }
+}

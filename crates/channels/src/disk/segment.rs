@@ -1,0 +1,272 @@
+//! The segment: a file `NNNNNNNNNN.seg` of the channel, its header and its life.
+//!
+//! ```text
+//! offset bytes
+//!      0   8   magic "MILLSEG" and 0
+//!      8   4   format version
+//!     12   4   CRC-32C of bytes 16..H
+//!     16   4   H: bytes of the header with its table
+//!     20   4   epoch of its frames
+//!     24  16   channel id
+//!     40   8   number of this segment
+//!     48   8   first: the seq of its first frame
+//!     56   8   keep time of the newest frame before it
+//!     64   8   where the segment before it ends (0 if there is none): nothing behind that is part of the log
+//!     72   4   entries in the id file of the segment before it
+//!     76   4   F: number of tailed files
+//!     80  40F  per file: file (32, see origins.rs), next byte (8)
+//!      H   -   zeros up to a multiple of 4096: there the first frame begins
+//! ```
+//!
+//! A segment is made by renaming a file of the pool of used ones (`free-N.seg`) or by creating, allocating and filling
+//! one: overwriting a file that was written before costs an eighth of writing into new room. Its header and its name are
+//! synced before its first frame is kept. A larger file than usual is made for a group that is larger than a segment.
+
+use std::{
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use millstream_record::{FileId, Position, Time};
+use millstream_sys::disk::{Disk, File, Open};
+
+use super::{
+    ChannelId,
+    bytes::Fields,
+    frame::checksum,
+    origins::{decode_file, encode_file},
+};
+
+/// What a page cache and most disks write in one piece.
+pub(super) const PAGE: u64 = 4096;
+/// The version of all files of a channel.
+pub(super) const FORMAT_VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"MILLSEG\0";
+const FIXED_BYTES: usize = 80;
+/// A header is no larger than this: 1.6 million tailed files.
+const HEADER_BYTES_MAX: u32 = 64 << 20;
+/// Zeros are written in pieces of this size.
+const FILL_BYTES: usize = 1 << 20;
+
+/// What stands at the head of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) number: u64,
+    pub(super) first: Position,
+    pub(super) keep_time: Time,
+    pub(super) previous_end: u64,
+    pub(super) previous_ids: u32,
+    pub(super) files: Vec<(FileId, u64)>,
+}
+
+/// What reading a header found.
+#[derive(Debug)]
+pub(super) enum HeaderFound {
+    /// This header; the first frame begins at the offset.
+    Good(Header, u64),
+    /// A newer program has written it.
+    Newer(u32),
+    /// None of this channel.
+    None,
+}
+
+impl Header {
+    /// The bytes of the header, zeros up to the first frame included.
+    pub(super) fn encode(&self, channel: &ChannelId) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&self.first.epoch.to_le_bytes());
+        out.extend_from_slice(&channel.0);
+        for field in [self.number, self.first.seq] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.keep_time.0.to_le_bytes());
+        out.extend_from_slice(&self.previous_end.to_le_bytes());
+        out.extend_from_slice(&self.previous_ids.to_le_bytes());
+        let files = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+        out.extend_from_slice(&files.to_le_bytes());
+        for (file, next) in &self.files {
+            encode_file(&mut out, file);
+            out.extend_from_slice(&next.to_le_bytes());
+        }
+        let bytes = u32::try_from(out.len()).unwrap_or(u32::MAX);
+        out[16..20].copy_from_slice(&bytes.to_le_bytes());
+        let crc = checksum(&out[16..]);
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        out.resize(out.len().next_multiple_of(PAGE as usize), 0);
+        out
+    }
+
+    /// Reads the header of `file`.
+    pub(super) fn read(file: &dyn File, channel: &ChannelId) -> io::Result<HeaderFound> {
+        let mut bytes = Vec::new();
+        file.read_at(&mut bytes, PAGE as usize, 0)?;
+        let mut fields = Fields::new(&bytes);
+        if fields.take(8).is_none_or(|magic| magic != MAGIC) {
+            return Ok(HeaderFound::None);
+        }
+        let (Some(version), Some(crc), Some(length)) = (fields.u32(), fields.u32(), fields.u32())
+        else {
+            return Ok(HeaderFound::None);
+        };
+        if version > FORMAT_VERSION {
+            return Ok(HeaderFound::Newer(version));
+        }
+        if length > HEADER_BYTES_MAX || (length as usize) < FIXED_BYTES {
+            return Ok(HeaderFound::None);
+        }
+        let length = length as usize;
+        if length > bytes.len() {
+            let have = bytes.len();
+            file.read_at(&mut bytes, length - have, have as u64)?;
+        }
+        let Some(header) = bytes.get(16..length).filter(|header| checksum(header) == crc) else {
+            return Ok(HeaderFound::None);
+        };
+        let start = (length as u64).next_multiple_of(PAGE);
+        Ok(match Self::decode(&header[4..], channel) {
+            Some(header) => HeaderFound::Good(header, start),
+            None => HeaderFound::None,
+        })
+    }
+
+    fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Self> {
+        let mut fields = Fields::new(bytes);
+        let epoch = fields.u32()?;
+        if fields.id()? != channel.0 {
+            return None;
+        }
+        let number = fields.u64()?;
+        let first = Position {
+            epoch,
+            seq: fields.u64()?,
+        };
+        let keep_time = Time(fields.i64()?);
+        let (previous_end, previous_ids) = (fields.u64()?, fields.u32()?);
+        let mut files = Vec::new();
+        for _ in 0..fields.u32()? {
+            files.push((decode_file(&mut fields)?, fields.u64()?));
+        }
+        Some(Self {
+            number,
+            first,
+            keep_time,
+            previous_end,
+            previous_ids,
+            files,
+        })
+    }
+}
+
+/// A segment that is part of the log.
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn File>,
+    /// Bytes of the file.
+    pub(super) bytes: u64,
+    /// The position of its first frame.
+    pub(super) first: Position,
+    /// Where its first frame begins.
+    pub(super) start: u64,
+    /// Where what consumers may see ends.
+    end: AtomicU64,
+}
+
+impl Segment {
+    /// `lengths`: bytes of the file, where its first frame begins, where what consumers may see ends.
+    pub(super) fn of(
+        number: u64,
+        first: Position,
+        path: PathBuf,
+        file: Arc<dyn File>,
+        lengths: (u64, u64, u64),
+    ) -> Self {
+        let (bytes, start, end) = lengths;
+        Self {
+            number,
+            path,
+            file,
+            bytes,
+            first,
+            start,
+            end: AtomicU64::new(end),
+        }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        // Every change is made and read under the index's lock or by the writer itself: no order to establish.
+        self.end.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_end(&self, end: u64) {
+        self.end.store(end, Ordering::Relaxed);
+    }
+}
+
+/// The name of a segment.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{number:010}.seg")
+}
+
+/// The name of a file that waits to become a segment.
+pub(super) fn blank_name(number: u64) -> String {
+    format!("free-{number}.seg")
+}
+
+/// The number in such a name.
+pub(super) fn blank_number_in(name: &str) -> Option<u64> {
+    name.strip_prefix("free-")?.strip_suffix(".seg")?.parse().ok()
+}
+
+/// The number in a name like `0000000017.seg`, `.ids` or `.bad`.
+pub(super) fn number_in(name: &str, ending: &str) -> Option<u64> {
+    let digits = name.strip_suffix(ending)?;
+    (digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| digits.parse().ok())
+        .flatten()
+}
+
+/// A file that is allocated and filled, and not yet part of the log.
+pub(super) struct Blank {
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn File>,
+    pub(super) bytes: u64,
+}
+
+impl Blank {
+    /// Makes one: created, allocated, filled with zeros. Leaves nothing behind if there is no room.
+    pub(super) fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
+        let file = disk.open(path, Open::Create)?;
+        let filled = file.allocate(bytes).and_then(|()| fill(&*file, bytes));
+        if let Err(error) = filled {
+            drop(file);
+            // The name is only a leftover; the next start removes it too.
+            let _ = disk.remove(path);
+            return Err(error);
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            bytes,
+        })
+    }
+}
+
+fn fill(file: &dyn File, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; FILL_BYTES.min(usize::try_from(bytes).unwrap_or(FILL_BYTES))];
+    let mut at = 0;
+    while at < bytes {
+        let piece = (bytes - at).min(zeros.len() as u64);
+        let piece = usize::try_from(piece).unwrap_or(zeros.len());
+        file.write_uncached_at(&[IoSlice::new(&zeros[..piece])], at)?;
+        at += piece as u64;
+    }
+    Ok(())
+}

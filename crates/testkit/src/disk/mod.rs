@@ -1,0 +1,225 @@
+//! A disk that forgets: what [`millstream_sys::disk::Disk`] promises and not a bit more.
+//!
+//! Written sectors and changed names are *pending* until the file or the folder is synced. At a power cut any subset of
+//! what is pending survives, sector by sector (512 bytes) and name by name, in any of the versions a sector had since
+//! the last sync: the kernel may have written any of them. A kill keeps all of it, as the page cache does. A call can be
+//! made to fail, or to be the last one before the crash; a write that the crash hits is torn. After a failed sync the
+//! sectors count as clean, as Linux does it: some of them never reached the disk and no later sync brings them there.
+//! A rename is one step (journaling file systems do it so), but nothing orders it with other names.
+
+mod inode;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    ffi::OsString,
+    fmt,
+    io::{self, IoSlice},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use millstream_sys::disk::{Disk, File, Metadata, Open};
+use state::State;
+
+/// How the machine stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// SIGKILL or a panic: the page cache survives.
+    Kill,
+    /// A power cut: only what was synced survives for certain.
+    Power,
+}
+
+/// The calls that can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `File::write_at` and `File::write_uncached_at`.
+    Write,
+    /// `File::sync`.
+    Sync,
+    /// `File::allocate`.
+    Allocate,
+    /// `Disk::sync_folder`.
+    SyncFolder,
+    /// `Disk::open` that creates, `Disk::rename`, `Disk::remove`, `Disk::create_folder`, `File::truncate`.
+    Name,
+    /// `File::read_at`.
+    Read,
+}
+
+/// The simulated disk. Cloning shares it.
+#[derive(Clone)]
+pub struct SimulatedDisk(Arc<Mutex<State>>);
+
+impl SimulatedDisk {
+    /// An empty disk with the folder `/` in it. Print `seed` when a test fails.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(State::new(seed))))
+    }
+
+    /// How many calls that change or sync something there were; they are numbered from 0.
+    pub fn calls(&self) -> u64 {
+        self.lock().calls
+    }
+
+    /// Crashes in the call with this number: it is done in part or not at all, and every later one fails until
+    /// [`SimulatedDisk::restart`].
+    pub fn crash_at(&self, call: u64) {
+        self.lock().crash_at = Some(call);
+    }
+
+    /// Whether the crash has happened.
+    pub fn crashed(&self) -> bool {
+        self.lock().crashed
+    }
+
+    /// The machine comes back after a crash (now, if none was reached): files that were open are dead, locks are free,
+    /// planned failures are forgotten.
+    pub fn restart(&self, crash: Crash) {
+        self.lock().restart(crash);
+    }
+
+    /// The `count` next calls of this kind fail with this error of errno(3): 5 is EIO, 28 is ENOSPC.
+    pub fn fail(&self, call: Call, count: u32, errno: i32) {
+        let mut state = self.lock();
+        state.failures.retain(|failure| failure.0 != call);
+        if count > 0 {
+            state.failures.push((call, count, errno));
+        }
+    }
+
+    /// The size of the disk in bytes, no bound at first.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.lock().capacity = bytes;
+    }
+
+    /// Flips one bit of a file, where it is durable and where it is cached; false if there is no such byte.
+    pub fn damage(&self, path: &Path, offset: u64) -> bool {
+        self.lock().damage(path, offset)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for SimulatedDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimulatedDisk({} calls)", self.calls())
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>> {
+        let mut state = self.lock();
+        let inode = match how {
+            Open::Create => state.create(path)?,
+            Open::Read | Open::Write => state.find(path)?,
+        };
+        state.handles += 1;
+        Ok(Arc::new(SimulatedFile {
+            disk: self.clone(),
+            inode,
+            handle: state.handles,
+            boot: state.boot,
+            writes: how != Open::Read,
+        }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.lock().rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.lock().remove(path)
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        self.lock().create_folder(path)
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.lock().sync_folder(path)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<OsString>> {
+        self.lock().list(folder)
+    }
+
+    fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        self.lock().metadata_of(path)
+    }
+}
+
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    inode: usize,
+    handle: u64,
+    /// A handle from before a restart is dead.
+    boot: u64,
+    writes: bool,
+}
+
+impl SimulatedFile {
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.disk.lock();
+        if state.boot == self.boot {
+            Ok(state)
+        } else {
+            Err(io::Error::other("this file was opened before the crash"))
+        }
+    }
+
+    fn state_to_write(&self) -> io::Result<MutexGuard<'_, State>> {
+        if self.writes {
+            self.state()
+        } else {
+            Err(io::Error::from_raw_os_error(9)) // EBADF
+        }
+    }
+}
+
+impl File for SimulatedFile {
+    fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize> {
+        self.state()?.read(self.inode, buffer, bytes, offset)
+    }
+
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.state_to_write()?.write(self.inode, &bytes, offset)
+    }
+
+    fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write_at(parts, offset)
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.state_to_write()?.allocate(self.inode, bytes)
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.state_to_write()?.truncate(self.inode, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.state()?.sync(self.inode)
+    }
+
+    fn metadata(&self) -> io::Result<Metadata> {
+        self.state()?.metadata(self.inode)
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(self.state()?.try_lock(self.inode, self.handle))
+    }
+}
+
+impl Drop for SimulatedFile {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.state() {
+            state.unlock(self.inode, self.handle);
+        }
+    }
+}
