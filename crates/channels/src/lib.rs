@@ -1,5 +1,6 @@
 //! Channels: what stands between producers and consumers. One folder each.
 
+pub mod disk;
 pub mod memory;
 
 use millstream_pipeline::node::Component;

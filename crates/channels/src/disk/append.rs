@@ -178,8 +178,7 @@ impl Log {
             }
         }
         let seconds = seconds(self.keep_time);
-        self.window
-            .insert(key, identity, chunk.connection, seconds);
+        self.window.insert(key, identity, chunk.connection, seconds);
         sifted.keys.push((place, key));
         ids.push(IdRecord::Chunk {
             key,
@@ -204,8 +203,8 @@ impl Log {
             return FileCut::Drop;
         }
         let known = next - file.begin;
-        let exact = batch.encoding == Encoding::Lines
-            && batch.body.len() as u64 == file.next - file.begin;
+        let exact =
+            batch.encoding == Encoding::Lines && batch.body.len() as u64 == file.next - file.begin;
         let Some(piece) = usize::try_from(known)
             .ok()
             .filter(|_| exact)
@@ -255,9 +254,9 @@ fn check_size(group: &[Batch]) -> Result<(), Error> {
         batch.tag.as_str().len() + text_bytes(&batch.values) + origins
     });
     match head.max() {
-        Some(head) if head > super::frame::HEAD_BYTES_MAX / 2 => Err(Error::TooLarge {
-            bytes: head as u64,
-        }),
+        Some(head) if head > super::frame::HEAD_BYTES_MAX / 2 => {
+            Err(Error::TooLarge { bytes: head as u64 })
+        }
         _ => Ok(()),
     }
 }

@@ -87,7 +87,11 @@ impl Log {
     /// Bytes of all segments that are part of the log.
     pub fn used_bytes(&self) -> u64 {
         let state = self.index.lock();
-        state.segments.iter().map(|(segment, _)| segment.bytes).sum()
+        state
+            .segments
+            .iter()
+            .map(|(segment, _)| segment.bytes)
+            .sum()
     }
 
     fn make_cursor(&self, name: &str) -> Result<(), Error> {
@@ -101,8 +105,7 @@ impl Log {
             }
             _ => {}
         }
-        let cursor =
-            Cursor::create(&*self.disk, &path, self.channel, position).map_err(failed)?;
+        let cursor = Cursor::create(&*self.disk, &path, self.channel, position).map_err(failed)?;
         self.disk.sync_folder(&self.folder).map_err(failed)?;
         let mut state = self.index.lock();
         state.consumers.insert(name.to_owned(), consumer(cursor));
@@ -127,14 +130,18 @@ pub(super) fn cursor_name(consumer: &str) -> String {
 }
 
 fn before_oldest(state: &State) -> Position {
-    state.segments.front().map_or(state.kept, |(segment, _)| Position {
-        epoch: segment.first.epoch,
-        seq: segment.first.seq.saturating_sub(1),
-    })
+    state
+        .segments
+        .front()
+        .map_or(state.kept, |(segment, _)| Position {
+            epoch: segment.first.epoch,
+            seq: segment.first.seq.saturating_sub(1),
+        })
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
-    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let good =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(good) {
         return Err(Error::Name(name.to_owned()));
     }

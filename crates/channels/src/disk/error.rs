@@ -90,7 +90,11 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Locked(path) => {
-                write!(f, "{}: another process has this channel open", path.display())
+                write!(
+                    f,
+                    "{}: another process has this channel open",
+                    path.display()
+                )
             }
             Self::Newer { path, found, known } => write!(
                 f,
@@ -118,7 +122,10 @@ impl fmt::Display for Error {
                 }
             }
             Self::TooLarge { bytes } => {
-                write!(f, "a batch of {bytes} bytes is more than a channel can hold")
+                write!(
+                    f,
+                    "a batch of {bytes} bytes is more than a channel can hold"
+                )
             }
             Self::Name(name) => write!(f, "{name:?} cannot be the name of a consumer"),
             Self::Consumer(name) => {

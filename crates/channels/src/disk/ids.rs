@@ -47,13 +47,6 @@ pub(super) enum IdRecord {
     Closed { connection: u64, seconds: u32 },
 }
 
-impl IdRecord {
-    pub(super) fn seconds(&self) -> u32 {
-        let (Self::Chunk { seconds, .. } | Self::Closed { seconds, .. }) = self;
-        *seconds
-    }
-}
-
 /// The name of the id file of a segment.
 pub(super) fn ids_name(segment: u64) -> String {
     format!("{segment:010}.ids")

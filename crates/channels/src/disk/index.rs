@@ -123,7 +123,10 @@ impl State {
 
     /// The position of the last frame of the segment at `place`, if another one follows it; `None` for an empty one.
     fn last_of(&self, place: usize) -> Option<Position> {
-        let (segment, next) = (&self.segments.get(place)?.0, &self.segments.get(place + 1)?.0);
+        let (segment, next) = (
+            &self.segments.get(place)?.0,
+            &self.segments.get(place + 1)?.0,
+        );
         let seq = next.first.seq.checked_sub(1)?;
         (seq >= segment.first.seq).then_some(Position {
             epoch: segment.first.epoch,

@@ -172,7 +172,11 @@ impl FileTable {
 
     /// All written ones, sorted, so that the same run writes the same bytes.
     pub(super) fn sorted(&self) -> Vec<(FileId, u64)> {
-        let mut all: Vec<_> = self.written.iter().map(|(file, next)| (*file, *next)).collect();
+        let mut all: Vec<_> = self
+            .written
+            .iter()
+            .map(|(file, next)| (*file, *next))
+            .collect();
         all.sort_unstable();
         all
     }

@@ -78,7 +78,7 @@ enum Step {
 
 impl Reader {
     /// The next batch; `None` if there is none now. Batches without a byte (origins alone) are passed over.
-    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+    pub fn read(&mut self) -> Result<Option<Item>, Error> {
         loop {
             if let Some((position, batch)) = self.ready.pop_front() {
                 match self.hand_out(position, batch) {
@@ -92,7 +92,7 @@ impl Reader {
                         return Ok(Some(item));
                     }
                 }
-                Step::Read(segment, from, end) => self.read(&segment, from, end)?,
+                Step::Read(segment, from, end) => self.load(&segment, from, end)?,
                 Step::Nothing => return Ok(None),
             }
         }
@@ -178,7 +178,9 @@ impl Reader {
         let Some(consumer) = state.consumers.get_mut(&self.name) else {
             return Step::Nothing;
         };
-        if consumer.position > self.position && consumer.position > consumer.taken.unwrap_or_default() {
+        if consumer.position > self.position
+            && consumer.position > consumer.taken.unwrap_or_default()
+        {
             // Skipped by the writer: the gap shows by the numbers.
             self.place = None;
         }
@@ -190,46 +192,21 @@ impl Reader {
         }
         if position >= state.hot_after {
             let place = state.hot.partition_point(|hot| hot.position <= position);
-            let found = state.hot.get(place).map(|hot| (hot.position, hot.batch.clone(), hot.next));
+            let found = state
+                .hot
+                .get(place)
+                .map(|hot| (hot.position, hot.batch.clone(), hot.next));
             state.cool(self.hot_bytes);
             if let Some((position, batch, next)) = found {
                 self.place = Some(next);
                 return Step::Give(position, batch);
             }
         }
-        self.find(&state, position)
-    }
-
-    /// The place of the next frame on the disk.
-    fn find(&mut self, state: &State, position: Position) -> Step {
-        let mut known = self.place.and_then(|(number, offset)| {
-            let at = state
-                .segments
-                .iter()
-                .position(|(segment, _)| segment.number == number)?;
-            Some((at, offset))
-        });
-        loop {
-            let (at, offset) = match known {
-                Some(known) => known,
-                None => match state.place_after(position) {
-                    Some(at) => (at, 0),
-                    None => return Step::Nothing,
-                },
-            };
-            let Some((segment, _)) = state.segments.get(at) else {
-                return Step::Nothing;
-            };
-            let from = offset.max(segment.start);
-            if from < segment.end() {
-                return Step::Read(Arc::clone(segment), from, segment.end());
-            }
-            known = Some((at + 1, 0));
-        }
+        find(&state, self.place, position)
     }
 
     /// Reads frames from `from` on, as many as one read brings.
-    fn read(&mut self, segment: &Arc<Segment>, from: u64, end: u64) -> Result<(), Error> {
+    fn load(&mut self, segment: &Arc<Segment>, from: u64, end: u64) -> Result<(), Error> {
         let failed = |error| Error::Disk {
             doing: "reading",
             path: segment.path.clone(),
@@ -289,7 +266,9 @@ impl Reader {
             let lengths = head.lengths;
             let total = usize::try_from(lengths.total()).unwrap_or(usize::MAX);
             let body = at + lengths.head..at + lengths.head + lengths.body;
-            let fits = bytes.get(body.clone()).is_some_and(|body| head.fits_body(body));
+            let fits = bytes
+                .get(body.clone())
+                .is_some_and(|body| head.fits_body(body));
             if !fits {
                 return Err((offset, Misfit::Body));
             }
@@ -336,6 +315,34 @@ impl Reader {
         self.index.lock().damaged.insert(segment.number);
         self.place = Some((segment.number, next));
         Ok(())
+    }
+}
+
+/// The place of the next frame on the disk.
+fn find(state: &State, place: Option<(u64, u64)>, position: Position) -> Step {
+    let mut known = place.and_then(|(number, offset)| {
+        let at = state
+            .segments
+            .iter()
+            .position(|(segment, _)| segment.number == number)?;
+        Some((at, offset))
+    });
+    loop {
+        let (at, offset) = match known {
+            Some(known) => known,
+            None => match state.place_after(position) {
+                Some(at) => (at, 0),
+                None => return Step::Nothing,
+            },
+        };
+        let Some((segment, _)) = state.segments.get(at) else {
+            return Step::Nothing;
+        };
+        let from = offset.max(segment.start);
+        if from < segment.end() {
+            return Step::Read(Arc::clone(segment), from, segment.end());
+        }
+        known = Some((at + 1, 0));
     }
 }
 

@@ -1,9 +1,9 @@
 //! Start: from what a stop, a kill or a power cut left to a log that goes on.
 //!
-//! 1. The lock. 2. The segments in order: closed ones are taken by their headers, since each was synced whole before the
+//! First the lock, then the segments in order: closed ones are taken by their headers, since each was synced whole before the
 //! next one was opened; readers check their frames as they read them. The last one is walked frame by frame, bodies too.
 //! At the first misfit: above the last synced end it is a torn tail, cut there, and everything after it is dropped,
-//! valid-looking or not; below it, it is damage, which is named, and reading goes on behind it. 3. Origins are those of
+//! valid-looking or not; below it, it is damage, which is named, and reading goes on behind it. Origins are those of
 //! the newest head and of the frames after it; ids come from the id files, or from the frames where one is missing.
 //! After anything but a clean stop the epoch is raised.
 
@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use millstream_record::{FileId, Position, Time};
+use millstream_record::{FileId, Origin, Position, Time};
 use millstream_sys::disk::{Disk, File, Open};
 
 use super::{
@@ -100,6 +100,10 @@ impl Log {
             disk,
         };
         let tail = log.restore_segments(found, &names, &mut damage)?;
+        // The newest names may be known to the page cache alone.
+        log.disk
+            .sync_folder(folder)
+            .map_err(|error| Error::disk("opening the channel", folder, error))?;
         log.open_cursors(&names, &mut damage)?;
         log.take_blanks(&names)?;
         let recovered = log.finish_start(tail, damage);
@@ -137,9 +141,8 @@ impl Log {
             match next {
                 Some((_, _, ids)) if !files_too => self.restore_ids(&segment, ids)?,
                 _ => {
-                    let walked = walk_tail(&segment, self.channel, end, next.is_some(), keep_time)
-                        .map_err(|error| Error::disk("reading", &segment.path, error))?;
-                    self.restore_frames(&walked);
+                    let bounds = (end, next.is_some());
+                    let walked = self.restore_frames(&segment, bounds, keep_time)?;
                     if let Some(what) = walked.damage {
                         damage.push((segment.path.clone(), what));
                         self.index.lock().damaged.insert(segment.number);
@@ -208,22 +211,29 @@ impl Log {
         Ok(())
     }
 
-    /// Ids and origins of frames that were walked.
-    fn restore_frames(&mut self, walked: &Tail) {
+    /// Ids and origins from the frames themselves.
+    fn restore_frames(
+        &mut self,
+        segment: &Segment,
+        bounds: (u64, bool),
+        keep_time: Time,
+    ) -> Result<Tail, Error> {
         let mut ids = Vec::new();
-        for head in &walked.heads {
-            for record in ids_of(&mut self.keys, head) {
-                self.window.restore(&record);
+        let (keys, window, files) = (&mut self.keys, &mut self.window, &mut self.files);
+        let walked = walk_tail(segment, self.channel, bounds, keep_time, |head| {
+            for record in ids_of(keys, head) {
+                window.restore(&record);
                 ids.push(record);
             }
             for origin in &head.origins {
-                if let millstream_record::Origin::File(origin) = origin {
-                    self.files.write(origin);
+                if let Origin::File(origin) = origin {
+                    files.write(origin);
                 }
             }
-        }
+        });
         self.previous.ids_written = ids.is_empty();
         self.previous.ids = ids;
+        walked.map_err(|error| Error::disk("reading", &segment.path, error))
     }
 
     fn open_cursors(

@@ -32,7 +32,11 @@ impl Log {
             let number = open.segment.number;
             self.end_segment(Kind::End, &[])?;
             // A failure to end it has taken it away and staged again what was not durable.
-            if let Some(open) = self.open.as_ref().filter(|open| open.segment.number == number) {
+            if let Some(open) = self
+                .open
+                .as_ref()
+                .filter(|open| open.segment.number == number)
+            {
                 self.previous = Previous {
                     number,
                     end: open.written,
@@ -51,7 +55,11 @@ impl Log {
     fn take_room(&mut self, bytes: u64) -> Result<(), Error> {
         let live: u64 = {
             let state = self.index.lock();
-            state.segments.iter().map(|(segment, _)| segment.bytes).sum()
+            state
+                .segments
+                .iter()
+                .map(|(segment, _)| segment.bytes)
+                .sum()
         };
         let alone = self.index.lock().segments.len() <= 1;
         if live + bytes > self.options.size_max && !alone && !self.skip_for_room()? {
@@ -109,7 +117,8 @@ impl Log {
         )
         .map_err(|error| Error::disk("writing the ids of a segment", &path, error))?;
         previous.ids_written = true;
-        self.id_files.push_back((previous.number, self.window.end()));
+        self.id_files
+            .push_back((previous.number, self.window.end()));
         Ok(())
     }
 

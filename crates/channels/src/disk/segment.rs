@@ -126,7 +126,10 @@ impl Header {
             let have = bytes.len();
             file.read_at(&mut bytes, length - have, have as u64)?;
         }
-        let Some(header) = bytes.get(16..length).filter(|header| checksum(header) == crc) else {
+        let Some(header) = bytes
+            .get(16..length)
+            .filter(|header| checksum(header) == crc)
+        else {
             return Ok(HeaderFound::None);
         };
         let start = (length as u64).next_multiple_of(PAGE);
@@ -222,7 +225,10 @@ pub(super) fn blank_name(number: u64) -> String {
 
 /// The number in such a name.
 pub(super) fn blank_number_in(name: &str) -> Option<u64> {
-    name.strip_prefix("free-")?.strip_suffix(".seg")?.parse().ok()
+    name.strip_prefix("free-")?
+        .strip_suffix(".seg")?
+        .parse()
+        .ok()
 }
 
 /// The number in a name like `0000000017.seg`, `.ids` or `.bad`.

@@ -1,6 +1,6 @@
 //! The end of the log: the frames of a segment that nothing behind it vouches for.
 
-use std::io;
+use std::io::{self, IoSlice};
 
 use millstream_record::{Position, Time};
 
@@ -10,6 +10,9 @@ use super::{
     segment::Segment,
     walk::{Walk, WalkError},
 };
+
+/// What is read and written at once.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// What a walk over the last segment has found.
 pub(super) struct Tail {
@@ -23,18 +26,17 @@ pub(super) struct Tail {
     /// Bytes behind the end up to the last frame of this place, which are dropped.
     pub(super) torn_bytes: u64,
     pub(super) damage: Option<&'static str>,
-    /// The heads of all frames, in order.
-    pub(super) heads: Vec<Head>,
 }
 
-/// Walks the frames of a segment, bodies too, and syncs it if it is not `closed`: after a kill the page cache may hold
-/// what the disk does not, and consumers are going to see it. `end` bounds the walk.
+/// Walks the frames of a segment, bodies too, and gives `each` the heads of whole groups: a group without its last part
+/// does not exist. If the segment is not `closed`, what no sync vouches for is made durable, as consumers are going to see
+/// it. `end` bounds the walk.
 pub(super) fn walk_tail(
     segment: &Segment,
     channel: ChannelId,
-    end: u64,
-    closed: bool,
+    (end, closed): (u64, bool),
     keep_time: Time,
+    mut each: impl FnMut(&Head),
 ) -> io::Result<Tail> {
     let mut tail = Tail {
         end: segment.start,
@@ -43,22 +45,31 @@ pub(super) fn walk_tail(
         clean: false,
         torn_bytes: 0,
         damage: None,
-        heads: Vec::new(),
     };
     let mut walk = Walk::new(segment, channel, end);
-    // The end of the last whole group, and how many heads there are up to it.
+    let mut synced = segment.start;
+    let mut group: Vec<Head> = Vec::new();
     loop {
         match walk.next_whole() {
             Ok(None) => break,
             Ok(Some(found)) if found.head.kind != Kind::Batch => {
                 tail.clean = found.head.kind == Kind::CleanEnd;
-                tail.heads.push(found.head);
+                each(&found.head);
                 break;
             }
             Ok(Some(found)) => {
-                tail.heads.push(found.head);
-                if tail.heads.last().is_some_and(Head::ends_group) {
+                synced = synced.max(found.head.synced);
+                group.push(found.head);
+                if group.last().is_some_and(Head::ends_group) {
                     tail.end = walk.offset();
+                    for head in group.drain(..) {
+                        tail.next = Position {
+                            epoch: head.position.epoch,
+                            seq: head.position.seq + 1,
+                        };
+                        tail.keep_time = tail.keep_time.max(head.keep_time);
+                        each(&head);
+                    }
                 }
             }
             Err(WalkError::Disk(error)) => return Err(error),
@@ -68,34 +79,36 @@ pub(super) fn walk_tail(
                     walk.skip_to(offset);
                 }
                 GoOn::Torn(bytes) => {
+                    tail.damage = tail.damage.or(closed.then_some("the end is damaged"));
                     tail.torn_bytes = bytes;
                     break;
                 }
             },
         }
     }
-    close_group(&mut tail);
     if !closed {
+        write_again(segment, 0, segment.start)?;
+        write_again(segment, synced, tail.end)?;
         segment.file.sync()?;
     }
     Ok(tail)
 }
 
-/// A group without its last part does not exist.
-fn close_group(tail: &mut Tail) {
-    let whole = tail
-        .heads
-        .iter()
-        .rposition(Head::ends_group)
-        .map_or(0, |last| last + 1);
-    tail.heads.truncate(whole);
-    if let Some(last) = tail.heads.iter().rfind(|head| head.kind == Kind::Batch) {
-        tail.next = Position {
-            epoch: last.position.epoch,
-            seq: last.position.seq + 1,
-        };
-        tail.keep_time = tail.keep_time.max(last.keep_time);
+/// Writes the same bytes once more. After a kill the page cache may hold what never reached the disk although it counts
+/// as clean, because a sync failed just before: a sync alone would prove nothing.
+fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    let mut at = start;
+    while at < end {
+        bytes.clear();
+        let piece = usize::try_from((end - at).min(PIECE_BYTES)).unwrap_or(0);
+        if segment.file.read_at(&mut bytes, piece, at)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        segment.file.write_at(&[IoSlice::new(&bytes)], at)?;
+        at += bytes.len() as u64;
     }
+    Ok(())
 }
 
 enum GoOn {

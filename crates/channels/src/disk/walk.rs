@@ -127,9 +127,9 @@ impl<'a> Walk<'a> {
             return Ok(None);
         };
         let body_at = offset + found.head.lengths.head as u64;
-        let fits = self.fill(body_at, found.head.lengths.body)?.filter(|body| {
-            found.head.fits_body(body)
-        });
+        let fits = self
+            .fill(body_at, found.head.lengths.body)?
+            .filter(|body| found.head.fits_body(body));
         match fits {
             Some(body) => found.body = Bytes::copy_from_slice(body),
             None => {

@@ -203,9 +203,8 @@ impl Window {
 
     /// Forgets what is too old and what is too much. Pending entries stay.
     pub(super) fn evict(&mut self, now: Time) {
-        let oldest = seconds(now).saturating_sub(
-            u32::try_from(self.bounds.age.as_secs()).unwrap_or(u32::MAX),
-        );
+        let oldest = seconds(now)
+            .saturating_sub(u32::try_from(self.bounds.age.as_secs()).unwrap_or(u32::MAX));
         while let Some(entry) = self.ring.front() {
             let young = entry.seconds >= oldest;
             if self.first >= self.kept || (young && self.ring.len() <= self.bounds.ids) {
