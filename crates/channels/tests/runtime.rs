@@ -1,0 +1,331 @@
+//! The runtime with real memory channels and made-up nodes: panics, failures for good, drain, rejects, spread.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use millstream_channels::memory::MemoryChannel;
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::{Event, Inlet},
+    launch::{Launch, Running, launch},
+    meters::Meters,
+    node::{LocalFuture, Placement, Sink, SinkContext, Source, SourceContext},
+    plan::{Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    promise::{Guarantee, Promise},
+    threads,
+};
+use millstream_record::{Batch, Encoding, Values};
+
+const THREADS: usize = 3;
+
+fn batch(text: &str) -> Batch {
+    Batch {
+        tag: "t".into(),
+        encoding: Encoding::Lines,
+        body: format!("{text}\n").into_bytes().into(),
+        count: 1,
+        received: Default::default(),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    }
+}
+
+/// Sends numbered lines, each again until it is settled; then waits for the stop if it shall.
+struct Numbers {
+    count: u32,
+    waits: bool,
+}
+
+impl Source for Numbers {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, mut context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            for n in 0..self.count {
+                while context
+                    .outlet
+                    .send(batch(&n.to_string()), true)
+                    .await
+                    .await
+                    .is_err()
+                {
+                    tokio::task::yield_now().await;
+                }
+            }
+            if self.waits {
+                context.stop.stopped().await;
+            }
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtLeastOnce, "")
+    }
+}
+
+/// What a made-up sink does with its nth batch (counted over all its runs).
+type Act = fn(u32) -> Then;
+
+enum Then {
+    Take,
+    Reject,
+    Panic,
+    Fail(Failure),
+}
+
+struct Keeper {
+    placement: Placement,
+    act: Act,
+    seen: AtomicU32,
+    kept: Mutex<Vec<String>>,
+    lanes: Mutex<BTreeSet<usize>>,
+}
+
+impl Keeper {
+    fn new(placement: Placement, act: Act) -> Arc<Self> {
+        Arc::new(Self {
+            placement,
+            act,
+            seen: AtomicU32::new(0),
+            kept: Mutex::default(),
+            lanes: Mutex::default(),
+        })
+    }
+
+    fn kept(&self) -> Vec<String> {
+        let mut kept = self.kept.lock().unwrap().clone();
+        kept.dedup();
+        kept
+    }
+}
+
+impl Sink for Keeper {
+    fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        _: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            inlet.resume(None)?;
+            while let Some(event) = inlet.next().await? {
+                match event {
+                    Event::Cut(cut) => inlet.settle(cut).await?,
+                    Event::Batch(batch, _) => {
+                        self.lanes.lock().unwrap().insert(threads::lane());
+                        match (self.act)(self.seen.fetch_add(1, Ordering::Relaxed)) {
+                            Then::Take => {
+                                self.kept
+                                    .lock()
+                                    .unwrap()
+                                    .push(String::from_utf8_lossy(&batch.body).trim().to_owned());
+                            }
+                            Then::Reject => {
+                                inlet.reject(&batch, [&batch.body[..]], "not wanted").await
+                            }
+                            Then::Panic => panic!("made up"),
+                            Then::Fail(failure) => return Err(failure),
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtLeastOnce, "")
+    }
+}
+
+async fn start(folder: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Running {
+    let source = |(at, source): (usize, Numbers)| SourcePlan {
+        name: format!("source-{at}").into(),
+        kind: "numbers",
+        source: Box::new(source),
+        routes: vec![Route {
+            to: Target::Sink(0),
+            tags: None,
+        }],
+        rejects: Vec::new(),
+    };
+    let plan = Plan {
+        sources: sources.into_iter().enumerate().map(source).collect(),
+        channels: Vec::new(),
+        sinks: vec![SinkPlan {
+            name: "sink".into(),
+            kind: "keeper",
+            sink,
+            input: Input::Memory { queue_bytes: 1000 },
+            rejects: Vec::new(),
+        }],
+        settings: RunSettings {
+            data_dir: folder.join("data"),
+            memory_max: 1 << 20,
+            threads: THREADS,
+            host: "here".into(),
+        },
+    };
+    let start = Launch {
+        once: true,
+        open_memory: MemoryChannel::open,
+        meters: Meters::default(),
+    };
+    launch(plan, start).await.unwrap()
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+fn numbers(count: u32) -> Vec<String> {
+    (0..count).map(|n| n.to_string()).collect()
+}
+
+#[test]
+fn a_sink_that_panics_is_started_again_and_nothing_that_waits_for_an_answer_is_lost() {
+    for placement in [Placement::OwnThread, Placement::DataThreads] {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = Keeper::new(placement, |n| if n == 3 { Then::Panic } else { Then::Take });
+        run(async {
+            let mut running = start(
+                folder.path(),
+                vec![Numbers {
+                    count: 20,
+                    waits: false,
+                }],
+                sink.clone(),
+            )
+            .await;
+            assert!(running.ended().await.is_empty());
+            assert_eq!(running.pending_records(), 0);
+        });
+        assert_eq!(sink.kept(), numbers(20));
+    }
+}
+
+#[test]
+fn a_failure_for_good_ends_the_run_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = Keeper::new(Placement::OwnThread, |_| {
+        Then::Fail(Failure::config("the disk is a teapot"))
+    });
+    run(async {
+        let mut running = start(
+            folder.path(),
+            vec![
+                Numbers {
+                    count: 0,
+                    waits: true,
+                },
+                Numbers {
+                    count: 1,
+                    waits: true,
+                },
+            ],
+            sink,
+        )
+        .await;
+        // The second source waits for an answer that never comes; the stop does not reach it there.
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(2), running.ended()).await;
+        let node = running
+            .nodes
+            .iter()
+            .find(|node| &*node.name == "sink")
+            .unwrap();
+        assert!(
+            format!("{:?}", node.state()).contains("teapot"),
+            "{:?} {ended:?}",
+            node.state()
+        );
+    });
+}
+
+#[test]
+fn a_stop_lets_everything_on_its_way_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = Keeper::new(Placement::OwnThread, |_| Then::Take);
+    run(async {
+        let mut running = start(
+            folder.path(),
+            vec![Numbers {
+                count: 50,
+                waits: true,
+            }],
+            sink.clone(),
+        )
+        .await;
+        while sink.kept().len() < 10 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        running.stop();
+        assert!(running.ended().await.is_empty());
+    });
+    assert_eq!(sink.kept(), numbers(50));
+}
+
+#[test]
+fn what_nobody_takes_of_the_rejects_is_kept_in_the_data_dir() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = Keeper::new(Placement::OwnThread, |n| {
+        if n == 1 { Then::Reject } else { Then::Take }
+    });
+    run(async {
+        let mut running = start(
+            folder.path(),
+            vec![Numbers {
+                count: 3,
+                waits: false,
+            }],
+            sink.clone(),
+        )
+        .await;
+        assert!(running.ended().await.is_empty());
+        assert_eq!(running.meters.value("sink", "records_rejected"), 1);
+    });
+    assert_eq!(sink.kept(), ["0", "2"]);
+    let kept = std::fs::read(folder.path().join("data/rejected/sink.msgpack")).unwrap();
+    let text = String::from_utf8_lossy(&kept).into_owned();
+    assert!(
+        text.contains("not wanted") && text.contains("1\n"),
+        "{text:?}"
+    );
+}
+
+#[test]
+fn sources_and_sinks_use_every_data_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = Keeper::new(Placement::DataThreads, |_| Then::Take);
+    run(async {
+        let sources = (0..THREADS)
+            .map(|_| Numbers {
+                count: 5,
+                waits: false,
+            })
+            .collect();
+        assert!(
+            start(folder.path(), sources, sink.clone())
+                .await
+                .ended()
+                .await
+                .is_empty()
+        );
+    });
+    assert_eq!(*sink.lanes.lock().unwrap(), (0..THREADS).collect());
+}
