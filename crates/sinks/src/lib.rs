@@ -3,6 +3,7 @@
 mod discard;
 mod file;
 mod format;
+mod forward;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
 mod rig;
@@ -11,4 +12,9 @@ mod stdout;
 use millstream_pipeline::node::Component;
 
 /// All sinks.
-pub const COMPONENTS: &[Component] = &[discard::COMPONENT, file::COMPONENT, stdout::COMPONENT];
+pub const COMPONENTS: &[Component] = &[
+    discard::COMPONENT,
+    file::COMPONENT,
+    forward::COMPONENT,
+    stdout::COMPONENT,
+];

@@ -238,6 +238,19 @@ impl Inlet {
         let receipt = self.rejects.send(batch, true).await;
         self.open.rejected.push(receipt);
     }
+
+    /// As [`Inlet::reject`], for records before a cut that is out already: they are settled with it.
+    pub async fn reject_before<'a>(
+        &mut self,
+        cut: &mut Cut,
+        from: &Batch,
+        records: impl IntoIterator<Item = &'a [u8]>,
+        reason: &str,
+    ) {
+        let batch = reject::batch(&self.node, from, records, reason);
+        let receipt = self.rejects.send(batch, true).await;
+        cut.rejected.push(receipt);
+    }
 }
 
 impl Cut {

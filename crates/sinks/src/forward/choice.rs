@@ -1,0 +1,134 @@
+//! Which server gets the next chunk: round robin by weight, standbys when too few are left. Pure.
+
+/// What the choice needs to know of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// Its share of the chunks; 0 = none, ever.
+    pub(super) weight: u32,
+    /// Takes part only while the weight of the failed ones is not made up for.
+    pub(super) standby: bool,
+    /// It could not be reached, or broke, and has not come back.
+    pub(super) failed: bool,
+    /// It is connected and has room for the chunk.
+    pub(super) ready: bool,
+}
+
+/// Deals chunks to servers. The servers keep their places in the list.
+#[derive(Debug)]
+pub(super) struct Choice {
+    credits: Vec<i64>,
+}
+
+impl Choice {
+    pub(super) fn new(servers: usize) -> Self {
+        Self {
+            credits: vec![0; servers],
+        }
+    }
+
+    /// The server for the next chunk; None while nobody is ready. Smooth weighted round robin: everybody who is ready
+    /// earns its weight, the richest serves and pays what all have earned.
+    pub(super) fn next(&mut self, servers: &[Candidate]) -> Option<usize> {
+        let wanted = wanted(servers);
+        let mut total = 0;
+        let mut best: Option<usize> = None;
+        for (place, server) in servers.iter().enumerate() {
+            if !(server.ready && wanted[place]) {
+                continue;
+            }
+            total += i64::from(server.weight);
+            self.credits[place] += i64::from(server.weight);
+            if best.is_none_or(|best| self.credits[place] > self.credits[best]) {
+                best = Some(place);
+            }
+        }
+        self.credits[best?] -= total;
+        best
+    }
+}
+
+/// Which servers take part now: all but standbys, and of these as many, in their order, as make up for the weight that
+/// has failed.
+pub(super) fn wanted(servers: &[Candidate]) -> Vec<bool> {
+    let failed = servers.iter().filter(|s| s.failed && !s.standby);
+    let mut lost: u64 = failed.map(|server| u64::from(server.weight)).sum();
+    let takes_part = |server: &Candidate| {
+        if server.weight == 0 || !server.standby {
+            return server.weight > 0;
+        }
+        let needed = lost > 0;
+        if !server.failed {
+            lost = lost.saturating_sub(u64::from(server.weight));
+        }
+        needed
+    };
+    servers.iter().map(takes_part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UP: Candidate = Candidate {
+        weight: 60,
+        standby: false,
+        failed: false,
+        ready: true,
+    };
+    const FAILED: Candidate = Candidate {
+        failed: true,
+        ready: false,
+        ..UP
+    };
+    const STANDBY: Candidate = Candidate {
+        standby: true,
+        ..UP
+    };
+
+    fn deal(servers: &[Candidate], chunks: usize) -> Vec<usize> {
+        let mut choice = Choice::new(servers.len());
+        let mut counts = vec![0; servers.len()];
+        for _ in 0..chunks {
+            counts[choice.next(servers).unwrap()] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn chunks_are_dealt_by_weight() {
+        let heavy = Candidate { weight: 120, ..UP };
+        assert_eq!(deal(&[heavy, UP], 9), [6, 3]);
+        assert_eq!(deal(&[UP, UP, UP], 9), [3, 3, 3]);
+    }
+
+    #[test]
+    fn a_weight_of_zero_gets_nothing() {
+        let never = Candidate { weight: 0, ..UP };
+        assert_eq!(deal(&[never, UP], 5), [0, 5]);
+        assert_eq!(Choice::new(1).next(&[never]), None);
+    }
+
+    #[test]
+    fn a_standby_works_only_while_weight_is_lost() {
+        assert_eq!(deal(&[UP, STANDBY], 4), [4, 0]);
+        assert_eq!(deal(&[FAILED, STANDBY, STANDBY], 4), [0, 4, 0]);
+        assert_eq!(wanted(&[FAILED, FAILED, STANDBY, STANDBY]), [true; 4]);
+    }
+
+    #[test]
+    fn a_standby_that_failed_makes_up_for_nothing() {
+        let failed = Candidate {
+            standby: true,
+            ..FAILED
+        };
+        assert_eq!(wanted(&[FAILED, failed, STANDBY]), [true; 3]);
+        assert_eq!(deal(&[FAILED, failed, STANDBY], 4), [0, 0, 4]);
+    }
+
+    #[test]
+    fn a_server_that_is_not_ready_is_passed_over() {
+        let busy = Candidate { ready: false, ..UP };
+        assert_eq!(deal(&[busy, UP], 3), [0, 3]);
+        assert_eq!(Choice::new(2).next(&[busy, busy]), None);
+    }
+}

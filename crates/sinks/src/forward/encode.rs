@@ -1,0 +1,224 @@
+//! Batches to chunks: cut at a size, convert where the peer needs it, compress, write head and options.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//!
+//! A packed batch travels as it is: its body becomes the payload, uncopied and undecoded. Lines travel as lines between
+//! two Millstreams and become `[time, {"message": line}]` for all others. Only `add` and `time: integer` look into
+//! records. It promises that encoded and rejected together are the records of the batch.
+
+use std::{io, ops::Range};
+
+use bytes::Bytes;
+use millstream_record::{Batch, Buffer, Encoding, Pool};
+use millstream_wire::{
+    compression::{Codec, compress},
+    event::events,
+    format::{self, Reject},
+    forward::{Compressed, OPTION_BYTES_MAX, Options, write_frame_head, write_options},
+    msgpack::{entry_head, write_array_len, write_int},
+};
+use tokio::time::Instant;
+
+use super::{
+    chunk::Chunk,
+    options::{Compression, Peer, TimeForm},
+};
+
+/// A batch larger than this becomes several chunks. Receivers refuse frames above some bound (Millstream: 64 MiB), and a
+/// chunk is what is sent again after an error.
+const PART_BYTES_MAX: usize = 8 << 20;
+/// What a line grows by at most when it becomes an entry: the heads of array and map, an EventTime, the key, the head of
+/// the text.
+const ENTRY_BYTES: usize = 1 + 10 + 1 + 8 + 5;
+
+/// Makes chunks. One per task.
+pub(super) struct Encoder {
+    pub(super) peer: Peer,
+    pub(super) time: TimeForm,
+    pub(super) compression: Compression,
+    /// Whether chunks carry ids, so that they are acked.
+    pub(super) ack: bool,
+    /// Whether chunks keep what they were made of.
+    pub(super) keep_source: bool,
+    /// Whether records get fields.
+    pub(super) adds: bool,
+    /// `format: msgpack` with the sink's `add`.
+    pub(super) format: format::Encoder,
+    pub(super) pool: Pool,
+    /// Everything up to it is settled, as text for the option `floor`.
+    pub(super) floor: Option<String>,
+}
+
+/// What a part became.
+pub(super) struct Payload {
+    pub(super) bytes: Bytes,
+    /// Records in it.
+    pub(super) count: u32,
+    /// Records that cannot be written: their places in the part's body.
+    pub(super) rejects: Vec<Reject>,
+}
+
+impl Encoder {
+    /// The encoding that a batch has on the wire.
+    pub(super) fn encoding(&self, batch: &Batch) -> Encoding {
+        match self.peer {
+            Peer::Millstream if !self.adds => batch.encoding,
+            Peer::Millstream | Peer::Any => Encoding::Packed,
+        }
+    }
+
+    /// Whether the body of a batch is its payload.
+    fn passes(&self, batch: &Batch) -> bool {
+        let same = batch.encoding == self.encoding(batch) && !self.adds;
+        same && (self.time == TimeForm::Event || batch.encoding == Encoding::Lines)
+    }
+
+    /// Cuts a batch into what fits into one chunk each, between records: always in the same places.
+    pub(super) fn parts(&self, batch: Batch) -> Vec<Batch> {
+        let growth = if self.encoding(&batch) == batch.encoding {
+            0
+        } else {
+            ENTRY_BYTES
+        };
+        let fits = |bytes: usize, records: usize| {
+            bytes.saturating_add(records.saturating_mul(growth)) <= PART_BYTES_MAX
+        };
+        if fits(batch.len(), batch.count as usize) {
+            return vec![batch];
+        }
+        let part = |range: Range<usize>, records: usize| Batch {
+            body: batch.body.slice(range),
+            count: u32::try_from(records).unwrap_or(u32::MAX),
+            origins: Vec::new(),
+            tag: batch.tag.clone(),
+            values: batch.values.clone(),
+            ..batch
+        };
+        let mut parts = Vec::new();
+        let (mut start, mut records) = (0, 0);
+        for (range, _) in events(&batch) {
+            if records > 0 && !fits(range.end - start, records + 1) {
+                parts.push(part(start..range.start, records));
+                (start, records) = (range.start, 0);
+            }
+            records += 1;
+        }
+        parts.push(part(start..batch.len(), records));
+        parts
+    }
+
+    /// The payload of a part, before compression: its own body wherever that will do.
+    pub(super) fn payload(&mut self, part: &Batch) -> Payload {
+        if self.passes(part) {
+            return Payload {
+                bytes: part.body.clone(),
+                count: part.count,
+                rejects: Vec::new(),
+            };
+        }
+        let mut out = self
+            .pool
+            .take(part.len() + part.count as usize * ENTRY_BYTES);
+        let mut rejects = Vec::new();
+        let count = self.append(part, &mut out, &mut rejects);
+        Payload {
+            bytes: out.freeze(),
+            count,
+            rejects,
+        }
+    }
+
+    /// Appends the payload of a part to `out`; gives the number of records.
+    pub(super) fn append(
+        &mut self,
+        part: &Batch,
+        out: &mut Buffer,
+        rejects: &mut Vec<Reject>,
+    ) -> u32 {
+        if self.passes(part) {
+            out.extend_from_slice(&part.body);
+            return part.count;
+        }
+        if self.time == TimeForm::Event {
+            return self.format.encode(part, out, rejects);
+        }
+        let mut packed = self.pool.take(part.len());
+        let count = self.format.encode(part, &mut packed, rejects);
+        integer_times(&packed, out);
+        count
+    }
+
+    /// The chunk that carries `payload`; `part` (its body aside) describes it.
+    pub(super) fn chunk(
+        &self,
+        number: u64,
+        id: Vec<u8>,
+        part: &Batch,
+        payload: Bytes,
+    ) -> io::Result<Chunk> {
+        let (payload, compressed) = self.compress(payload)?;
+        let tag = part.tag.as_str().as_bytes();
+        let mut head = Vec::with_capacity(16 + tag.len());
+        let length = u32::try_from(payload.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        write_frame_head(&mut head, tag, self.encoding(part), length);
+        let id = if self.ack { id } else { Vec::new() };
+        let mut said = Options {
+            chunk: self.ack.then_some(&*id),
+            size: Some(part.count.into()),
+            compressed,
+            ..Options::default()
+        };
+        if self.peer == Peer::Millstream {
+            said.received = Some(part.received);
+            said.floor = self.floor.as_ref().map(String::as_bytes);
+            said.values = (!part.values.is_empty()).then(|| (*part.values).clone());
+        }
+        let mut options = Vec::with_capacity(256);
+        write_options(&mut options, &said);
+        if options.len() > OPTION_BYTES_MAX {
+            // A receiver would refuse a map that long for ever; the records matter more than what describes them.
+            said.values = None;
+            options.clear();
+            write_options(&mut options, &said);
+        }
+        Ok(Chunk {
+            number,
+            records: part.count,
+            id,
+            head,
+            payload,
+            options,
+            made: Instant::now(),
+            begun: false,
+            again: false,
+            source: Vec::new(),
+        })
+    }
+
+    fn compress(&self, payload: Bytes) -> io::Result<(Bytes, Compressed)> {
+        let (codec, compressed) = match self.compression {
+            Compression::None => return Ok((payload, Compressed::No)),
+            Compression::Gzip => (Codec::Gzip, Compressed::Gzip),
+            Compression::Zstd => (Codec::Zstd, Compressed::Zstd),
+        };
+        // Text shrinks to less than half; what does not makes the buffer grow.
+        let mut out = self.pool.take(payload.len() / 2);
+        compress(codec, &payload, &mut out)?;
+        Ok((out.freeze(), compressed))
+    }
+}
+
+/// Appends entries with their times as whole seconds, for receivers of before EventTime.
+fn integer_times(packed: &[u8], out: &mut Vec<u8>) {
+    let mut at = 0;
+    while let Ok(head) = entry_head(packed, at) {
+        let mut open = 1;
+        let Ok(end) = millstream_wire::msgpack::skip(packed, head.record, &mut open) else {
+            return;
+        };
+        write_array_len(out, 2);
+        write_int(out, head.time.unwrap_or_default().seconds());
+        out.extend_from_slice(packed.get(head.record..end).unwrap_or_default());
+        at = end;
+    }
+}

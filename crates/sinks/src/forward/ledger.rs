@@ -1,0 +1,128 @@
+//! Which chunks are done, and which cuts wait for them.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> write -> [settle]`
+//!
+//! Chunks get numbers in the order in which their batches were taken and are done in any order. It promises that a cut
+//! comes out only when every chunk opened before it is done, and cuts in their order. It leaves settling to its user.
+
+use std::collections::VecDeque;
+
+use millstream_record::Time;
+
+/// The open chunks and the waiting cuts; `C` is what a cut is to its user.
+#[derive(Debug)]
+pub(super) struct Ledger<C> {
+    /// Every number below is done.
+    floor: u64,
+    /// From `floor` on: until when a chunk's oldest record dates back, None when it is done.
+    open: VecDeque<Option<Time>>,
+    /// Waiting cuts, each with the first number that it does not cover.
+    cuts: VecDeque<(u64, C)>,
+}
+
+impl<C> Ledger<C> {
+    pub(super) fn new() -> Self {
+        Self {
+            floor: 0,
+            open: VecDeque::new(),
+            cuts: VecDeque::new(),
+        }
+    }
+
+    /// The number of a new chunk whose oldest record was received at `received`.
+    pub(super) fn open(&mut self, received: Time) -> u64 {
+        self.open.push_back(Some(received));
+        self.next() - 1
+    }
+
+    /// A chunk is done: acked, or kept among the rejected.
+    pub(super) fn done(&mut self, number: u64) {
+        let place = number.checked_sub(self.floor);
+        let slot = place.and_then(|place| self.open.get_mut(usize::try_from(place).ok()?));
+        if let Some(slot) = slot {
+            *slot = None;
+        }
+        while let Some(None) = self.open.front() {
+            self.open.pop_front();
+            self.floor += 1;
+        }
+    }
+
+    /// A cut behind every chunk opened so far.
+    pub(super) fn cut(&mut self, cut: C) {
+        self.cuts.push_back((self.next(), cut));
+    }
+
+    /// The next cut that can be settled.
+    pub(super) fn ready(&mut self) -> Option<C> {
+        match self.cuts.front() {
+            Some((until, _)) if *until <= self.floor => self.cuts.pop_front().map(|(_, cut)| cut),
+            _ => None,
+        }
+    }
+
+    /// The oldest cut that waits and covers chunk `number`.
+    pub(super) fn cut_of(&mut self, number: u64) -> Option<&mut C> {
+        let found = self.cuts.iter_mut().find(|(until, _)| number < *until);
+        found.map(|(_, cut)| cut)
+    }
+
+    /// When the oldest record of a chunk that is not done was received.
+    pub(super) fn oldest(&self) -> Option<Time> {
+        // The front is never done; `done` sees to that.
+        self.open.front().copied().flatten()
+    }
+
+    /// Whether every chunk is done and every cut has come out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.cuts.is_empty()
+    }
+
+    fn next(&self) -> u64 {
+        self.floor + self.open.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_waits_for_every_chunk_before_it_and_for_none_behind_it() {
+        let mut ledger = Ledger::new();
+        let (first, second) = (ledger.open(Time(1)), ledger.open(Time(2)));
+        ledger.cut("a");
+        let third = ledger.open(Time(3));
+        ledger.cut("b");
+        ledger.done(second);
+        ledger.done(third);
+        assert_eq!(ledger.ready(), None);
+        assert_eq!(ledger.oldest(), Some(Time(1)));
+        ledger.done(first);
+        assert_eq!(ledger.ready(), Some("a"));
+        assert_eq!(ledger.ready(), Some("b"));
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn a_chunk_that_is_done_twice_changes_nothing() {
+        let mut ledger = Ledger::<()>::new();
+        let (first, second) = (ledger.open(Time(1)), ledger.open(Time(2)));
+        ledger.done(first);
+        ledger.done(first);
+        assert_eq!(ledger.oldest(), Some(Time(2)));
+        ledger.done(second);
+        ledger.done(99);
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn the_cut_of_a_chunk_is_the_first_behind_it() {
+        let mut ledger = Ledger::new();
+        let first = ledger.open(Time(1));
+        ledger.cut("a");
+        let second = ledger.open(Time(2));
+        assert_eq!(ledger.cut_of(first), Some(&mut "a"));
+        assert_eq!(ledger.cut_of(second), None);
+    }
+}

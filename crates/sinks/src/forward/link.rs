@@ -1,0 +1,327 @@
+//! One server: connect, talk, break, wait, connect again.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! ```text
+//! asleep -> trying -> up -> (closed while idle) -> trying
+//!                     up -> (broken)            -> failed -> up
+//! ```
+//! A link is a task of its own, so a server that cannot be reached stops nobody. It promises that a chunk it was given
+//! is acked, still in its window, or back at the hub; never lost, never in two places. It leaves to the relay: which
+//! chunk goes to which server.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    fmt, io,
+    rc::Rc,
+    time::Duration,
+};
+
+use millstream_pipeline::{
+    meters::{Meter, NodeMeters},
+    report::Reporter,
+};
+use tokio::{
+    net::{TcpSocket, TcpStream, lookup_host},
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    backoff::Backoff,
+    choice::Candidate,
+    chunk::Chunk,
+    connection::{Connection, End},
+    options::{Failover, ServerOptions},
+    window::Window,
+};
+
+/// An idle connection is probed after this long, so that a peer that vanished is noticed and firewalls keep it open.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+
+/// What all links of a sink have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) ack: bool,
+    pub(super) ack_timeout: Duration,
+    pub(super) retry_first: Duration,
+    pub(super) retry_max: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) give_up: Option<Duration>,
+    pub(super) failover: Failover,
+    pub(super) send_buffer: u32,
+    pub(super) in_flight_bytes_max: usize,
+}
+
+/// What links and the relay share: chunks that wait for a server, and what became of the others.
+#[derive(Debug, Default)]
+pub(super) struct Hub {
+    /// Chunks without a server, by number, so that they go out in order however often they came back.
+    pub(super) pending: RefCell<BTreeMap<u64, Chunk>>,
+    /// Numbers of chunks that are done.
+    pub(super) done: RefCell<Vec<u64>>,
+    /// Something above or the state of a link has changed.
+    pub(super) changed: Notify,
+}
+
+/// The meters of a link.
+#[derive(Clone, Debug)]
+pub(super) struct LinkMeters {
+    pub(super) chunks_sent: Meter,
+    pub(super) chunks_acked: Meter,
+    pub(super) chunks_resent: Meter,
+    connections_open: Meter,
+    connections_failed: Meter,
+}
+
+impl LinkMeters {
+    pub(super) fn new(meters: &NodeMeters) -> Self {
+        Self {
+            chunks_sent: meters.counter("chunks_sent"),
+            chunks_acked: meters.counter("chunks_acked"),
+            chunks_resent: meters.counter("chunks_resent"),
+            connections_open: meters.gauge("connections_open"),
+            connections_failed: meters.counter("connections_failed"),
+        }
+    }
+}
+
+/// How a link stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not wanted: a standby that nobody needs.
+    Asleep,
+    /// Connecting, with nothing against the server so far.
+    Trying,
+    /// Connected.
+    Up,
+    /// Broken or not reached; tried again from time to time.
+    Failed,
+}
+
+/// One server and what it was given.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) server: ServerOptions,
+    pub(super) settings: Rc<Settings>,
+    pub(super) hub: Rc<Hub>,
+    pub(super) window: RefCell<Window>,
+    pub(super) meters: LinkMeters,
+    reporter: Reporter,
+    state: Cell<State>,
+    wanted: Cell<bool>,
+    wake: Notify,
+}
+
+impl Link {
+    pub(super) fn new(
+        server: ServerOptions,
+        settings: Rc<Settings>,
+        hub: Rc<Hub>,
+        meters: LinkMeters,
+        reporter: Reporter,
+    ) -> Self {
+        Self {
+            wanted: Cell::new(!server.standby && server.weight > 0),
+            server,
+            settings,
+            hub,
+            window: RefCell::default(),
+            meters,
+            reporter,
+            state: Cell::new(State::Trying),
+            wake: Notify::new(),
+        }
+    }
+
+    /// What the choice of a server needs to know, for a chunk of `bytes`.
+    pub(super) fn candidate(&self, bytes: usize) -> Candidate {
+        let state = self.state.get();
+        Candidate {
+            weight: self.server.weight,
+            standby: self.server.standby,
+            failed: state == State::Failed,
+            ready: state == State::Up
+                && self
+                    .window
+                    .borrow()
+                    .has_room(bytes, self.settings.in_flight_bytes_max),
+        }
+    }
+
+    /// Whether the server is connected.
+    pub(super) fn is_up(&self) -> bool {
+        self.state.get() == State::Up
+    }
+
+    /// Whether it may take part from now on.
+    pub(super) fn want(&self, wanted: bool) {
+        if self.wanted.replace(wanted) != wanted {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether it may take part.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.get()
+    }
+
+    /// Gives it a chunk to send.
+    pub(super) fn give(&self, chunk: Chunk) {
+        self.window.borrow_mut().push(chunk);
+        self.wake.notify_one();
+    }
+
+    /// Returns when there is a new chunk or a new wish.
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// The life of the link. It ends only when it is dropped.
+    pub(super) async fn run(self: Rc<Self>) {
+        let seed = self
+            .server
+            .address
+            .bytes()
+            .fold(std::process::id().into(), |hash: u64, byte| {
+                hash.wrapping_mul(31).wrapping_add(byte.into())
+            });
+        let mut backoff = Backoff::new(self.settings.retry_first, self.settings.retry_max, seed);
+        loop {
+            if !self.wanted.get() && self.window.borrow().is_empty() {
+                self.set(State::Asleep);
+                self.woken().await;
+                continue;
+            }
+            if self.state.get() == State::Asleep {
+                self.set(State::Trying);
+            }
+            match self.connect().await {
+                Ok(stream) => self.talk(stream, &mut backoff).await,
+                Err(error) => {
+                    self.meters.connections_failed.add(1);
+                    let wait = backoff.failed();
+                    self.fail(format_args!("cannot be reached: {error}"), wait);
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn talk(&self, stream: TcpStream, backoff: &mut Backoff) {
+        self.set(State::Up);
+        self.meters.connections_open.add(1);
+        let open = Open(&self.meters.connections_open);
+        let since = Instant::now();
+        let (end, progress) = Connection::new(&stream, self).run().await;
+        drop(open);
+        if progress {
+            backoff.reset();
+        }
+        let idle = self.window.borrow().is_empty();
+        match end {
+            End::Retired => {}
+            // Peers close what idles for long; that says nothing against them.
+            End::Closed if idle && (progress || since.elapsed() >= self.settings.retry_first) => {
+                self.set(State::Trying);
+            }
+            end => {
+                let wait = if progress {
+                    Duration::ZERO
+                } else {
+                    backoff.failed()
+                };
+                self.fail(format_args!("broke the connection: {end}"), wait);
+                sleep(wait).await;
+            }
+        }
+    }
+
+    /// Connects to the first address of the name that answers. Names are looked up anew each time.
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let limit = self.settings.connect_timeout;
+        let late = |_| {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {limit:?}"),
+            )
+        };
+        let addresses = timeout(limit, lookup_host(&self.server.address))
+            .await
+            .map_err(late)??;
+        let addresses: Vec<_> = addresses.collect();
+        // So that one address that swallows everything leaves time for the others.
+        let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            let socket = if address.is_ipv4() {
+                TcpSocket::new_v4()
+            } else {
+                TcpSocket::new_v6()
+            }?;
+            if self.settings.send_buffer > 0 {
+                socket.set_send_buffer_size(self.settings.send_buffer)?;
+            }
+            match timeout(share, socket.connect(address))
+                .await
+                .map_err(late)
+                .flatten()
+            {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    let probes = socket2::TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
+                    socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Says what happened and hands back what others may send.
+    fn fail(&self, what: fmt::Arguments<'_>, wait: Duration) {
+        let chunks = self.release();
+        let count = chunks.len();
+        self.hub
+            .pending
+            .borrow_mut()
+            .extend(chunks.into_iter().map(|chunk| (chunk.number, chunk)));
+        self.set(State::Failed);
+        self.reporter.warn(
+            "server",
+            format_args!(
+                "server {} {what}; {count} chunks go out again; next try in {:.1} s",
+                self.server.address,
+                wait.as_secs_f64()
+            ),
+        );
+    }
+
+    fn release(&self) -> Vec<Chunk> {
+        let mut window = self.window.borrow_mut();
+        match self.settings.failover {
+            Failover::Resend => window.release(|_| true),
+            // What was begun may be there already: it waits for its server, unless the operator's time for it is over.
+            Failover::Wait => {
+                let limit = self.settings.give_up;
+                window.release(|c| !c.begun || limit.is_some_and(|limit| c.made.elapsed() > limit))
+            }
+        }
+    }
+
+    fn set(&self, state: State) {
+        self.state.set(state);
+        self.hub.changed.notify_one();
+    }
+}
+
+/// Counts a connection while it lives, also when its task is dropped.
+struct Open<'a>(&'a Meter);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.sub(1);
+    }
+}

@@ -1,0 +1,182 @@
+//! The sink `forward`: Fluentd's forward protocol to other Fluentds, Fluent Bits and Millstreams.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! ```text
+//! inlet -> relay -> encode -> chunk -> (choice) -> link -> window -> connection -> server
+//!            ^-- ledger <---------- done ------------------------------ ack ---------'
+//! ```
+//! - `relay`: takes batches, deals chunks to servers, settles cuts in order (`ledger`). One task a lane.
+//! - `encode`, `gather`, `id`: batches to chunks, uncopied wherever the peer takes them as they are.
+//! - `link`, `backoff`, `choice`: one server each, its failures, and who gets the next chunk.
+//! - `connection`, `window`: bytes out, acks in.
+//!
+//! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is sent again
+//! with the same id and the same bytes until then, and that a server that cannot be reached stops nothing but itself.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::tz::TimeZone;
+use millstream_config::Node;
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::Inlet,
+    node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
+    promise::{Guarantee, Promise},
+};
+use millstream_record::Pool;
+use millstream_wire::format::{Format, Options};
+
+mod backoff;
+mod choice;
+mod chunk;
+mod connection;
+mod encode;
+mod gather;
+mod id;
+mod ledger;
+mod link;
+mod options;
+mod relay;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use encode::Encoder;
+use gather::Limits;
+use link::Settings;
+use options::{Compression, Config, Peer, ServerOptions, TimeForm};
+use relay::Relay;
+
+/// The entry in the list of sinks.
+pub const COMPONENT: Component = Component {
+    name: "forward",
+    summary: "Fluentd's forward protocol, with acks, to one or more servers.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Sink(build),
+};
+
+/// The checked sink.
+struct Forward {
+    servers: Vec<ServerOptions>,
+    settings: Settings,
+    gather: Limits,
+    peer: Peer,
+    time: TimeForm,
+    compression: Compression,
+    format: Options,
+    /// How late each lane is: the meter shows the latest.
+    behind: Mutex<BTreeMap<usize, Duration>>,
+}
+
+fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
+    let config = Config::read(options)?;
+    let format = Options {
+        format: Format::Msgpack,
+        add: config.add,
+        ..Options::default()
+    };
+    format.encoder(&TimeZone::UTC).map_err(|error| {
+        vec![
+            options
+                .problem_at(error.option, error.message)
+                .help(error.help),
+        ]
+    })?;
+    Ok(Arc::new(Forward {
+        servers: config.servers.0,
+        settings: Settings {
+            ack: config.ack,
+            ack_timeout: config.ack_timeout.as_duration(),
+            retry_first: config.retry.first.as_duration(),
+            retry_max: config.retry.max.as_duration(),
+            connect_timeout: config.retry.timeout.as_duration(),
+            give_up: config.retry.give_up.0,
+            failover: config.failover,
+            send_buffer: u32::try_from(config.send_buffer.as_bytes()).unwrap_or(u32::MAX),
+            in_flight_bytes_max: config.in_flight.as_usize(),
+        },
+        gather: Limits {
+            bytes: config.batch.size.as_usize(),
+            records: config.batch.records,
+            linger: config.batch.linger.as_duration(),
+        },
+        peer: config.peer,
+        time: config.time,
+        compression: config.compression,
+        format,
+        behind: Mutex::default(),
+    }))
+}
+
+impl Forward {
+    /// The encoder of a task.
+    fn encoder(&self, pool: Pool) -> Encoder {
+        let format = self.format.encoder(&TimeZone::UTC);
+        Encoder {
+            peer: self.peer,
+            time: self.time,
+            compression: self.compression,
+            ack: self.settings.ack,
+            keep_source: self.settings.give_up.is_some(),
+            adds: self
+                .format
+                .add
+                .as_ref()
+                .is_some_and(|add| !add.0.is_empty()),
+            format: format.expect("the same options made one when they were checked"),
+            pool,
+            floor: None,
+        }
+    }
+
+    /// Notes how old the oldest record of a lane is that is not yet done.
+    fn behind(&self, context: &SinkContext, age: Duration) {
+        let mut lanes = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        if lanes.insert(context.lane, age) != Some(age) {
+            let latest = lanes.values().max().map_or(0, Duration::as_secs);
+            context.meters.gauge("behind_seconds").set(latest);
+        }
+    }
+}
+
+impl Sink for Forward {
+    fn placement(&self) -> Placement {
+        Placement::DataThreads
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move { Relay::new(self, inlet, context)?.run().await })
+    }
+
+    fn promise(&self, durable: bool) -> Promise {
+        if !self.settings.ack {
+            return Promise::new(
+                Guarantee::AtMostOnce,
+                "`ack: false`: what is in flight when the connection breaks is gone",
+            );
+        }
+        match (durable, self.peer, self.servers.len()) {
+            (true, Peer::Millstream, 1) => Promise::new(
+                Guarantee::ExactlyOnce,
+                "the server is a Millstream with a disk channel; at least once otherwise",
+            ),
+            (true, Peer::Millstream, _) => Promise::new(
+                Guarantee::AtLeastOnce,
+                "a chunk in doubt may go to another server, and does after a restart",
+            ),
+            _ => Promise::new(Guarantee::AtLeastOnce, ""),
+        }
+    }
+}

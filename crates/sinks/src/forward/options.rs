@@ -1,0 +1,377 @@
+//! The options of the sink `forward`.
+
+use std::{borrow::Cow, fmt, net::Ipv6Addr, time::Duration};
+
+use millstream_config::{Node, OneOrMany, Period, Problem, Size};
+use millstream_wire::format::Add;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, MapAccess, Visitor},
+};
+
+/// The port of the forward protocol.
+const PORT: u16 = 24224;
+
+/// The options of `forward`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    /// Where the records go: `"host[:24224]"` or `{ address, weight, standby }`, one or a list. Chunks are dealt to them
+    /// round robin by weight; when one fails the others take over, standbys last.
+    pub(super) servers: OneOrMany<ServerOptions>,
+    /// What listens there: `any` forward receiver (lines become records, only `add` is written beside them), or another
+    /// `millstream` (lines stay lines; the values of a batch and its receive time travel along).
+    #[serde(default)]
+    pub(super) peer: Peer,
+    /// Whether chunks are acked. Without: at most once for what is in flight when a connection breaks.
+    #[serde(default = "ack")]
+    pub(super) ack: bool,
+    /// A connection on which nothing moves for this long although an ack is due is given up.
+    #[serde(default = "ack_timeout")]
+    pub(super) ack_timeout: Period,
+    /// How payloads are compressed.
+    #[serde(default)]
+    pub(super) compression: Compression,
+    /// How event times are written: `event` (nanoseconds), or `integer` seconds for receivers that know nothing else.
+    #[serde(default)]
+    pub(super) time: TimeForm,
+    /// New fields and their templates; a field that a record has is never overwritten.
+    #[serde(default)]
+    pub(super) add: Option<Add>,
+    /// When small batches leave together (behind memory; behind a durable channel each frame is a chunk).
+    #[serde(default)]
+    pub(super) batch: Batching,
+    /// Bytes under way to each server without an ack.
+    #[serde(default = "in_flight")]
+    pub(super) in_flight: Size,
+    /// Bytes that the kernel holds for each connection (SO_SNDBUF); 0 leaves it to the kernel, for long distances.
+    #[serde(default = "send_buffer")]
+    pub(super) send_buffer: Size,
+    /// How servers that fail are tried again.
+    #[serde(default)]
+    pub(super) retry: Retry,
+    /// What happens to chunks that a server may have, but has not acked, when it fails: `resend` them to another (at
+    /// least once), or `wait` until it is back.
+    #[serde(default)]
+    pub(super) failover: Failover,
+}
+
+fn ack() -> bool {
+    true
+}
+
+/// As long as fluentd waits: receivers that ack late are made for it.
+fn ack_timeout() -> Period {
+    Period::secs(190)
+}
+
+/// Enough for a chunk being written, one being kept and some being acked; little enough to stay in the cache.
+fn in_flight() -> Size {
+    Size::mib(4)
+}
+
+/// On a local network more only moves the sender's work into the receiver's time (reference/hot-paths.md, section 1).
+fn send_buffer() -> Size {
+    Size::kib(128)
+}
+
+/// What listens at the other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Peer {
+    /// Any receiver of the forward protocol.
+    #[default]
+    Any,
+    /// Another Millstream.
+    Millstream,
+}
+
+/// How payloads are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// gzip: every receiver of the last years knows it.
+    Gzip,
+    /// zstd: faster and smaller; fluentd since 1.19, and Millstream.
+    Zstd,
+}
+
+/// How event times are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TimeForm {
+    /// EventTime, with nanoseconds.
+    #[default]
+    Event,
+    /// Whole seconds.
+    Integer,
+}
+
+/// What happens to chunks in doubt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Failover {
+    /// They go to another server at once.
+    #[default]
+    Resend,
+    /// They wait for their server.
+    Wait,
+}
+
+/// When small batches leave together.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Batching {
+    /// Bytes that are gathered at most; 0: every batch leaves alone.
+    pub(super) size: Size,
+    /// Records that are gathered at most; 0: no limit.
+    pub(super) records: u32,
+    /// How long the first of them waits for more when nothing is ready.
+    pub(super) linger: Period,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self {
+            size: Size::mib(1),
+            records: 0,
+            linger: Period::secs(0),
+        }
+    }
+}
+
+/// How servers that fail are tried again.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Retry {
+    /// The wait after the first failure; each further one doubles it.
+    pub(super) first: Period,
+    /// No wait is longer.
+    pub(super) max: Period,
+    /// How long a server may take to accept a connection.
+    pub(super) timeout: Period,
+    /// After how long records that no server takes leave by `NAME.rejected`; `never`: they wait.
+    pub(super) give_up: GiveUp,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            first: Period::secs(1),
+            max: Period::secs(60),
+            timeout: Period::secs(30),
+            give_up: GiveUp(None),
+        }
+    }
+}
+
+/// `never`, or after how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GiveUp(pub(super) Option<Duration>);
+
+impl<'de> Deserialize<'de> for GiveUp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = GiveUp;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`never` or a duration such as 6h")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<GiveUp, E> {
+                if text == "never" {
+                    return Ok(GiveUp(None));
+                }
+                let period: Period = text.parse().map_err(E::custom)?;
+                Ok(GiveUp(Some(period.as_duration())))
+            }
+        }
+        deserializer.deserialize_str(Read)
+    }
+}
+
+impl JsonSchema for GiveUp {
+    fn schema_name() -> Cow<'static, str> {
+        "GiveUp".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "const": "never" }, generator.subschema_for::<Period>()] })
+    }
+}
+
+/// One server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServerOptions {
+    /// `host:port`.
+    pub(super) address: String,
+    /// Its share of the chunks.
+    pub(super) weight: u32,
+    /// Whether it works only while others have failed.
+    pub(super) standby: bool,
+}
+
+/// A server that is more than an address.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Server")]
+struct ServerMap {
+    /// `host[:24224]`.
+    address: String,
+    /// Its share of the chunks; 0: none.
+    #[serde(default = "weight")]
+    weight: u32,
+    /// It works only while the weight of servers that have failed is not made up for.
+    #[serde(default)]
+    standby: bool,
+}
+
+/// What fluentd gives a server that says nothing.
+fn weight() -> u32 {
+    60
+}
+
+impl<'de> Deserialize<'de> for ServerOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = ServerOptions;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"host[:port]\" or { address, weight, standby }")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ServerOptions, E> {
+                Ok(ServerOptions {
+                    address: address(text).map_err(E::custom)?,
+                    weight: weight(),
+                    standby: false,
+                })
+            }
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<ServerOptions, M::Error> {
+                let map = ServerMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(ServerOptions {
+                    address: address(&map.address).map_err(de::Error::custom)?,
+                    weight: map.weight,
+                    standby: map.standby,
+                })
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+impl JsonSchema for ServerOptions {
+    fn schema_name() -> Cow<'static, str> {
+        "ServerOptions".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "string" }, generator.subschema_for::<ServerMap>()] })
+    }
+}
+
+/// `host[:port]` with the port filled in.
+fn address(text: &str) -> Result<String, String> {
+    if text.contains("://") {
+        return Err(format!(
+            "a server is host[:port] without a scheme, not `{text}`"
+        ));
+    }
+    if let Ok(bare) = text.parse::<Ipv6Addr>() {
+        return Ok(format!("[{bare}]:{PORT}"));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (text, ""),
+    };
+    let known = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    if host.is_empty() || text.contains(char::is_whitespace) || !(known(port) || host == text) {
+        return Err(format!(
+            "`{text}` is no server: host[:port], such as 10.0.0.1:{PORT}"
+        ));
+    }
+    Ok(if host == text {
+        format!("{host}:{PORT}")
+    } else {
+        text.to_owned()
+    })
+}
+
+impl Config {
+    /// Reads the options, or says everything that is wrong with them.
+    pub(super) fn read(options: &Node) -> Result<Self, Vec<Problem>> {
+        let config: Self = options.read()?;
+        let mut problems = Vec::new();
+        let servers = &*config.servers;
+        let mut wrong =
+            |option: &str, message: &str| problems.push(options.problem_at(option, message));
+        if servers.is_empty() {
+            wrong("servers", "a sink needs at least one server");
+        } else if !servers
+            .iter()
+            .any(|server| server.weight > 0 && !server.standby)
+        {
+            wrong(
+                "servers",
+                "at least one server must have a weight and be no standby",
+            );
+        }
+        for (place, server) in servers.iter().enumerate() {
+            if servers[..place]
+                .iter()
+                .any(|other| other.address == server.address)
+            {
+                wrong(
+                    &format!("servers.{place}"),
+                    "this server is in the list already",
+                );
+            }
+        }
+        for (option, period) in [
+            ("ack_timeout", config.ack_timeout),
+            ("retry.first", config.retry.first),
+            ("retry.timeout", config.retry.timeout),
+        ] {
+            if period.is_zero() {
+                wrong(option, "it must be longer than 0");
+            }
+        }
+        if config.in_flight.is_zero() {
+            wrong(
+                "in_flight",
+                "it must be more than 0: one chunk goes out at a time then",
+            );
+        }
+        if u32::try_from(config.send_buffer.as_bytes()).is_err() {
+            wrong("send_buffer", "it must be below 4GiB");
+        }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn a_server_without_a_port_gets_that_of_the_protocol() {
+        assert_eq!(address("10.0.0.1").unwrap(), "10.0.0.1:24224");
+        assert_eq!(address("agg.example:5000").unwrap(), "agg.example:5000");
+        assert_eq!(address("::1").unwrap(), "[::1]:24224");
+        assert_eq!(address("[::1]").unwrap(), "[::1]:24224");
+        assert_eq!(address("[::1]:99").unwrap(), "[::1]:99");
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused() {
+        for text in ["", ":24224", "a:b", "a:0", "a:70000", "tcp://a", "a b"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

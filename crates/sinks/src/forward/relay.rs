@@ -1,0 +1,361 @@
+//! From the inlet to the servers: take, encode, deal out, and settle in order.
+//!
+//! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
+//!
+//! One task a lane. It takes a batch when every chunk before it has a server, so that back-pressure begins when the
+//! servers' windows are full or nobody is there. Cuts wait in the ledger while batches go on. It promises that a cut is
+//! settled only when every chunk before it is acked (or kept among the rejected). It leaves to the links: sockets.
+
+use std::{rc::Rc, time::Duration};
+
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::{Cut, Event, Inlet},
+    meters::Meter,
+    node::SinkContext,
+};
+use millstream_record::{Batch, Encoding, Position, Time};
+use millstream_wire::{event::events, format::Reject};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::{Interval, MissedTickBehavior, interval},
+};
+
+use super::{
+    Forward,
+    choice::{Choice, wanted},
+    chunk::Chunk,
+    encode::Encoder,
+    gather::{Gathered, Gathering},
+    id::Ids,
+    ledger::Ledger,
+    link::{Hub, Link, LinkMeters, Settings},
+};
+
+/// How often it looks at what waits too long, and how late it is.
+const TICK: Duration = Duration::from_secs(1);
+
+/// One lane of the sink.
+pub(super) struct Relay<'a> {
+    sink: &'a Forward,
+    inlet: &'a mut Inlet,
+    context: SinkContext,
+    hub: Rc<Hub>,
+    links: Vec<Rc<Link>>,
+    tasks: JoinSet<()>,
+    choice: Choice,
+    ledger: Ledger<Cut>,
+    gathering: Gathering,
+    encoder: Encoder,
+    ids: Ids,
+    tick: Interval,
+    given_up: Meter,
+    /// The inlet has no more.
+    ended: bool,
+    stopped: bool,
+}
+
+/// What happened.
+enum Next {
+    /// Acks, lost connections, new connections.
+    Changed,
+    Event(Option<Event>),
+    /// Nothing more is ready: what is gathered leaves.
+    Leave,
+    Tick,
+    Stopped,
+    /// A link's task is gone, which only a panic brings about.
+    Died(Option<Result<(), JoinError>>),
+}
+
+impl<'a> Relay<'a> {
+    pub(super) fn new(
+        sink: &'a Forward,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> Result<Self, Failure> {
+        let ids = Ids::new(inlet.channel_id()).map_err(|error| {
+            Failure::us(format!(
+                "the system gave no random numbers for ids: {error}"
+            ))
+        })?;
+        let hub = Rc::new(Hub::default());
+        let settings: Rc<Settings> = Rc::new(sink.settings.clone());
+        let meters = LinkMeters::new(&context.meters);
+        let links: Vec<_> = sink
+            .servers
+            .iter()
+            .map(|server| {
+                let (settings, hub) = (settings.clone(), hub.clone());
+                let (meters, reporter) = (meters.clone(), context.reporter.clone());
+                Rc::new(Link::new(server.clone(), settings, hub, meters, reporter))
+            })
+            .collect();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            choice: Choice::new(links.len()),
+            encoder: sink.encoder(context.pool.clone()),
+            gathering: Gathering::new(sink.gather),
+            given_up: context.meters.counter("records_given_up"),
+            sink,
+            inlet,
+            context,
+            hub,
+            links,
+            tasks: JoinSet::new(),
+            ledger: Ledger::new(),
+            ids,
+            tick,
+            ended: false,
+            stopped: false,
+        })
+    }
+
+    /// Sends until the inlet has ended and everything is settled.
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        self.inlet.resume(None)?;
+        for link in &self.links {
+            self.tasks.spawn_local(link.clone().run());
+        }
+        loop {
+            self.settle().await?;
+            self.deal();
+            if self.is_finished() {
+                return Ok(());
+            }
+            match self.next().await? {
+                Next::Changed => {}
+                Next::Event(Some(Event::Batch(batch, position))) => {
+                    self.batch(batch, position).await?;
+                }
+                Next::Event(Some(Event::Cut(cut))) => self.ledger.cut(cut),
+                Next::Event(None) => self.ended = true,
+                Next::Leave => self.leave()?,
+                Next::Tick => self.tick().await,
+                Next::Stopped => self.stopped = true,
+                Next::Died(died) => return Err(fault(died)),
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Result<Next, Failure> {
+        // While a chunk has no server, nothing more is taken: here back-pressure starts.
+        let dealt = self.hub.pending.borrow().is_empty();
+        Ok(tokio::select! {
+            biased;
+            () = self.hub.changed.notified() => Next::Changed,
+            died = self.tasks.join_next() => Next::Died(died),
+            event = self.inlet.next(), if dealt && !self.ended => Next::Event(event?),
+            () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
+            _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
+            () = self.context.stop.stopped(), if !self.stopped => Next::Stopped,
+        })
+    }
+
+    /// Whether there is nothing left to do, or nothing that can be done now: what a durable channel holds is sent after
+    /// the next start if nobody takes it when the process wants to end.
+    fn is_finished(&self) -> bool {
+        let durable = self.inlet.channel_id().is_some();
+        let alone = !self.links.iter().any(|link| link.is_up());
+        self.ended && self.gathering.is_empty() && self.ledger.is_empty()
+            || self.stopped && durable && alone
+    }
+
+    /// Takes in what the links report and settles the cuts that wait for nothing more.
+    async fn settle(&mut self) -> Result<(), Failure> {
+        for number in self.hub.done.take() {
+            self.ledger.done(number);
+        }
+        while let Some(cut) = self.ledger.ready() {
+            let position = cut.position();
+            self.inlet.settle(cut).await?;
+            if let Some(floor) = position.and_then(|position| self.ids.floor(position)) {
+                self.encoder.floor = Some(floor);
+            }
+        }
+        if self.ledger.is_empty() {
+            self.sink.behind(&self.context, Duration::ZERO);
+        }
+        Ok(())
+    }
+
+    /// Gives waiting chunks to servers, and wakes or dismisses standbys.
+    fn deal(&mut self) {
+        loop {
+            let mut pending = self.hub.pending.borrow_mut();
+            let first = pending.first_entry();
+            let bytes = first.as_ref().map_or(0, |first| first.get().len());
+            let candidates: Vec<_> = self
+                .links
+                .iter()
+                .map(|link| link.candidate(bytes))
+                .collect();
+            for (link, wanted) in self.links.iter().zip(wanted(&candidates)) {
+                link.want(wanted);
+            }
+            let Some(first) = first else { return };
+            let Some(place) = self.choice.next(&candidates) else {
+                return;
+            };
+            self.links[place].give(first.remove());
+        }
+    }
+
+    async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let packs = self.encoder.encoding(&batch) == Encoding::Packed;
+        if position.is_none() && packs && self.gathering.takes(&batch) {
+            return self.gather(batch).await;
+        }
+        // What came before leaves before.
+        self.leave()?;
+        for (place, part) in self.encoder.parts(batch).into_iter().enumerate() {
+            let number = self.ledger.open(part.received);
+            let id = self.ids.next(position, place, &part.body);
+            let payload = self.encoder.payload(&part);
+            self.reject(&part, payload.rejects).await;
+            let source = self.encoder.keep_source.then(|| part.clone());
+            let part = Batch {
+                count: payload.count,
+                ..part
+            };
+            self.send(
+                number,
+                id,
+                &part,
+                payload.bytes,
+                source.into_iter().collect(),
+            )?;
+        }
+        Ok(())
+    }
+
+    async fn gather(&mut self, batch: Batch) -> Result<(), Failure> {
+        let values = (self.encoder.encoding(&batch) == batch.encoding).then_some(&batch.values);
+        let (gathering, encoder, ledger) =
+            (&mut self.gathering, &mut self.encoder, &mut self.ledger);
+        let open = match gathering.find(&batch.tag, values) {
+            Some(place) => place,
+            None => {
+                let part = Batch {
+                    encoding: Encoding::Packed,
+                    body: Default::default(),
+                    count: 0,
+                    origins: Vec::new(),
+                    ..batch.clone()
+                };
+                gathering.begin(ledger.open(batch.received), part, &self.context.pool)
+            }
+        };
+        let open = gathering.get(open);
+        let mut rejects = Vec::new();
+        open.part.count += encoder.append(&batch, &mut open.payload, &mut rejects);
+        if encoder.keep_source {
+            open.source.push(batch.clone());
+        }
+        self.reject(&batch, rejects).await;
+        if self.gathering.is_full() {
+            self.leave()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// What is gathered leaves.
+    fn leave(&mut self) -> Result<(), Failure> {
+        for gathered in self.gathering.leave() {
+            let Gathered {
+                number,
+                part,
+                payload,
+                source,
+            } = gathered;
+            let id = self.ids.next(None, 0, &[]);
+            self.send(number, id, &part, payload.freeze(), source)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a chunk and lets it wait for a server.
+    fn send(
+        &mut self,
+        number: u64,
+        id: Vec<u8>,
+        part: &Batch,
+        payload: bytes::Bytes,
+        source: Vec<Batch>,
+    ) -> Result<(), Failure> {
+        if part.count == 0 {
+            self.ledger.done(number);
+            return Ok(());
+        }
+        let chunk = self.encoder.chunk(number, id, part, payload);
+        let mut chunk =
+            chunk.map_err(|error| Failure::us(format!("a chunk could not be made: {error}")))?;
+        chunk.source = source;
+        self.hub.pending.borrow_mut().insert(number, chunk);
+        Ok(())
+    }
+
+    async fn reject(&mut self, part: &Batch, rejects: Vec<Reject>) {
+        for reject in rejects {
+            let record = part.body.get(reject.range).unwrap_or_default();
+            self.inlet
+                .reject(part, [record], &reject.reason.to_string())
+                .await;
+        }
+    }
+
+    /// Says how late it is, and gives up what nobody has taken for too long.
+    async fn tick(&mut self) {
+        let age = self
+            .ledger
+            .oldest()
+            .map_or(0, |oldest| Time::now().0.saturating_sub(oldest.0));
+        let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
+        self.sink.behind(&self.context, age);
+        let Some(limit) = self.sink.settings.give_up else {
+            return;
+        };
+        loop {
+            let chunk = {
+                let mut pending = self.hub.pending.borrow_mut();
+                match pending.first_entry() {
+                    Some(first) if first.get().made.elapsed() > limit => first.remove(),
+                    _ => return,
+                }
+            };
+            self.give_up(chunk).await;
+        }
+    }
+
+    async fn give_up(&mut self, chunk: Chunk) {
+        self.context.reporter.error(
+            "give_up",
+            format_args!(
+                "{} records that no server took leave by {}.rejected",
+                chunk.records, self.context.name
+            ),
+        );
+        self.given_up.add(chunk.records.into());
+        for batch in &chunk.source {
+            let records = events(batch).filter_map(|(range, _)| batch.body.get(range));
+            let reason = "no server took it within `retry.give_up`";
+            match self.ledger.cut_of(chunk.number) {
+                Some(cut) => self.inlet.reject_before(cut, batch, records, reason).await,
+                None => self.inlet.reject(batch, records, reason).await,
+            }
+        }
+        self.ledger.done(chunk.number);
+    }
+}
+
+fn fault(died: Option<Result<(), JoinError>>) -> Failure {
+    match died {
+        Some(Err(error)) => Failure::us(format!("the task of a server panicked: {error}")),
+        Some(Ok(())) | None => Failure::us("the task of a server ended"),
+    }
+}

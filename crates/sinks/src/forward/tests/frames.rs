@@ -1,0 +1,242 @@
+//! What goes over the wire.
+
+use millstream_record::{Encoding, Values};
+use rmpv::Value;
+
+use super::{server::Act, *};
+use crate::rig::{lines, packed, try_build};
+
+/// Sends one batch with these options and gives the frames that came.
+fn sent(batch: millstream_record::Batch, more: &str) -> Vec<Received> {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let receipt = upstream.put(batch, true);
+        upstream.close();
+        rig(&upstream, &options(&[&server], more))
+            .run()
+            .await
+            .unwrap();
+        if !more.contains("false") {
+            assert!(settled(&receipt));
+        }
+        server.has(1).await;
+        server.received()
+    })
+}
+
+#[test]
+fn a_packed_batch_travels_as_it_is() {
+    let batch = packed("web.a", "one\ntwo\n");
+    let frames = sent(batch.clone(), "");
+    assert_eq!(frames.len(), 1);
+    assert_eq!(frames[0].tag, "web.a");
+    assert_eq!(frames[0].marker, 0xdb, "str 32, as fluentd sends it");
+    assert_eq!(frames[0].payload, batch.body);
+    assert_eq!(frames[0].option("size"), Some(&2.into()));
+    assert_eq!(frames[0].option("compressed"), Some(&"text".into()));
+    assert_eq!(frames[0].option("millstream"), None);
+}
+
+#[test]
+fn lines_become_records_with_the_receive_time() {
+    let frames = sent(lines("t", "one\ntwo\n"), "");
+    assert_eq!(frames[0].messages(), ["one", "two"]);
+    let time = [
+        &[0x92, 0xd7, 0][..],
+        &1_700_000_000_u32.to_be_bytes(),
+        &123_456_789_u32.to_be_bytes(),
+    ];
+    assert_eq!(frames[0].payload[..11], time.concat());
+}
+
+#[test]
+fn between_two_millstreams_lines_stay_lines_and_values_travel_along() {
+    let mut batch = lines("t", "one\ntwo\n");
+    let mut values = Values::new();
+    values.set("host", "a1");
+    batch.values = std::sync::Arc::new(values);
+    let frames = sent(batch.clone(), r#", "peer": "millstream""#);
+    assert_eq!(frames[0].marker, 0xc9, "ext 32");
+    assert_eq!(frames[0].payload, batch.body);
+    let ours = frames[0].option("millstream").unwrap();
+    assert_eq!(ours["received"], Value::from(1_700_000_000_123_456_789_i64));
+    assert_eq!(ours["values"]["host"], Value::from("a1"));
+    assert_eq!(ours["floor"], Value::Nil, "memory has no positions");
+}
+
+#[test]
+fn add_writes_fields_into_the_records_and_overwrites_none() {
+    let frames = sent(
+        packed("t", "one\n"),
+        r#", "add": {"message": "x", "tag": "{tag}"}"#,
+    );
+    let record = rmpv::decode::read_value(&mut &frames[0].payload[..]).unwrap();
+    assert_eq!(record[1]["message"], Value::from("one"));
+    assert_eq!(record[1]["tag"], Value::from("t"));
+}
+
+#[test]
+fn a_record_that_add_cannot_complete_leaves_by_the_rejected_port() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let receipt = upstream.put(lines("t", "one\n"), true);
+        upstream.close();
+        let options = options(&[&server], r#", "add": {"host": "{host}"}"#);
+        rig(&upstream, &options).run().await.unwrap();
+        assert!(settled(&receipt));
+        assert_eq!(upstream.rejected().len(), 1);
+        assert!(server.received().is_empty());
+    });
+}
+
+#[test]
+fn old_servers_get_times_as_whole_seconds() {
+    let frames = sent(packed("t", "one\ntwo\n"), r#", "time": "integer""#);
+    assert_eq!(
+        frames[0].payload[..6],
+        [&[0x92, 0xce][..], &1_600_000_000_u32.to_be_bytes()].concat()
+    );
+    assert_eq!(frames[0].messages(), ["one", "two"]);
+}
+
+#[test]
+fn payloads_are_compressed_when_asked() {
+    use millstream_wire::compression::{Codec, Inflated, Inflater};
+    for (name, codec) in [("gzip", Codec::Gzip), ("zstd", Codec::Zstd)] {
+        let batch = packed("t", &"the same again\n".repeat(1000));
+        let frames = sent(batch.clone(), &format!(r#", "compression": "{name}""#));
+        assert_eq!(frames[0].option("compressed"), Some(&name.into()));
+        assert!(frames[0].payload.len() < batch.len() / 10);
+        let mut out = Vec::with_capacity(batch.len() + 1);
+        let done = Inflater::new(codec)
+            .unwrap()
+            .inflate(&frames[0].payload, &mut out);
+        assert_eq!((done, &out[..]), (Ok(Inflated::Done), &batch.body[..]));
+    }
+}
+
+#[test]
+fn without_acks_no_id_is_sent_and_what_is_written_is_settled() {
+    let frames = sent(packed("t", "one\n"), r#", "ack": false"#);
+    assert!(frames[0].id.is_empty());
+}
+
+#[test]
+fn small_batches_that_wait_leave_as_one_chunk_per_tag() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let mut receipts = Vec::new();
+        for number in 0..10 {
+            receipts.push(upstream.put(packed("a", &format!("a{number}\n")), true));
+            receipts.push(upstream.put(lines("b", &format!("b{number}\n")), true));
+        }
+        upstream.close();
+        rig(&upstream, &options(&[&server], ""))
+            .run()
+            .await
+            .unwrap();
+        assert!(receipts.iter().all(settled));
+        let frames = server.received();
+        assert_eq!(frames.len(), 2);
+        let expected = |tag: &str| (0..10).map(|n| format!("{tag}{n}")).collect::<Vec<_>>();
+        assert_eq!(frames[0].messages(), expected("a"));
+        assert_eq!(frames[1].messages(), expected("b"));
+        assert_eq!(frames[1].option("size"), Some(&10.into()));
+    });
+}
+
+#[test]
+fn behind_a_durable_channel_every_frame_is_a_chunk_with_an_id_of_its_position() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(0xfeed);
+        for number in 0..3 {
+            upstream.put(packed("a", &format!("{number}\n")), false);
+        }
+        upstream.close();
+        let options = options(&[&server], r#", "peer": "millstream""#);
+        rig(&upstream, &options).run().await.unwrap();
+        assert_eq!(upstream.settled(), 3);
+        let frames = server.received();
+        assert_eq!(frames.len(), 3);
+        for (number, frame) in frames.iter().enumerate() {
+            let id = String::from_utf8(frame.id[2..].to_vec()).unwrap();
+            let prefix = format!("{:032x}.1.{}.0.", 0xfeed, number + 1);
+            assert!(id.starts_with(&prefix), "{id}");
+        }
+    });
+}
+
+#[test]
+fn the_floor_says_what_is_settled() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(0xfeed);
+        upstream.put(packed("a", "1\n"), false);
+        let mut rig = rig(&upstream, &options(&[&server], r#", "peer": "millstream""#));
+        run_until(&mut rig, async {
+            // A cut comes a second after its first batch.
+            eventually(|| upstream.settled() == 1).await;
+            upstream.put(packed("a", "2\n"), false);
+            server.has(2).await;
+        })
+        .await;
+        let floor = |frame: &Received| frame.option("millstream").unwrap()["floor"].clone();
+        assert_eq!(floor(&server.received()[0]), Value::Nil);
+        let expected = format!("{:032x}.1.1", 0xfeed);
+        assert_eq!(floor(&server.received()[1]), Value::from(expected));
+    });
+}
+
+#[test]
+fn a_batch_that_is_too_large_for_a_chunk_is_cut_between_records() {
+    let line = "x".repeat(1000);
+    let text = format!("{line}\n").repeat(20_000);
+    for batch in [lines("t", &text), packed("t", &text)] {
+        assert!(batch.len() > 16 << 20);
+        let frames = sent(batch.clone(), r#", "peer": "millstream""#);
+        assert!(frames.len() > 2);
+        let whole: Vec<u8> = frames
+            .iter()
+            .flat_map(|frame| frame.payload.clone())
+            .collect();
+        assert!(whole == batch.body);
+        let sizes = frames
+            .iter()
+            .map(|frame| frame.option("size").unwrap().as_u64().unwrap());
+        assert_eq!(sizes.sum::<u64>(), 20_000);
+        if batch.encoding == Encoding::Packed {
+            let counts = frames.iter().map(|frame| frame.messages().len());
+            assert_eq!(counts.sum::<usize>(), 20_000);
+        }
+    }
+}
+
+#[test]
+fn options_that_cannot_be_are_named() {
+    for (options, word) in [
+        (r#"{}"#, "servers"),
+        (r#"{"servers": []}"#, "at least one"),
+        (r#"{"servers": "tcp://a"}"#, "scheme"),
+        (
+            r#"{"servers": [{"address": "a", "standby": true}]}"#,
+            "standby",
+        ),
+        (r#"{"servers": [{"adress": "a"}]}"#, "adress"),
+        (r#"{"servers": ["a", "a:24224"]}"#, "already"),
+        (r#"{"servers": "a", "retry": {"give_up": "soon"}}"#, "soon"),
+        (r#"{"servers": "a", "peer": "fluentd"}"#, "fluentd"),
+        (r#"{"servers": "a", "window": "1MiB"}"#, "window"),
+    ] {
+        let problems = try_build(&COMPONENT, options).err().expect(options);
+        assert!(
+            problems.iter().any(|problem| problem.contains(word)),
+            "{options}: {problems:?}"
+        );
+    }
+    let good = r#"{"servers": ["a", {"address": "b:1", "weight": 10, "standby": true}], "retry": {"give_up": "6h"}}"#;
+    assert!(try_build(&COMPONENT, good).is_ok());
+}

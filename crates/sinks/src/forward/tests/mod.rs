@@ -1,0 +1,91 @@
+//! The sink against a small honest receiver: what must hold whatever the network does.
+
+mod failures;
+mod frames;
+mod random;
+mod server;
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::delivery::Receipt;
+
+use super::COMPONENT;
+use crate::rig::{Rig, Upstream};
+use server::{Received, Server};
+
+/// Runs a test on a thread of its own kind: one runtime, local tasks, and an end after a minute.
+fn local<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let limit = Duration::from_secs(60);
+    let test = async {
+        tokio::time::timeout(limit, test)
+            .await
+            .expect("the test hangs")
+    };
+    tokio::task::LocalSet::new().block_on(&runtime, test)
+}
+
+/// Options with these servers and short waits; `more` is JSON behind a comma.
+fn options(servers: &[&Server], more: &str) -> String {
+    let servers: Vec<_> = servers
+        .iter()
+        .map(|server| server.address.to_string())
+        .collect();
+    let retry = r#""retry": {"first": "10ms", "max": "50ms", "timeout": "1s"}"#;
+    if more.contains("retry") {
+        return format!(r#"{{"servers": {servers:?}{more}}}"#);
+    }
+    format!(r#"{{"servers": {servers:?}, {retry}{more}}}"#)
+}
+
+fn rig(upstream: &Upstream, options: &str) -> Rig {
+    Rig::new(&COMPONENT, options, upstream, "unused".as_ref())
+}
+
+/// Runs the sink until `until` is ready, then kills it where it stands.
+async fn run_until<T>(rig: &mut Rig, until: impl Future<Output = T>) -> T {
+    tokio::select! {
+        ended = rig.run() => panic!("the sink ended: {ended:?}"),
+        done = until => done,
+    }
+}
+
+/// Returns when `is` holds.
+async fn eventually(is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "it never came true"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn settled(receipt: &Receipt) -> bool {
+    receipt.try_outcome() == Some(Ok(()))
+}
+
+/// Checks that the same id always came with the same bytes; gives the frames without those that came again.
+fn once_each(received: &[Received]) -> Vec<&Received> {
+    let mut by_id: HashMap<&[u8], &Received> = HashMap::new();
+    let mut first = Vec::new();
+    for frame in received {
+        match by_id.get(&*frame.id) {
+            Some(before) => {
+                assert_eq!((&before.tag, &before.payload), (&frame.tag, &frame.payload));
+            }
+            None => {
+                by_id.insert(&frame.id, frame);
+                first.push(frame);
+            }
+        }
+    }
+    first
+}

@@ -1,0 +1,103 @@
+//! Whatever servers do, nothing is lost and the same id is the same bytes.
+
+use super::{server::Act, *};
+use crate::rig::packed;
+
+/// A generator that a seed repeats (xorshift64*).
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+    }
+
+    fn act(&mut self) -> Act {
+        match self.below(40) {
+            0 => Act::StoreAndClose,
+            1 => Act::Close,
+            2 => Act::AckAndClose,
+            3 => Act::AckWrong,
+            4 => Act::Silence,
+            5 => Act::AckTwice,
+            6 => Act::Babble,
+            7..12 => Act::AckLate(Duration::from_millis(self.below(30))),
+            _ => Act::Ack,
+        }
+    }
+}
+
+fn faulty(mut random: Random) -> impl FnMut(&Received) -> Act + 'static {
+    move |_| random.act()
+}
+
+const CHUNKS: usize = 150;
+
+/// Sends numbered chunks, some larger than a write, to servers that fail at random; the sink dies now and then too.
+/// Gives what each server has stored.
+async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
+    let mut random = Random(seed);
+    let mut started = Vec::new();
+    for number in 0..servers {
+        started.push(Server::start(faulty(Random(seed ^ (number as u64 + 77)))).await);
+    }
+    let upstream = Upstream::durable(u128::from(seed));
+    for number in 0..CHUNKS {
+        let size = [1, 100, 50_000, 400_000][random.below(4) as usize];
+        let text = format!("{number} {}\n", "x".repeat(size));
+        upstream.put(packed("t", &text), false);
+    }
+    upstream.close();
+    let servers: Vec<_> = started.iter().collect();
+    let more = format!(r#", "ack_timeout": "60ms", "in_flight": "1MiB"{more}"#);
+    let options = options(&servers, &more);
+    loop {
+        let mut rig = rig(&upstream, &options);
+        let life = Duration::from_millis(50 + random.below(400));
+        match tokio::time::timeout(life, rig.run()).await {
+            Ok(ended) => break ended.unwrap(),
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
+    assert_eq!(upstream.settled(), CHUNKS, "seed {seed}");
+    started.iter().map(Server::received).collect()
+}
+
+/// The number of the chunk in a frame.
+fn number(frame: &Received) -> usize {
+    let message = &frame.messages()[0];
+    message.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn to_one_server_every_chunk_comes_exactly_once_in_order_when_ids_are_remembered() {
+    for seed in 1..=8 {
+        let received = local(storm(seed, 1, ""));
+        let once = once_each(&received[0]);
+        // A server that drops a frame and goes on with a new connection gets the dropped one first, so the first time
+        // that each is stored is in order.
+        let numbers: Vec<_> = once.iter().map(|frame| number(frame)).collect();
+        assert_eq!(numbers, (0..CHUNKS).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
+
+#[test]
+fn to_several_servers_nothing_is_lost_and_the_same_id_is_the_same_bytes() {
+    for (seed, more) in [
+        (11, ""),
+        (12, ""),
+        (13, r#", "failover": "wait""#),
+        (14, r#", "failover": "wait""#),
+    ] {
+        let received = local(storm(seed, 3, more)).concat();
+        let mut numbers: Vec<_> = once_each(&received)
+            .iter()
+            .map(|frame| number(frame))
+            .collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..CHUNKS).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
