@@ -71,6 +71,21 @@ impl<'a> Room<'a> {
         self.at += bytes.len();
     }
 
+    /// Stores `bytes` and `end` behind them, which is nearly always one byte.
+    #[inline(always)]
+    pub(crate) fn both(&mut self, bytes: &[u8], end: &[u8]) {
+        let length = bytes.len();
+        let ahead = self.ahead(length + end.len());
+        if let Some((first, last)) = ahead.split_at_mut_checked(length) {
+            first.copy_from_slice(bytes);
+            match (last, end) {
+                ([last], [end]) => *last = *end,
+                (last, end) => last.copy_from_slice(end),
+            }
+        }
+        self.advance(length + end.len());
+    }
+
     /// The next `bytes` bytes, to be written by the caller, who says with [`Room::advance`] how many stand.
     #[inline(always)]
     pub(crate) fn ahead(&mut self, bytes: usize) -> &mut [u8] {

@@ -197,6 +197,11 @@ impl Added {
                 room.byte(b',');
             }
             comma = true;
+            if let (Source::Time, Target::Json) = (&field.source, self.target) {
+                room.both(&field.key, b"\"");
+                room.both(&self.rfc3339.text(event.time), b"\"");
+                continue;
+            }
             room.bytes(&field.key);
             self.text.clear();
             match &mut field.source {

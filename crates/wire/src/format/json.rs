@@ -41,8 +41,7 @@ impl Json {
     }
 
     fn close(&self, room: &mut Room<'_>) {
-        room.byte(b'}');
-        room.bytes(&self.delimiter);
+        room.both(b"}", &self.delimiter);
     }
 }
 
@@ -73,7 +72,6 @@ impl Write for Json {
             Some(&marker @ 0x80..=0x8f) => (u32::from(marker & 0x0f), head.record + 1),
             _ => long_map(body, head.record)?,
         };
-        room.byte(b'{');
         let (end, seen) = self.fields(room, body, at, left)?;
         let event = of.packed(body, head);
         self.added.write(room, of.shared, event, seen, left > 0)?;
@@ -94,25 +92,30 @@ impl Json {
         left: u32,
     ) -> Result<(usize, u64), Unfit> {
         let mut seen = 0;
-        for index in 0..left {
-            if index > 0 {
-                room.byte(b',');
-            }
+        let mut open = b'{';
+        for _ in 0..left {
             match text_at(body, at) {
                 Some((start, length)) => {
-                    json::string(room, body, start, length);
+                    json::string_between(room, &[open, b'"'], body, start, length, b"\":");
                     at = start + length;
                     seen |= self.added.named(body.get(start..at).unwrap_or_default());
                 }
-                None => at = self.other_key(room, body, at, &mut seen)?,
+                None => {
+                    room.byte(open);
+                    at = self.other_key(room, body, at, &mut seen)?;
+                    room.byte(b':');
+                }
             }
-            room.byte(b':');
+            open = b',';
             if let Some((start, length)) = text_at(body, at) {
-                json::string(room, body, start, length);
+                json::string_between(room, b"\"", body, start, length, b"\"");
                 at = start + length;
             } else {
                 at = other_value(room, body, at)?;
             }
+        }
+        if left == 0 {
+            room.byte(open);
         }
         Ok((at, seen))
     }

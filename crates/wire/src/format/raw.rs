@@ -89,8 +89,7 @@ impl Write for Raw {
         if self.field.top_name() != Some(MESSAGE) {
             return Err(Reason::NoField(self.field.clone()));
         }
-        room.bytes(line);
-        room.bytes(&self.delimiter);
+        room.both(line, &self.delimiter);
         Ok(())
     }
 
@@ -106,8 +105,7 @@ impl Write for Raw {
         let Some((fields, text, end)) = self.first(body, head.record) else {
             return self.any(room, body, head.record);
         };
-        room.bytes(text);
-        room.bytes(&self.delimiter);
+        room.both(text, &self.delimiter);
         match fields {
             1 => Ok(end),
             _ => behind(body, end, 2 * (u64::from(fields) - 1)),

@@ -1,66 +1,71 @@
-//! The characters that a JSON string escapes, eight bytes at a time.
+//! The characters that a JSON string escapes: `"`, `\` and those below space.
 //!
-//! The test for all eight is arithmetic in one 64-bit word, so it needs neither `unsafe` nor a vector unit (reference:
-//! `bench` prints what it costs).
+//! Whether a block holds one is asked for all its bytes at once, without `unsafe`: as a fold that the compiler makes vector
+//! code of; where one stands, by arithmetic in a word.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// The highest bit of each byte.
-pub(super) const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// The highest bit of the lowest byte that a JSON string must escape (`"`, `\` and those below space) is set; bits above
-/// that one may be set without cause (a borrow), bits below are not.
+/// Whether a JSON string must escape `byte`.
+#[inline(always)]
+fn is_special(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+}
+
+/// Whether all bytes are ASCII and stand for themselves.
+#[inline(always)]
+pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
+    // No early end, and one signed comparison for control characters and for what is no ASCII: that becomes vector code.
+    !block.iter().fold(false, |special, &byte| {
+        special | ((byte as i8) < 0x20) | (byte == b'"') | (byte == b'\\')
+    })
+}
+
+/// The highest bit of the lowest byte that needs an escape is set; bits above that one may be set without cause (by a
+/// borrow), bits below are not. 0: all bytes stand for themselves.
 #[inline(always)]
 pub(super) fn specials(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    // `x - 1` sets the high bit of a byte that was zero; `& !x` drops those that had it before.
+    // `x - 1` sets the high bit of a byte that was zero, `x - 32` of one below 32; `& !x` drops those that had it before.
     let controls = word.wrapping_sub(ONES * 0x20) & !word;
     let quotes = quote.wrapping_sub(ONES) & !quote;
     let backslashes = backslash.wrapping_sub(ONES) & !backslash;
-    (controls | quotes | backslashes) & HIGHS
+    (controls | quotes | backslashes) & (ONES * 0x80)
 }
 
-/// Index of the byte whose flag is the lowest; 8 for none.
+/// Index of the byte whose flag is the lowest, when there is one.
 #[inline(always)]
 pub(super) fn lowest(flags: u64) -> usize {
     (flags.trailing_zeros() / 8) as usize
 }
 
-/// Whether a JSON string must escape `byte`.
-pub(super) fn is_special(byte: u8) -> bool {
-    byte < 0x20 || byte == b'"' || byte == b'\\'
-}
-
 /// How many bytes at the start of `text` stand for themselves in a JSON string.
 pub(super) fn clean_prefix(text: &[u8]) -> usize {
-    let (words, rest) = text.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let flags = specials(u64::from_le_bytes(*word));
-        if flags != 0 {
-            return index * 8 + lowest(flags);
-        }
-    }
-    let clean = rest
+    let (words, _) = text.as_chunks::<8>();
+    let clean = words
         .iter()
-        .position(|&byte| is_special(byte))
-        .unwrap_or(rest.len());
-    words.len() * 8 + clean
+        .take_while(|word| specials(u64::from_le_bytes(**word)) == 0);
+    let clean = 8 * clean.count();
+    let rest = text.get(clean..).unwrap_or_default();
+    let special = rest.iter().position(|&byte| is_special(byte));
+    clean + special.unwrap_or(rest.len())
 }
 
-/// What stands for a byte in a string, and its length: the byte itself where it needs no escape.
-pub(super) static ESCAPES: [([u8; 8], u8); 256] = escapes();
+/// What stands for a byte in a string, from the lowest byte on: the byte itself where it needs no escape. In the highest
+/// byte its length.
+pub(super) static ESCAPES: [u64; 256] = escapes();
 
-const fn escapes() -> [([u8; 8], u8); 256] {
-    let mut table = [([0; 8], 0); 256];
+const fn escapes() -> [u64; 256] {
+    let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = escape(byte as u8);
+        table[byte] = u64::from_le_bytes(escape(byte as u8));
         byte += 1;
     }
     table
 }
 
-const fn escape(byte: u8) -> ([u8; 8], u8) {
+const fn escape(byte: u8) -> [u8; 8] {
     let letter = match byte {
         8 => b'b',
         9 => b't',
@@ -71,9 +76,9 @@ const fn escape(byte: u8) -> ([u8; 8], u8) {
         0..0x20 => {
             let hex = b"0123456789abcdef";
             let (high, low) = (hex[byte as usize >> 4], hex[byte as usize & 15]);
-            return ([b'\\', b'u', b'0', b'0', high, low, 0, 0], 6);
+            return [b'\\', b'u', b'0', b'0', high, low, 0, 6];
         }
-        _ => return ([byte, 0, 0, 0, 0, 0, 0, 0], 1),
+        _ => return [byte, 0, 0, 0, 0, 0, 0, 1],
     };
-    ([b'\\', letter, 0, 0, 0, 0, 0, 0], 2)
+    [b'\\', letter, 0, 0, 0, 0, 0, 2]
 }

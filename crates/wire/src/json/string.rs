@@ -1,11 +1,13 @@
 //! Text to JSON strings.
 //!
-//! Hop: read decode send keep take [encode] write settle. Eight bytes at a time are stored as they are; how many of them
-//! count, up to the first that must be escaped, is found after. See `bench` for what it costs.
+//! Hop: read decode send keep take [encode] write settle. Blocks of 16 bytes are stored as they are up to the first that
+//! needs an escape; from there on words of 8. `cargo bench --bench formats` prints what it costs.
+
+use std::ops::Range;
 
 use super::{
-    escape::{ESCAPES, HIGHS, lowest, specials},
-    write::base64_string,
+    escape::{ESCAPES, lowest, plain, specials},
+    write::base64,
 };
 use crate::room::Room;
 
@@ -13,73 +15,152 @@ use crate::room::Room;
 const PIECE_BYTES: usize = 1 << 10;
 /// Longest escape: `\u0000`.
 const ESCAPE_BYTES_MAX: usize = 6;
+/// More room than the text can take: stores are of more bytes than count.
+const STORE_BYTES: usize = 16;
+/// A word of spaces.
+const SPACES: u64 = 0x2020_2020_2020_2020;
+/// The highest bit of each byte: set in what is no ASCII.
+const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// Writes `length` bytes at `start` of `bytes`, which lie within it, as a string. What is not UTF-8 becomes the base64 of
 /// all its bytes.
-#[inline]
 pub(crate) fn string(room: &mut Room<'_>, bytes: &[u8], start: usize, length: usize) {
-    let before = room.position();
-    room.byte(b'"');
+    string_between(room, b"\"", bytes, start, length, b"\"");
+}
+
+/// As [`string`], with more before the opening quote and behind the closing one: `before` ends with a quote and `after`
+/// starts with one. In one go the position stays in a register.
+#[inline(always)]
+pub(crate) fn string_between<const B: usize, const A: usize>(
+    room: &mut Room<'_>,
+    before: &[u8; B],
+    bytes: &[u8],
+    start: usize,
+    length: usize,
+    after: &[u8; A],
+) {
     let end = start + length;
-    let mut high = 0;
-    let mut from = start;
-    loop {
-        let stop = end.min(from + PIECE_BYTES);
-        high |= piece(room, bytes, from, stop);
-        from = stop;
-        if from >= end {
-            break;
-        }
+    if length > PIECE_BYTES {
+        return pieces(room, before, bytes, start..end, after);
     }
-    if high != 0 {
+    let target = room.ahead(length * ESCAPE_BYTES_MAX + STORE_BYTES + B + A);
+    store(target, 0, *before);
+    let (to, high) = piece(target, B, bytes, start, end);
+    if high & HIGHS != 0 {
         let text = bytes.get(start..end).unwrap_or_default();
         if std::str::from_utf8(text).is_err() {
-            room.back_to(before);
-            return base64_string(room, text);
+            return base64_between(room, before, text, after);
         }
     }
-    room.byte(b'"');
+    store(target, to, *after);
+    room.advance(to + A);
 }
 
-/// Writes the bytes `from..end`, escaped. Not 0 when one of them is no ASCII.
-#[inline(always)]
-fn piece(room: &mut Room<'_>, bytes: &[u8], mut from: usize, end: usize) -> u64 {
-    // Two words more: each store takes eight bytes, however many count.
-    let target = room.ahead((end - from) * ESCAPE_BYTES_MAX + 16);
-    let mut to = 0;
+/// Text of any length.
+#[cold]
+#[inline(never)]
+fn pieces(room: &mut Room<'_>, before: &[u8], bytes: &[u8], range: Range<usize>, after: &[u8]) {
+    let text = bytes.get(range.clone()).unwrap_or_default();
+    if std::str::from_utf8(text).is_err() {
+        return base64_between(room, before, text, after);
+    }
+    room.bytes(before);
+    for from in range.clone().step_by(PIECE_BYTES) {
+        let target = room.ahead(PIECE_BYTES * ESCAPE_BYTES_MAX + STORE_BYTES);
+        let (to, _) = piece(target, 0, bytes, from, range.end.min(from + PIECE_BYTES));
+        room.advance(to);
+    }
+    room.bytes(after);
+}
+
+#[cold]
+#[inline(never)]
+fn base64_between(room: &mut Room<'_>, before: &[u8], data: &[u8], after: &[u8]) {
+    room.bytes(before);
+    base64(room, data);
+    room.bytes(after);
+}
+
+/// Writes the bytes `from..end`, escaped, at `to`: in blocks up to the first that needs an escape, from there on in words,
+/// for where one is there are more. Gives the offset behind them, and a word some highest bit of which is
+/// set when one of them is no ASCII.
+#[inline(never)]
+fn piece(
+    target: &mut [u8],
+    mut to: usize,
+    bytes: &[u8],
+    mut from: usize,
+    end: usize,
+) -> (usize, u64) {
     let mut high = 0;
-    while from < end {
-        let word = word_at(bytes, from);
-        store(target, to, word.to_le_bytes());
-        let left = end - from;
-        let mut flags = specials(word);
-        let mut own = HIGHS;
-        if left < 8 {
-            // The bytes behind the end are no part of the text: it stops at the first of them.
-            let behind = 0x80 << (8 * left);
-            flags |= behind;
-            own = HIGHS & (behind - 1);
+    while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
+        let block: &[u8; 16] = block;
+        store(target, to, *block);
+        if !plain(block) {
+            break;
         }
-        high |= word & own;
-        let count = lowest(flags);
-        from += count;
-        to += count;
-        if count < 8 && from < end {
-            let byte = bytes.get(from).copied().unwrap_or(0);
-            let (text, length) = ESCAPES[usize::from(byte)];
-            store(target, to, text);
-            to += usize::from(length);
-            from += 1;
+        from += 16;
+        to += 16;
+    }
+    while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
+        from += 8;
+        if plain(block) {
+            store(target, to, *block);
+            to += 8;
+        } else {
+            let word = u64::from_le_bytes(*block);
+            high |= word;
+            to = escaped(target, to, word);
         }
     }
-    room.advance(to);
-    high
+    if from < end {
+        // Spaces in place of what is behind the end: they need no escape and do not count.
+        let behind = u64::MAX << (8 * (end - from));
+        let word = word_at(bytes, from) & !behind | SPACES & behind;
+        high |= word;
+        to = escaped(target, to, word) - (from + 8 - end);
+    }
+    (to, high)
+}
+
+/// Writes the eight bytes of a word, escaped; gives the offset behind them.
+#[inline(always)]
+fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
+    store(target, to, word.to_le_bytes());
+    let flags = specials(word);
+    if flags == 0 {
+        return to + 8;
+    }
+    // One escape: what is before it stands already, what is behind it is stored behind what stands for it.
+    let before = lowest(flags);
+    let from_there = word >> (8 * before);
+    let escape = ESCAPES[usize::from(from_there as u8)];
+    let rest = from_there >> 8 | SPACES << (8 * (7 - before));
+    let length = (escape >> 56) as usize;
+    store(target, to + before, escape.to_le_bytes());
+    store(target, to + before + length, rest.to_le_bytes());
+    if specials(rest) == 0 {
+        return to + 7 + length;
+    }
+    every_byte(target, to, word)
+}
+
+/// More than one escape: each byte is stored as eight, of which its own or its escape's count.
+#[inline(never)]
+fn every_byte(target: &mut [u8], mut to: usize, word: u64) -> usize {
+    for byte in word.to_le_bytes() {
+        let escape = ESCAPES[usize::from(byte)];
+        store(target, to, escape.to_le_bytes());
+        to += (escape >> 56) as usize;
+    }
+    to
 }
 
 #[inline(always)]
-fn store(target: &mut [u8], at: usize, word: [u8; 8]) {
-    if let Some(room) = target.get_mut(at..at + 8) {
-        room.copy_from_slice(&word);
+fn store<const N: usize>(target: &mut [u8], at: usize, bytes: [u8; N]) {
+    debug_assert!(at + N <= target.len(), "the room was made for it");
+    if let Some(room) = target.get_mut(at..at + N) {
+        room.copy_from_slice(&bytes);
     }
 }
 
@@ -93,6 +174,7 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 #[cold]
+#[inline(never)]
 fn last_word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     for (to, from) in word.iter_mut().zip(bytes.get(at..).unwrap_or_default()) {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::room::Room;
 
 fn packed(text: &[u8]) -> Result<(Progress, Vec<u8>), JsonError> {
     let mut out = vec![1, 2, 3];
@@ -216,4 +217,46 @@ fn values_of_a_stream_come_one_after_the_other() {
     }
     assert_eq!(values, ["[1]", "{\"a\":[]}", "\"x\\\"]\"", "null", "12"]);
     assert_eq!(rest, b" [");
+}
+
+#[test]
+fn every_byte_at_every_place_is_escaped_as_serde_does() {
+    for length in 0..40 {
+        for place in 0..length {
+            for byte in 0..0x80_u8 {
+                // Neighbours that need escapes, on both sides of the text, are none of its own.
+                let mut bytes = vec![b'"'; length + 2];
+                bytes[1..=length].fill(b'x');
+                bytes[1 + place] = byte;
+                bytes[1 + (place * 7 + 3) % length] = byte;
+                let mut out = Vec::new();
+                string(&mut Room::new(&mut out), &bytes, 1, length);
+                let text = std::str::from_utf8(&bytes[1..=length]).unwrap();
+                assert_eq!(
+                    String::from_utf8(out).unwrap(),
+                    serde_json::to_string(text).unwrap()
+                );
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_string_as_serde_writes_it(
+        text in prop_oneof![
+            ".{0,300}",
+            "[\u{0}-\u{2f}\\\\]{0,300}",
+            ("[a-z]{0,30}[\"\\\\é\n]{0,3}", 1..200_usize).prop_map(|(text, n)| text.repeat(n)),
+        ],
+        around in "[\"\u{0}a]{0,9}",
+    ) {
+        let bytes = [&around, &text, &around].map(|part| part.as_bytes()).concat();
+        let mut out = b"before".to_vec();
+        string(&mut Room::new(&mut out), &bytes, around.len(), text.len());
+        prop_assert_eq!(
+            String::from_utf8(out).unwrap(),
+            format!("before{}", serde_json::to_string(&text).unwrap())
+        );
+    }
 }

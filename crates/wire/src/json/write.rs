@@ -209,9 +209,9 @@ fn ext(room: &mut Room<'_>, code: i8, data: &[u8]) {
     let mut buffer = [0; INTEGER_BYTES];
     room.bytes(b"{\"type\":");
     room.bytes(digits(i128::from(code), &mut buffer));
-    room.bytes(b",\"data\":");
-    base64_string(room, data);
-    room.byte(b'}');
+    room.bytes(b",\"data\":\"");
+    base64(room, data);
+    room.bytes(b"\"}");
 }
 
 /// The time that an ext value stands for.
@@ -244,14 +244,10 @@ fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
     Some(Time(time))
 }
 
-/// The base64 of `data` as a string.
-#[cold]
-#[inline(never)]
-pub(super) fn base64_string(room: &mut Room<'_>, data: &[u8]) {
-    room.byte(b'"');
+/// The base64 of `data`.
+pub(super) fn base64(room: &mut Room<'_>, data: &[u8]) {
     let ahead = room.ahead(data.len().div_ceil(3) * 4);
     let length = STANDARD.encode_slice(data, ahead);
     debug_assert!(length.is_ok(), "the room is what base64 takes");
     room.advance(length.unwrap_or(0));
-    room.byte(b'"');
 }
