@@ -196,13 +196,10 @@ impl Files {
         }
         let output = self.get(id);
         let (path, entered) = (output.path.clone(), output.entered);
-        let (file, new) = match self.disk.open(&path, Open::Write) {
+        let file = match self.disk.open(&path, Open::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && entered => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (self.create(&path)?, true),
-            other => (
-                other.map_err(|error| trouble("open", &path, &error))?,
-                false,
-            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(&path)?,
+            other => other.map_err(|error| trouble("open", &path, &error))?,
         };
         let found = file
             .metadata()
@@ -211,7 +208,7 @@ impl Files {
             return Ok(false);
         }
         lock(&*file, &path)?;
-        if new {
+        if !self.get(id).named {
             self.unsynced_folders.insert(folder_of(&path).to_owned());
         }
         let (now, uses) = (self.now, self.uses + 1);

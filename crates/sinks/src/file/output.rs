@@ -22,6 +22,8 @@ pub(super) struct Output {
     pub(super) file: Option<Arc<dyn File>>,
     /// It stands in the journal: bytes may be written.
     pub(super) entered: bool,
+    /// Its name is durable, as far as this run knows: an earlier one may have made the file and died.
+    pub(super) named: bool,
     /// It has been rotated or moved away: it leaves with the next cut.
     pub(super) let_go: bool,
     pub(super) device: u64,
@@ -58,6 +60,7 @@ impl Output {
             path: path.to_owned(),
             file: None,
             entered: false,
+            named: false,
             let_go: false,
             device: 0,
             inode: 0,

@@ -217,6 +217,7 @@ impl Writer {
         for id in &changed {
             let output = self.files.get_mut(*id);
             output.changed = false;
+            output.named = true;
             if output.let_go {
                 self.change(Change::Leave(*id));
             } else if output.length != output.committed {

@@ -1,1 +1,335 @@
+//! Crashes at every step, on a disk that forgets: every record is in the files exactly once, in order.
 
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+
+use millstream_config::Node;
+use millstream_pipeline::{
+    channel::{Delivered, Reader},
+    failure::{Again, Failure},
+    inlet::Inlet,
+    meters::Meters,
+    node::{Sink, SinkContext},
+    outlet::Outlet,
+    report::Reporter,
+    stop::stop,
+};
+use millstream_record::{Batch, Pool, Position, Time};
+use millstream_sys::disk::{Disk, Open};
+use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
+
+use super::block_on;
+use crate::{file::FileSink, rig::lines};
+
+/// What a test does with the disk before a batch is taken.
+type Meddle = fn(&SimulatedDisk, usize);
+
+/// A durable channel that asks for a cut every few batches.
+struct Channel {
+    batches: Vec<Batch>,
+    cut_every: usize,
+    meddle: Option<(SimulatedDisk, Meddle)>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    next: usize,
+    settled: usize,
+}
+
+impl Reader for Channel {
+    fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
+        let mut state = self.state.lock().unwrap();
+        state.next = after.map_or(state.settled, |after| after.seq as usize);
+        assert!(
+            state.next >= state.settled,
+            "the sink has forgotten what it has settled"
+        );
+        Ok(())
+    }
+
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        let mut state = self.state.lock().unwrap();
+        let Some(batch) = self.batches.get(state.next).cloned() else {
+            return Poll::Ready(Ok(None));
+        };
+        if let Some((disk, meddle)) = &self.meddle {
+            meddle(disk, state.next);
+        }
+        state.next += 1;
+        let position = Some(Position {
+            epoch: 1,
+            seq: state.next as u64,
+        });
+        Poll::Ready(Ok(Some(Delivered {
+            batch,
+            position,
+            token: None,
+        })))
+    }
+
+    fn commit(&mut self, position: Position) -> Result<(), Failure> {
+        self.state.lock().unwrap().settled = position.seq as usize;
+        Ok(())
+    }
+
+    fn hurry(&self) -> bool {
+        self.state.lock().unwrap().next.is_multiple_of(self.cut_every)
+    }
+}
+
+/// One way to use the sink.
+struct Case {
+    options: &'static str,
+    cut_every: usize,
+    meddle: Option<Meddle>,
+}
+
+impl Case {
+    /// Numbered lines of three tags, which also grow, in batches.
+    fn batches() -> Vec<Batch> {
+        let batch = |n: usize| {
+            let tag = ["a", "b", "c"][n * n % 3];
+            let text: String = (0..4)
+                .map(|k| format!("{tag} {n} {k} {}\n", "x".repeat(17 * n + 30 * k)))
+                .collect();
+            Batch {
+                received: Time::from_parts(60 * n as i64, 0),
+                ..lines(tag, &text)
+            }
+        };
+        (0..12).map(batch).collect()
+    }
+
+    /// Runs the sink once on `disk`.
+    fn run(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) -> Result<(), Failure> {
+        let node = Node::parse("test.yaml", self.options).unwrap();
+        let sink = FileSink::new(&node, Arc::new(disk.clone())).unwrap();
+        let (_stopper, stop) = stop();
+        let meters = Meters::default().of("sink");
+        let channel = Channel {
+            batches: Self::batches(),
+            cut_every: self.cut_every,
+            meddle: self.meddle.map(|meddle| (disk.clone(), meddle)),
+            state: state.clone(),
+        };
+        let rejects = Outlet::new(Vec::new(), &meters, true);
+        let mut inlet = Inlet::new(
+            "sink",
+            Box::new(channel),
+            Some(7),
+            rejects,
+            stop.clone(),
+            &meters,
+        );
+        let context = SinkContext {
+            name: "sink".into(),
+            stop,
+            pool: Pool::new(1 << 20),
+            meters,
+            reporter: Reporter::new("sink"),
+            folder: "/data/sinks/sink".into(),
+            lane: 0,
+        };
+        block_on(sink.run(&mut inlet, context))
+    }
+
+    /// Runs until it ends, as the supervisor does.
+    fn run_to_the_end(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) {
+        for _ in 0..20 {
+            match self.run(disk, state) {
+                Ok(()) => return,
+                Err(failure) => assert_ne!(failure.again, Again::Never, "{failure}"),
+            }
+        }
+        panic!("{:?}", self.run(disk, state));
+    }
+
+    /// Compares what is in the files, by tag, with what was sent.
+    fn check(&self, disk: &SimulatedDisk, what: &str) {
+        let mut expected: BTreeMap<String, String> = BTreeMap::new();
+        for batch in Self::batches() {
+            let text = String::from_utf8(batch.body.to_vec()).unwrap();
+            expected
+                .entry(batch.tag.to_string())
+                .or_default()
+                .push_str(&text);
+        }
+        let mut found: BTreeMap<String, String> = BTreeMap::new();
+        for path in files(disk, Path::new("/out")) {
+            let mut bytes = Vec::new();
+            disk.open(&path, Open::Read)
+                .unwrap()
+                .read_at(&mut bytes, 1 << 20, 0)
+                .unwrap();
+            let text = String::from_utf8(bytes).unwrap();
+            for line in text.split_inclusive('\n') {
+                assert!(line.ends_with('\n'), "{what}: half a record in {path:?}");
+                found
+                    .entry(line[..1].to_owned())
+                    .or_default()
+                    .push_str(line);
+            }
+        }
+        assert!(
+            found == expected,
+            "{what}: {}",
+            difference(&found, &expected)
+        );
+    }
+}
+
+/// All files below `folder`: the rotated ones of a path in their order, then the path.
+fn files(disk: &SimulatedDisk, folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for name in disk.list(folder).unwrap() {
+        let path = folder.join(name);
+        match disk.metadata(&path).unwrap().folder {
+            true => files.extend(self::files(disk, &path)),
+            false => files.push(path),
+        }
+    }
+    files.sort_by_key(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.rsplit_once(['-', '~'])
+            .map_or(u64::MAX, |(_, number)| number.parse().unwrap())
+    });
+    files
+}
+
+fn difference(found: &BTreeMap<String, String>, expected: &BTreeMap<String, String>) -> String {
+    let short = |map: &BTreeMap<String, String>, tag: &String| -> Vec<String> {
+        let lines = map.get(tag).map_or("", String::as_str).lines();
+        lines
+            .map(|line| line.split(' ').take(3).collect::<Vec<_>>().join(" "))
+            .collect()
+    };
+    let parts = expected.keys().map(|tag| {
+        format!(
+            "\n found {:?}\n sent  {:?}",
+            short(found, tag),
+            short(expected, tag)
+        )
+    });
+    parts.collect()
+}
+
+const ONE_FILE: Case = Case {
+    options: "{ path: /out/all, format: raw }",
+    cut_every: 2,
+    meddle: None,
+};
+const FOLDERS: Case = Case {
+    options: "{ path: '/out/x/{tag}/%H', format: raw, open_files: 1 }",
+    cut_every: 3,
+    meddle: None,
+};
+const ROTATED: Case = Case {
+    options: "{ path: /out/all, format: raw, rotate: { size: 2KB, records: 11, interval: 4m } }",
+    cut_every: 3,
+    meddle: None,
+};
+/// Somebody renames the file, after it was committed, and does not sync the folder.
+const MOVED: Case = Case {
+    options: "{ path: /out/all, format: raw }",
+    cut_every: 2,
+    meddle: Some(|disk, batch| {
+        if batch == 5 && disk.metadata(Path::new("/out/all~0")).is_err() {
+            let _ = disk.rename(Path::new("/out/all"), Path::new("/out/all~0"));
+        }
+    }),
+};
+
+/// Crashes in each call of a run, in a random one of the next, and lets the third end.
+fn crash_at_every_step(case: &Case, crash: Crash) {
+    for call in 0.. {
+        let seed = call ^ 0x5eed;
+        let mut random = Random::new(seed);
+        let disk = SimulatedDisk::new(seed);
+        let state = Arc::new(Mutex::new(State::default()));
+        disk.crash_at(call);
+        let ended = case.run(&disk, &state);
+        if !disk.crashed() {
+            ended.unwrap();
+            case.check(&disk, "without a crash");
+            assert!(call > 30, "a run makes more calls than {call}");
+            return;
+        }
+        disk.restart(crash);
+        for _ in 0..2 {
+            disk.crash_at(disk.calls() + random.below(60));
+            let _ = case.run(&disk, &state);
+            disk.restart(random.pick(&[Crash::Kill, Crash::Power]).copied().unwrap());
+        }
+        case.run_to_the_end(&disk, &state);
+        case.check(
+            &disk,
+            &format!("{}, {crash:?} in call {call}", case.options),
+        );
+    }
+}
+
+#[test]
+fn a_kill_at_any_step_loses_and_repeats_nothing() {
+    for case in [ONE_FILE, FOLDERS, ROTATED, MOVED] {
+        crash_at_every_step(&case, Crash::Kill);
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_step_loses_and_repeats_nothing() {
+    for case in [ONE_FILE, FOLDERS, ROTATED, MOVED] {
+        crash_at_every_step(&case, Crash::Power);
+    }
+}
+
+#[test]
+fn failing_calls_at_any_step_lose_and_repeat_nothing_even_when_the_power_fails_next() {
+    for case in [ONE_FILE, FOLDERS, ROTATED] {
+        for (n, call) in [
+            Call::Write,
+            Call::Sync,
+            Call::SyncFolder,
+            Call::Name,
+            Call::Allocate,
+        ]
+        .into_iter()
+        .cycle()
+        .take(60)
+        .enumerate()
+        {
+            let seed = n as u64;
+            let disk = SimulatedDisk::new(seed);
+            let state = Arc::new(Mutex::new(State::default()));
+            let mut random = Random::new(seed);
+            for round in 0..6 {
+                // Calls of one kind fail twice, at different places: each run comes further than the last.
+                disk.crash_at(disk.calls() + 10 + random.below(80));
+                disk.fail(
+                    call,
+                    1 + random.below(2) as u32,
+                    if round % 2 == 0 { 5 } else { 28 },
+                );
+                let _ = case.run(&disk, &state);
+                if random.chance(1, 2) {
+                    let _ = case.run(&disk, &state);
+                }
+                disk.restart(if random.chance(1, 2) {
+                    Crash::Power
+                } else {
+                    Crash::Kill
+                });
+            }
+            case.run_to_the_end(&disk, &state);
+            case.check(
+                &disk,
+                &format!("{}, {call:?} fails, seed {seed}", case.options),
+            );
+        }
+    }
+}
