@@ -1,0 +1,127 @@
+//! Acks: written in the order of the chunks, each only when its batch is kept or settled.
+
+use std::{cell::Cell, io, rc::Rc, time::Duration};
+
+use millstream_pipeline::{delivery::Receipt, meters::Meter};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    sync::mpsc,
+    time::timeout,
+};
+
+/// So many batches of one connection wait for their answers; then it is not read further.
+const ANSWERS_MAX: usize = 256;
+/// Acks that are due together are written together, up to about so many bytes.
+const WRITE_BYTES: usize = 16 << 10;
+
+/// What a peer is told when a batch is done.
+pub(super) struct Answer {
+    /// Everything the frames became.
+    pub receipts: Vec<Receipt>,
+    /// Their acks, as they go on the wire.
+    pub acks: Vec<u8>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Takes answers from the side that reads.
+pub(super) struct Answers {
+    queue: mpsc::Sender<Answer>,
+    open: Rc<Cell<usize>>,
+}
+
+/// Writes them.
+pub(super) struct Answering {
+    queue: mpsc::Receiver<Answer>,
+    /// Taken from the queue too early.
+    held: Option<Answer>,
+    open: Rc<Cell<usize>>,
+}
+
+/// Why acks are not written any more.
+pub(super) enum Unanswered {
+    /// The peer does not take them.
+    Write(io::Error),
+    /// What a chunk became was dropped on its way: the peer must send it again.
+    Unsettled,
+}
+
+/// A queue of answers.
+pub(super) fn answers() -> (Answers, Answering) {
+    let (sender, receiver) = mpsc::channel(ANSWERS_MAX);
+    let open = Rc::new(Cell::new(0));
+    let answers = Answers {
+        queue: sender,
+        open: open.clone(),
+    };
+    let answering = Answering {
+        queue: receiver,
+        held: None,
+        open,
+    };
+    (answers, answering)
+}
+
+impl Answers {
+    /// Waits while too many are open. The other side ends only with the connection.
+    pub(super) async fn push(&self, answer: Answer) {
+        self.open.set(self.open.get() + 1);
+        let _ = self.queue.send(answer).await;
+    }
+
+    /// Batches whose acks are not written yet.
+    pub(super) fn open(&self) -> usize {
+        self.open.get()
+    }
+}
+
+impl Answering {
+    /// Writes until the reading side has ended and everything is answered. `patience`: for a peer that does not read.
+    pub(super) async fn run(
+        mut self,
+        writer: &mut (impl AsyncWrite + Unpin),
+        patience: Duration,
+        acked: &Meter,
+    ) -> Result<(), Unanswered> {
+        while let Some(answer) = self.next().await {
+            let (mut batches, mut count) = (1, answer.count);
+            for receipt in answer.receipts {
+                receipt.await.map_err(|_| Unanswered::Unsettled)?;
+            }
+            let mut out = answer.acks;
+            // What is due already goes with it.
+            while out.len() < WRITE_BYTES
+                && let Some(next) = self.next_due()
+            {
+                out.extend_from_slice(&next.acks);
+                batches += 1;
+                count += next.count;
+            }
+            let written = timeout(patience, writer.write_all(&out)).await;
+            written
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                .map_err(Unanswered::Write)?;
+            acked.add(count);
+            self.open.set(self.open.get() - batches);
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Option<Answer> {
+        match self.held.take() {
+            Some(answer) => Some(answer),
+            None => self.queue.recv().await,
+        }
+    }
+
+    /// The next answer if it is due; else it is held.
+    fn next_due(&mut self) -> Option<Answer> {
+        let next = self.held.take().or_else(|| self.queue.try_recv().ok())?;
+        let due = |receipt: &Receipt| receipt.try_outcome() == Some(Ok(()));
+        if next.receipts.iter().all(due) {
+            return Some(next);
+        }
+        self.held = Some(next);
+        None
+    }
+}

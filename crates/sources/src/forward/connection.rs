@@ -1,0 +1,353 @@
+//! One connection: reads, decodes, sends; and writes acks at the same time.
+//!
+//! `[read] -> [decode] -> send -> keep`
+//!
+//! Reading goes on while acks are due, up to a bound, and stops while the outlet has no room; acks go on meanwhile.
+
+use std::{
+    io,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::BufMut;
+use millstream_pipeline::channel::Note;
+use millstream_record::{Buffer, Encoding, Tag, Time, Values};
+use millstream_wire::forward::{Check, Decoder, Refusal, Step};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{sleep, timeout},
+};
+
+use super::{
+    Shared,
+    acks::{self, Unanswered},
+    outgoing::Outgoing,
+    pace::Pace,
+    payload::Arrived,
+    stash::Stash,
+    watch::Watch,
+};
+
+/// Behind a payload only so much is read at first: it holds the option map and the next head, and little that must be
+/// copied.
+const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
+/// How long the end of a connection waits for the peer to close too: closing over unread bytes would destroy the acks
+/// that are under way.
+const LINGER: Duration = Duration::from_millis(500);
+/// An idle limit of 0 is none.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Why a connection ends.
+pub(super) enum End {
+    /// The peer has closed it, between two frames.
+    Closed,
+    /// The peer has closed it within a frame.
+    Cut,
+    /// The process wants to end.
+    Stopped,
+    /// Nothing came for too long.
+    Idle,
+    /// What came is not the protocol.
+    Refused(Refusal),
+    /// A chunk that cannot be read, refused this time; with why.
+    Poisoned(String),
+    /// There was no memory for a long while, and others may be waiting for what this one holds.
+    NoMemory,
+    /// The connection broke.
+    Broken,
+    /// Acks cannot be written, or must not.
+    Unanswered(Unanswered),
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve(
+    mut reader: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    peer: Arc<str>,
+    values: Values,
+    shared: Arc<Shared>,
+) {
+    let Ok(number) = random() else {
+        let text = "no random number for a connection: the system's source of them fails";
+        return shared.context.reporter.error("random", text);
+    };
+    let meters = &shared.meters;
+    meters.connections.add(1);
+    let idle = if shared.idle.is_zero() {
+        NEVER
+    } else {
+        shared.idle
+    };
+    let (answers, answering) = acks::answers();
+    let out = Outgoing::new(shared.clone(), number, peer.clone(), values, answers);
+    let mut intake = Intake {
+        decoder: Decoder::new(shared.frame_bytes_max),
+        stash: Stash::default(),
+        incoming: None,
+        pace: Pace::new(shared.gather),
+        watch: Watch::new(shared.context.stop.clone(), idle),
+        out,
+    };
+    let end = {
+        let mut answering = pin!(answering.run(&mut writer, idle, &meters.chunks_acked));
+        // The queue of answers ends with `intake`, and then the side that writes.
+        let mut reading = pin!(async {
+            let end = intake.run(&mut reader).await;
+            drop(intake);
+            end
+        });
+        tokio::select! {
+            biased;
+            end = &mut reading => match answering.await {
+                Ok(()) => end,
+                Err(unanswered) => End::Unanswered(unanswered),
+            },
+            // It ends before the reading side only by an error.
+            answered = &mut answering => match answered {
+                Ok(()) => reading.await,
+                Err(unanswered) => End::Unanswered(unanswered),
+            },
+        }
+    };
+    meters.connections.sub(1);
+    report(&end, &peer, &shared);
+    if !matches!(end, End::Closed | End::Broken) {
+        let _ = writer.shutdown().await;
+        let _ = timeout(LINGER, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
+    }
+}
+
+/// A number that no other connection ever has.
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    // Linux gives up to 256 bytes at once.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn report(end: &End, peer: &str, shared: &Shared) {
+    let (reporter, meters) = (&shared.context.reporter, &shared.meters);
+    match end {
+        End::Closed | End::Stopped | End::Idle | End::Broken => {}
+        End::Cut => {
+            meters.frames_cut.add(1);
+            let text = format_args!("{peer} closed within a frame: nothing of it is kept or acked");
+            reporter.warn("cut", text);
+        }
+        End::Refused(refusal) => {
+            meters.connections_refused.add(1);
+            reporter.warn(
+                "refused",
+                format_args!("{peer}: {refusal}; connection closed"),
+            );
+        }
+        End::Poisoned(reason) => {
+            meters.chunks_refused.add(1);
+            reporter.warn(
+                "poison",
+                format_args!("{peer}: a chunk was refused: {reason}"),
+            );
+        }
+        End::NoMemory => {
+            meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: no memory for its frame for a long while (memory_max); connection closed"
+            );
+            reporter.warn("memory", text);
+        }
+        End::Unanswered(Unanswered::Write(error)) => {
+            reporter.info(
+                "unanswered",
+                format_args!("{peer} takes no more acks: {error}"),
+            );
+        }
+        End::Unanswered(Unanswered::Unsettled) => {
+            let text = format_args!(
+                "{peer}: a chunk was lost on its way within Millstream and is not acked; its sender must send it again"
+            );
+            reporter.warn("unsettled", text);
+        }
+    }
+}
+
+/// The reading side.
+struct Intake {
+    decoder: Decoder,
+    stash: Stash,
+    incoming: Option<Incoming>,
+    pace: Pace,
+    watch: Watch,
+    out: Outgoing,
+}
+
+/// A payload that was announced.
+struct Incoming {
+    tag: Tag,
+    encoding: Encoding,
+    buffer: Buffer,
+    check: Check,
+    sound: bool,
+}
+
+impl Intake {
+    async fn run(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> End {
+        let end = self.read_all(reader).await;
+        // What stands whole is kept, however the connection ends.
+        self.out.leave().await;
+        let end = end.err().unwrap_or(End::Closed);
+        if matches!(end, End::Closed) {
+            if self.decoder.is_amid(self.stash.bytes().len()) {
+                return End::Cut;
+            }
+            if self.out.shared.durable && self.out.answers.open() == 0 {
+                let note = Note::ConnectionClosed(self.out.number);
+                self.out.shared.context.outlet.note(note);
+            }
+        }
+        end
+    }
+
+    async fn read_all(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> Result<(), End> {
+        let mut napped = false;
+        loop {
+            let limit = if self.incoming.is_some() {
+                BEHIND_PAYLOAD_BYTES
+            } else {
+                usize::MAX
+            };
+            let fill = self.stash.fill(reader, limit);
+            let read = if napped {
+                // Whether something came meanwhile decides on the next nap.
+                tokio::select! {
+                    biased;
+                    read = fill => Some(read),
+                    () = std::future::ready(()) => None,
+                }
+            } else {
+                Some(self.watch.until(&self.out, fill).await?)
+            };
+            napped = false;
+            let Some(read) = read else {
+                self.pace.calm();
+                continue;
+            };
+            let (count, drained) = read.map_err(|_| End::Broken)?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.note_read(count);
+            self.decode(reader).await?;
+            if self.watch.stop.is_stopped() {
+                return Err(End::Stopped);
+            }
+            if drained && self.incoming.is_none() {
+                self.out.leave().await;
+                let asked = std::mem::take(&mut self.out.asked);
+                if self.pace.is_busy(count, self.watch.last, asked) {
+                    sleep(self.out.shared.gather).await;
+                    napped = true;
+                }
+            }
+        }
+    }
+
+    fn note_read(&mut self, count: usize) {
+        self.watch.last = Instant::now();
+        self.out.now = Time::now();
+        self.out.shared.meters.bytes_received.add(count as u64);
+    }
+
+    /// Takes everything from the read buffer that stands whole in it, and long payloads from the connection.
+    async fn decode(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> Result<(), End> {
+        loop {
+            if let Some((body, count, head)) = self.out.gather.run() {
+                let (consumed, records) = self.decoder.run(self.stash.bytes(), head, body);
+                *count += records;
+                self.stash.consume(consumed);
+            }
+            let input = self.stash.bytes();
+            // The first byte tells, which the decoder has not seen yet.
+            let begins_json =
+                self.decoder.offset() == 0 && matches!(input.first(), Some(b'{' | b'['));
+            self.out.json = begins_json || self.decoder.is_json();
+            let (consumed, step) = self.decoder.next(input).map_err(End::Refused)?;
+            match step {
+                Step::More => {
+                    self.stash.consume(consumed);
+                    let context = &self.out.shared.context;
+                    let bytes_max = self.out.shared.frame_bytes_max;
+                    if self.stash.is_full() && !self.stash.grow(&context.pool, bytes_max).await {
+                        return Err(End::NoMemory);
+                    }
+                    return Ok(());
+                }
+                Step::Frame(frame) => self.out.frame(&frame, input).await?,
+                Step::Heartbeat => {}
+                Step::Stray => self.out.stray(),
+                Step::Misfit { value, chunk } => self.out.misfit(value, chunk).await,
+                Step::Payload(head) => {
+                    let (tag, encoding, length) =
+                        (self.out.tag(head.tag), head.encoding, head.length);
+                    self.stash.consume(consumed);
+                    self.receive(reader, tag, encoding, length).await?;
+                    continue;
+                }
+                Step::End(options) => {
+                    if let Some(incoming) = self.incoming.take() {
+                        let arrived = Arrived {
+                            tag: incoming.tag,
+                            encoding: incoming.encoding,
+                            body: incoming.buffer.freeze(),
+                            check: incoming.check,
+                            sound: incoming.sound,
+                        };
+                        self.out.payload(arrived, &options).await?;
+                    }
+                }
+            }
+            self.stash.consume(consumed);
+        }
+    }
+
+    /// Reads a payload exactly, validating it as it comes.
+    async fn receive(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        tag: Tag,
+        encoding: Encoding,
+        length: usize,
+    ) -> Result<(), End> {
+        // Who waits for memory holds none.
+        self.out.leave().await;
+        self.pace.calm();
+        let mut buffer = self.out.memory(length, self.stash.is_grown()).await?;
+        self.stash.move_to(&mut buffer, length);
+        let mut check = Check::new(encoding);
+        let mut sound = check.feed(&buffer).is_ok();
+        while buffer.len() < length {
+            let room = length - buffer.len();
+            let mut target = (&mut *buffer).limit(room);
+            let read = self
+                .watch
+                .until(&self.out, reader.read_buf(&mut target))
+                .await?;
+            let count = read.map_err(|_| End::Broken)?;
+            if count == 0 {
+                return Err(End::Cut);
+            }
+            self.note_read(count);
+            sound = sound && check.feed(&buffer).is_ok();
+        }
+        self.incoming = Some(Incoming {
+            tag,
+            encoding,
+            buffer,
+            check,
+            sound,
+        });
+        Ok(())
+    }
+}

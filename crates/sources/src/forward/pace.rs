@@ -1,0 +1,53 @@
+//! Moderates wake-ups, as network cards do: a connection that sends single messages without pause is read once a tick.
+//!
+//! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than a message. An
+//! idle stream is never delayed, nor is a peer that waits for acks.
+
+use std::time::{Duration, Instant};
+
+/// A read of fewer bytes is small: a few messages, each of which costs a wake-up.
+const SMALL_READ_BYTES: usize = 2 << 10;
+/// After so many small reads within [`QUICK`] a connection is read once a tick.
+const SMALL_READS: u32 = 5;
+/// See [`SMALL_READS`].
+const QUICK: Duration = Duration::from_millis(2);
+
+/// Moderates wake-ups: tells a connection that sends single messages without pause.
+pub(super) struct Pace {
+    on: bool,
+    small: u32,
+    since: Instant,
+    busy: bool,
+}
+
+impl Pace {
+    pub(super) fn new(gather: Duration) -> Self {
+        Self {
+            on: !gather.is_zero(),
+            small: 0,
+            since: Instant::now(),
+            busy: false,
+        }
+    }
+
+    /// Whether to wait before the next read, after one of `count` bytes at `now` that took all there was. `asked`: the
+    /// peer waits for acks, so waiting would slow it down.
+    pub(super) fn is_busy(&mut self, count: usize, now: Instant, asked: bool) -> bool {
+        if asked {
+            self.calm();
+        } else if !self.busy {
+            if now.duration_since(self.since) > QUICK || count >= SMALL_READ_BYTES {
+                (self.since, self.small) = (now, 0);
+            }
+            self.small += 1;
+            self.busy = self.small >= SMALL_READS;
+        }
+        self.busy && self.on
+    }
+
+    /// The connection is not busy.
+    pub(super) fn calm(&mut self) {
+        self.busy = false;
+        self.small = 0;
+    }
+}

@@ -1,0 +1,317 @@
+//! Payloads with a buffer of their own: long ones, compressed ones, those of other Millstreams, and those with faults.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use millstream_pipeline::channel::Note;
+use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Position, Tag};
+use millstream_wire::{
+    compression::{Codec, Inflated, Inflater},
+    forward::{Check, Compressed, Options, Signal, sift},
+    msgpack::Reader,
+};
+
+use super::{
+    connection::End,
+    outgoing::{Outgoing, checksum},
+    poison::Key,
+};
+
+/// Bad values of one payload are set aside one by one up to so many; more as one: each costs a hundred bytes.
+const REJECTED_SINGLY_MAX: u32 = 1024;
+/// The first guess at how much larger a payload gets when it is decompressed.
+const INFLATE_FACTOR: usize = 8;
+
+/// A payload that is whole.
+pub(super) struct Arrived {
+    pub tag: Tag,
+    pub encoding: Encoding,
+    pub body: Bytes,
+    /// What was found in it, if it is not compressed.
+    pub check: Check,
+    /// Whether it could be read to its end.
+    pub sound: bool,
+}
+
+/// What stands in a payload.
+struct Content {
+    body: Bytes,
+    check: Check,
+    sound: bool,
+}
+
+impl Outgoing {
+    /// Takes a payload whose option map is known. Nothing is gathered before it.
+    pub(super) async fn payload(
+        &mut self,
+        arrived: Arrived,
+        options: &Options<'_>,
+    ) -> Result<(), End> {
+        self.asked |= options.chunk.is_some();
+        self.note_floor(options);
+        let Arrived {
+            tag,
+            encoding,
+            body,
+            check,
+            sound,
+        } = arrived;
+        if options.signal != Signal::Logs {
+            let reason = "metrics or traces of Fluent Bit: no records";
+            return self.set_aside(tag, &body, reason, options).await;
+        }
+        let codec = match options.compressed {
+            Compressed::No => None,
+            Compressed::Gzip => Some(Codec::Gzip),
+            Compressed::Zstd => Some(Codec::Zstd),
+            Compressed::Unknown => {
+                let reason = "`compressed` names something else than text, gzip and zstd";
+                return self.broken(tag, &body, reason, options).await;
+            }
+        };
+        let content = match codec {
+            None => Content {
+                body: body.clone(),
+                check,
+                sound,
+            },
+            Some(codec) => match self.inflate(codec, encoding, &body).await? {
+                Ok(content) => content,
+                Err(reason) => return self.broken(tag, &body, &reason, options).await,
+            },
+        };
+        let whole = content.sound && content.check.whole() == content.body.len();
+        if !whole && self.refuses(&body, options) {
+            return Err(End::Poisoned(fault(&content)));
+        }
+        if !whole || content.check.misfits() > 0 {
+            return self.sort(tag, encoding, &body, content, options).await;
+        }
+        if content.body.is_empty() {
+            self.answer(Vec::new(), options.chunk).await;
+            return Ok(());
+        }
+        let records = content.check.records();
+        let batch = self.batch(tag, encoding, content.body, records, &body, options);
+        let receipt = self.send(batch, options.chunk.is_some()).await;
+        self.answer(vec![receipt], options.chunk).await;
+        Ok(())
+    }
+
+    /// The batch that `received` became.
+    fn batch(
+        &self,
+        tag: Tag,
+        encoding: Encoding,
+        body: Bytes,
+        records: u32,
+        received: &[u8],
+        options: &Options<'_>,
+    ) -> Batch {
+        let origin = options.chunk.filter(|_| self.shared.durable).map(|id| {
+            Origin::Chunk(ChunkOrigin {
+                id: Bytes::copy_from_slice(id),
+                connection: self.number,
+                length: received.len() as u32,
+                checksum: checksum(received),
+                start: 0,
+                end: body.len() as u32,
+                records,
+            })
+        });
+        let values = match &options.values {
+            None => self.values.clone(),
+            Some(values) => {
+                let mut values = values.clone();
+                for (name, text) in self.values.iter() {
+                    if name == "peer" || values.get(name).is_none() {
+                        values.set(name, text);
+                    }
+                }
+                Arc::new(values)
+            }
+        };
+        Batch {
+            tag,
+            encoding,
+            body,
+            count: records,
+            received: options.received.unwrap_or(self.now),
+            values,
+            origins: origin.into_iter().collect(),
+        }
+    }
+
+    /// A payload with faults that is taken apart: what is good goes on, the rest is set aside, then it is acked.
+    async fn sort(
+        &mut self,
+        tag: Tag,
+        encoding: Encoding,
+        received: &Bytes,
+        content: Content,
+        options: &Options<'_>,
+    ) -> Result<(), End> {
+        let end = content.check.whole();
+        let rest = content.body.slice(end..);
+        let (mut good, mut records, mut bad) = (
+            content.body.slice(..end),
+            content.check.records(),
+            Vec::new(),
+        );
+        let mut misfits = 0;
+        if encoding == Encoding::Packed && content.check.misfits() > 0 {
+            let mut sifted = self.memory(end, true).await?;
+            let counts = sift(
+                &good,
+                options.received.unwrap_or(self.now),
+                &mut sifted,
+                &mut bad,
+            );
+            (good, records, misfits) = (sifted.freeze(), counts.good, counts.bad);
+        }
+        let mut receipts = Vec::new();
+        if !bad.is_empty() || !rest.is_empty() {
+            let reason = fault(&content);
+            let singly = (misfits <= REJECTED_SINGLY_MAX)
+                .then(|| values(&bad))
+                .into_iter()
+                .flatten();
+            let at_once = (misfits > REJECTED_SINGLY_MAX).then_some(bad.as_slice());
+            let items = singly
+                .chain(at_once)
+                .chain((!rest.is_empty()).then_some(&rest[..]));
+            receipts.push(
+                self.reject(tag.clone(), items, &reason, options.chunk)
+                    .await,
+            );
+        }
+        if records > 0 {
+            let batch = self.batch(tag, encoding, good, records, received, options);
+            receipts.push(self.send(batch, options.chunk.is_some()).await);
+        }
+        self.answer(receipts, options.chunk).await;
+        Ok(())
+    }
+
+    /// A payload of which nothing can be read: refused a few times, then set aside whole.
+    async fn broken(
+        &mut self,
+        tag: Tag,
+        body: &Bytes,
+        reason: &str,
+        options: &Options<'_>,
+    ) -> Result<(), End> {
+        if self.refuses(body, options) {
+            return Err(End::Poisoned(reason.to_owned()));
+        }
+        self.set_aside(tag, body, reason, options).await
+    }
+
+    async fn set_aside(
+        &mut self,
+        tag: Tag,
+        body: &Bytes,
+        reason: &str,
+        options: &Options<'_>,
+    ) -> Result<(), End> {
+        let receipt = self.reject(tag, [&body[..]], reason, options.chunk).await;
+        self.answer(vec![receipt], options.chunk).await;
+        Ok(())
+    }
+
+    /// Whether to refuse it this time. Without an id nobody would send it again.
+    fn refuses(&self, body: &[u8], options: &Options<'_>) -> bool {
+        options.chunk.is_some_and(|id| {
+            self.shared.poison.refuses(Key {
+                id: id.to_vec(),
+                length: body.len(),
+                checksum: checksum(body),
+            })
+        })
+    }
+
+    /// What a compressed payload holds, or why it cannot be told.
+    async fn inflate(
+        &self,
+        codec: Codec,
+        encoding: Encoding,
+        input: &[u8],
+    ) -> Result<Result<Content, String>, End> {
+        let bytes_max = self.shared.decompressed_bytes_max;
+        let mut output = self
+            .memory((input.len() * INFLATE_FACTOR).min(bytes_max), true)
+            .await?;
+        let Some(mut inflater) = Inflater::new(codec) else {
+            return Err(End::NoMemory);
+        };
+        let mut check = Check::new(encoding);
+        let mut sound = true;
+        loop {
+            let inflated = match inflater.inflate(input, &mut output) {
+                Ok(inflated) => inflated,
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            if output.len() > bytes_max || (inflated == Inflated::Full && output.len() >= bytes_max)
+            {
+                let reason = format!(
+                    "it has more than {bytes_max} bytes when decompressed (limits.decompressed)"
+                );
+                return Ok(Err(reason));
+            }
+            sound = sound && check.feed(&output).is_ok();
+            if inflated == Inflated::Done {
+                return Ok(Ok(Content {
+                    body: output.freeze(),
+                    check,
+                    sound,
+                }));
+            }
+            let mut larger = self
+                .memory((output.capacity() * 2).min(bytes_max), true)
+                .await?;
+            larger.extend_from_slice(&output);
+            output = larger;
+        }
+    }
+
+    /// Passes on what another Millstream says it has settled.
+    fn note_floor(&self, options: &Options<'_>) {
+        if self.shared.durable
+            && let Some(floor) = options.floor.and_then(read_floor)
+        {
+            self.shared.context.outlet.note(floor);
+        }
+    }
+}
+
+/// `CHANNEL.EPOCH.SEQ`: the channel's id as 32 hex digits, a position in it as two decimal numbers.
+fn read_floor(text: &[u8]) -> Option<Note> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut parts = text.split('.');
+    let channel = u128::from_str_radix(parts.next()?, 16).ok()?;
+    let position = Position {
+        epoch: parts.next()?.parse().ok()?,
+        seq: parts.next()?.parse().ok()?,
+    };
+    parts
+        .next()
+        .is_none()
+        .then_some(Note::Floor { channel, position })
+}
+
+/// The single values of a stream that is whole.
+fn values(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut reader = Reader::new(stream);
+    std::iter::from_fn(move || reader.value().ok())
+}
+
+fn fault(content: &Content) -> String {
+    let end = content.check.whole();
+    if !content.sound {
+        format!("the payload is not MessagePack behind byte {end}")
+    } else if end < content.body.len() {
+        format!("the payload ends within the record that begins at byte {end}")
+    } else {
+        "an entry that is no [time, record]".to_owned()
+    }
+}

@@ -1,0 +1,87 @@
+//! Chunks that can never be read to their end: refused a few times, as the fault may lie on the way, then taken apart.
+//!
+//! A damaged chunk comes again for ever from a sender that waits for its ack. The tries are counted by id over all
+//! connections; what was refused leaves no trace but this count.
+
+use std::sync::{Mutex, PoisonError};
+
+/// So many chunks are remembered; the one that was seen least recently is forgotten first, and then gets more tries.
+const REMEMBERED_MAX: usize = 256;
+
+/// Counts the tries of chunks that cannot be read.
+pub(super) struct Poison {
+    after: u32,
+    /// (id, length, checksum) and the tries, the latest last.
+    tries: Mutex<Vec<(Key, u32)>>,
+}
+
+/// What tells one chunk from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// The id as it came.
+    pub id: Vec<u8>,
+    /// Bytes of its payload.
+    pub length: usize,
+    /// CRC-32C of its payload.
+    pub checksum: u32,
+}
+
+impl Poison {
+    /// Refuses each chunk `after` times.
+    pub(super) fn new(after: u32) -> Self {
+        Self {
+            after,
+            tries: Mutex::default(),
+        }
+    }
+
+    /// Whether to refuse it this time.
+    pub(super) fn refuses(&self, key: Key) -> bool {
+        let mut all = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = all.iter().position(|(known, _)| *known == key);
+        let tries = place.map_or(0, |place| all.remove(place).1);
+        if tries >= self.after {
+            return false;
+        }
+        if all.len() >= REMEMBERED_MAX {
+            all.remove(0);
+        }
+        all.push((key, tries + 1));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(id: u8) -> Key {
+        Key {
+            id: vec![id],
+            length: 1,
+            checksum: 2,
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_refused_so_many_times_and_then_taken() {
+        let poison = Poison::new(3);
+        let refused: Vec<bool> = (0..5).map(|_| poison.refuses(key(1))).collect();
+        // After it was taken it is forgotten: a later one with its id starts anew.
+        assert_eq!(refused, [true, true, true, false, true]);
+        assert!(!Poison::new(0).refuses(key(1)));
+    }
+
+    #[test]
+    fn the_chunks_remembered_are_bounded() {
+        let poison = Poison::new(1);
+        for id in 0..=255 {
+            assert!(poison.refuses(key(id)));
+        }
+        let mut other = key(0);
+        other.length = 9;
+        assert!(poison.refuses(other));
+        assert!(poison.refuses(key(0)), "the oldest was forgotten");
+        assert!(!poison.refuses(key(255)));
+    }
+}

@@ -1,0 +1,300 @@
+//! What is wrong on the wire, and what becomes of it and of its neighbours.
+
+use millstream_wire::compression::{Codec, compress};
+
+use super::*;
+
+/// The `message` (original bytes) of what was rejected, with its reason.
+fn rejected(server: &Server, count: u32) -> Vec<(String, Vec<u8>)> {
+    let batches = server.rejected.records(count);
+    let body = body(&batches);
+    let mut rest = &body[..];
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let entry = rmpv::decode::read_value(&mut rest).unwrap();
+        let record = &entry[1];
+        assert_eq!(record["node"].as_str(), Some("in"));
+        let reason = record["reason"].as_str().unwrap().to_owned();
+        found.push((reason, record["message"].as_slice().unwrap().to_vec()));
+    }
+    found
+}
+
+#[test]
+fn bad_entries_are_set_aside_and_the_good_ones_kept_and_acked() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let small = [
+        &entry(0)[..],
+        &[0x07],
+        &entry(1),
+        &[0x92, 0x01, 0xc0],
+        &entry(2),
+    ]
+    .concat();
+    let long = [
+        &entries(3..5000)[..],
+        &[0x93, 0x01, 0x02, 0x03],
+        &entries(5000..9000),
+    ]
+    .concat();
+    let mut forward = vec![0x93, 0xa1, b't', 0x93];
+    forward.extend_from_slice(&[&entry(9000)[..], &[0xa1, b'x'], &entry(9001)].concat());
+    forward.extend_from_slice(&option(Some("c"), "text"));
+    write(&mut stream, &packed("t", &small, Some("a")));
+    write(&mut stream, &packed("t", &long, Some("b")));
+    write(&mut stream, &forward);
+    expect_acks(&mut stream, &["a", "b", "c"]);
+    assert_eq!(body(&taken.records(9002)), entries(0..9002));
+    let bytes: Vec<Vec<u8>> = rejected(&server, 4)
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .collect();
+    assert_eq!(
+        bytes,
+        [
+            vec![0x07],
+            vec![0x92, 0x01, 0xc0],
+            vec![0x93, 1, 2, 3],
+            vec![0xa1, b'x']
+        ]
+    );
+}
+
+#[test]
+fn a_bad_message_is_set_aside_and_acked_in_its_turn() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let pair =
+        |bytes: &[u8], id: &str| [&[0x94, 0xa1, b't'], bytes, &option(Some(id), "text")].concat();
+    let bad: [&[u8]; 4] = [
+        &[0x01, 0xc0],
+        &[0x01, 0x07],
+        &[0xca, 0, 0, 0, 0, 0x80],
+        &[0xd4, 5, 0, 0x80],
+    ];
+    let mut expected = Vec::new();
+    for (number, bytes) in bad.iter().enumerate() {
+        let (good, wrong) = (format!("g{number}"), format!("w{number}"));
+        write(&mut stream, &message("t", number as u64, Some(&good)));
+        write(&mut stream, &pair(bytes, &wrong));
+        expected.extend_from_slice(&[ack(&good), ack(&wrong)].concat());
+    }
+    assert_eq!(read(&mut stream, expected.len()), expected);
+    assert_eq!(body(&taken.records(4)), entries(0..4));
+    let bytes: Vec<Vec<u8>> = rejected(&server, 4)
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .collect();
+    assert_eq!(bytes, bad);
+}
+
+#[test]
+fn a_nil_time_is_the_time_of_receipt_and_zero_stays() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &[0x93, 0xa1, b't', 0xc0, 0x80]);
+    write(
+        &mut stream,
+        &packed("t", &[0x92, 0xc0, 0x80, 0x92, 0x00, 0x80], Some("x")),
+    );
+    expect_acks(&mut stream, &["x"]);
+    let body = body(&taken.records(3));
+    let stamp = |at: usize| u32::from_be_bytes(body[at..at + 4].try_into().unwrap());
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    assert_eq!(
+        (body.len(), &body[..3], &body[12..15]),
+        (27, &[0x92, 0xd7, 0][..], &[0x92, 0xd7, 0][..])
+    );
+    assert!(now - u64::from(stamp(3)) < 60 && now - u64::from(stamp(15)) < 60);
+    assert_eq!(body[24..], [0x92, 0x00, 0x80]);
+}
+
+#[test]
+fn a_payload_that_is_cut_is_refused_three_times_and_then_taken_apart() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "poison_after: 3");
+    for (name, whole) in [("small", 3), ("large", 5000)] {
+        let good = entries(0..whole);
+        let cut = &entry(whole)[..20];
+        let frame = packed("t", &[&good[..], cut].concat(), Some(name));
+        for _ in 0..3 {
+            let mut stream = server.connect();
+            write(&mut stream, &frame);
+            assert!(is_closed(&mut stream), "{name}");
+            assert!(taken.is_empty(), "nothing of a refused try is kept");
+        }
+        let mut stream = server.connect();
+        write(&mut stream, &frame);
+        expect_acks(&mut stream, &[name]);
+        assert_eq!(body(&taken.records(whole as u32)), good);
+        assert_eq!(chunk_ids(&taken.records(whole as u32)).len(), 1);
+        taken.set(|state| state.batches.clear());
+        let rejected_now = rejected(&server, 1);
+        assert_eq!(rejected_now[0].1, cut);
+        server.rejected.set(|state| state.batches.clear());
+    }
+    assert_eq!(server.count("chunks_refused"), 6);
+}
+
+#[test]
+fn a_payload_with_a_byte_that_is_no_messagepack_is_poison_too() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "poison_after: 1");
+    let rest = [&[0xc1][..], &entries(2..4)].concat();
+    let frame = packed("t", &[&entries(0..2)[..], &rest].concat(), Some("x"));
+    let mut stream = server.connect();
+    write(&mut stream, &frame);
+    assert!(is_closed(&mut stream));
+    let mut stream = server.connect();
+    write(&mut stream, &frame);
+    expect_acks(&mut stream, &["x"]);
+    assert_eq!(body(&taken.records(2)), entries(0..2));
+    assert_eq!(rejected(&server, 1)[0].1, rest);
+}
+
+#[test]
+fn what_cannot_be_decompressed_is_poison_and_leaves_whole() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "poison_after: 1, limits: { decompressed: 100KB }");
+    let mut gzip = Vec::new();
+    compress(Codec::Gzip, &entries(0..100), &mut gzip).unwrap();
+    let mut bomb = Vec::new();
+    compress(Codec::Zstd, &vec![0x01; 10_000_000], &mut bomb).unwrap();
+    let cases = [
+        ("c", "gzip", gzip[..gzip.len() - 9].to_vec()),
+        ("n", "gzip", b"this is not gzip at all".to_vec()),
+        ("z", "zstd", b"this is not zstd at all".to_vec()),
+        ("b", "zstd", bomb),
+        ("u", "lzma", entries(0..3)),
+    ];
+    for (id, codec, payload) in &cases {
+        let frame = packed_as("t", payload, Some(id), codec);
+        let mut stream = server.connect();
+        write(&mut stream, &frame);
+        assert!(is_closed(&mut stream), "{id}");
+        let mut stream = server.connect();
+        write(&mut stream, &frame);
+        expect_acks(&mut stream, &[id]);
+    }
+    assert!(taken.is_empty());
+    let found: Vec<Vec<u8>> = rejected(&server, 5)
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .collect();
+    let expected: Vec<Vec<u8>> = cases.into_iter().map(|(_, _, payload)| payload).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn poison_without_an_id_is_taken_apart_at_once() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(
+        &mut stream,
+        &packed("t", &[&entries(0..2)[..], &[0x92, 0x01]].concat(), None),
+    );
+    write(&mut stream, &message("t", 2, Some("x")));
+    expect_acks(&mut stream, &["x"]);
+    assert_eq!(body(&taken.records(3)), entries(0..3));
+    assert_eq!(rejected(&server, 1)[0].1, [0x92, 0x01]);
+}
+
+#[test]
+fn metrics_of_fluent_bit_are_set_aside() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let frame = [
+        &[0x93, 0xa1, b't', 0xa2, 0x80, 0x80, 0x82, 0xad][..],
+        b"fluent_signal\x01\xa5chunk\xa1m",
+    ]
+    .concat();
+    write(&mut stream, &frame);
+    assert_eq!(read(&mut stream, 7), b"\x81\xa3ack\xa1m");
+    assert!(taken.is_empty());
+    assert_eq!(rejected(&server, 1)[0].1, [0x80, 0x80]);
+}
+
+#[test]
+fn a_frame_cut_by_the_end_of_the_connection_is_neither_kept_nor_acked() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let frames = [
+        packed("t", &entries(0..10), Some("x")),
+        packed("t", &entries(0..10_000), Some("x")),
+        message("t", 0, Some("x")),
+    ];
+    for (number, frame) in frames.iter().enumerate() {
+        for end in [1, frame.len() / 2, frame.len() - 1] {
+            let mut stream = server.connect();
+            write(&mut stream, &frame[..end]);
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(is_closed(&mut stream), "frame {number} cut at {end}");
+        }
+    }
+    server.wait("frames_cut", 9);
+    assert!(taken.is_empty());
+}
+
+#[test]
+fn garbage_closes_the_connection_and_a_whole_frame_before_it_is_kept() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    for garbage in [
+        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..],
+        &[0x93, 0xc1, 0x00],
+        &[0xc1],
+    ] {
+        let mut stream = server.connect();
+        write(&mut stream, &message("t", 0, None));
+        write(&mut stream, garbage);
+        assert!(is_closed(&mut stream));
+    }
+    server.wait("connections_refused", 3);
+    assert_eq!(records(&taken.records(3)), 3);
+}
+
+#[test]
+fn stray_values_and_misfit_arrays_leave_the_connection_open() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &[0x07, 0x80, 0x90, 0x92, 0xa1, b't', 0x05]);
+    let misfit = [&[0x94, 0x07, 0x01, 0x80][..], &option(Some("m"), "text")].concat();
+    write(&mut stream, &misfit);
+    write(&mut stream, &message("t", 0, Some("x")));
+    expect_acks(&mut stream, &["m", "x"]);
+    assert_eq!(body(&taken.records(1)), entry(0));
+    let found: Vec<Vec<u8>> = rejected(&server, 3)
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .collect();
+    assert_eq!(found, [vec![0x90], vec![0x92, 0xa1, b't', 0x05], misfit]);
+    assert_eq!(server.count("values_skipped"), 2);
+}
+
+#[test]
+fn a_frame_above_the_limit_closes_the_connection() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "limits: { frame: 100KB }");
+    let mut big = vec![
+        0x93, 0xa1, b't', 0x01, 0x81, 0xa1, b'm', 0xdb, 0, 0x10, 0, 0,
+    ];
+    big.resize(300_000, b'x');
+    for frame in [packed("t", &entries(0..5000), Some("x")), big] {
+        let mut stream = server.connect();
+        // The server may close before everything is written.
+        let _ = stream.write_all(&frame);
+        assert!(is_closed(&mut stream));
+    }
+    server.wait("connections_refused", 2);
+    assert!(taken.is_empty());
+}

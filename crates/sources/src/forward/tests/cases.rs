@@ -1,0 +1,300 @@
+//! Every mode, as clients send it.
+
+use std::{net::UdpSocket, os::unix::net::UnixStream};
+
+use millstream_record::{Encoding, Time, Values};
+use millstream_wire::{
+    compression::{Codec, compress},
+    forward::{Compressed, Options, Signal, write_frame_head, write_options},
+};
+
+use super::*;
+
+#[test]
+fn every_mode_is_taken_byte_for_byte_and_acked() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let mut gzip = Vec::new();
+    compress(Codec::Gzip, &entries(20..25), &mut gzip).unwrap();
+    compress(Codec::Gzip, &entries(25..30), &mut gzip).unwrap();
+    let mut zstd = Vec::new();
+    compress(Codec::Zstd, &entries(30..40), &mut zstd).unwrap();
+    let mut forward = vec![0x93, 0xa3, b't', b'.', b'a', 0x9a];
+    forward.extend_from_slice(&entries(10..20));
+    forward.extend_from_slice(&option(Some("b"), "text"));
+    let frames = [
+        packed("t.a", &entries(0..10), Some("a")),
+        forward,
+        packed_as("t.a", &gzip, Some("c"), "gzip"),
+        packed_as("t.a", &zstd, Some("d"), "zstd"),
+        message("t.a", 40, Some("e")),
+        packed("t.a", &entries(41..20_000), Some("f")),
+    ];
+    for (frame, chunk) in frames.iter().zip(["a", "b", "c", "d", "e", "f"]) {
+        write(&mut stream, frame);
+        expect_acks(&mut stream, &[chunk]);
+    }
+    let batches = taken.records(20_000);
+    assert_eq!(body(&batches), entries(0..20_000));
+    let ids: Vec<_> = ["a", "b", "c", "d", "e", "f"]
+        .iter()
+        .map(|id| ack(id)[5..].to_vec())
+        .collect();
+    assert_eq!(chunk_ids(&batches), ids);
+    assert!(batches.iter().all(|batch| batch.tag.as_str() == "t.a"
+        && batch.values.get("host") == Some("127.0.0.1")
+        && batch.values.get("peer") == Some("127.0.0.1")));
+    assert_eq!(server.count("chunks_acked"), 6);
+}
+
+#[test]
+fn frames_in_pieces_and_pipelined_are_all_taken_in_order() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let mut input = Vec::new();
+    for number in 0..3000 {
+        input.extend_from_slice(&message("t", number, None));
+    }
+    input.extend_from_slice(&packed("t", &entries(3000..6000), None));
+    for number in 6000..6100 {
+        input.extend_from_slice(&packed("t", &entry(number), None));
+    }
+    let mut rest = &input[..];
+    let mut size = 1;
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        write(&mut stream, piece);
+        rest = after;
+        size = size * 7 % 50_021 + 1;
+    }
+    drop(stream);
+    assert_eq!(body(&taken.records(6100)), entries(0..6100));
+}
+
+#[test]
+fn small_messages_are_gathered_and_each_keeps_its_id() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let ids: Vec<String> = (0..500).map(|number| format!("id-{number}")).collect();
+    let input: Vec<u8> = ids
+        .iter()
+        .enumerate()
+        .flat_map(|(number, id)| message("t", number as u64, Some(id)))
+        .collect();
+    write(&mut stream, &input);
+    let acks: Vec<u8> = ids.iter().flat_map(|id| ack(id)).collect();
+    assert_eq!(read(&mut stream, acks.len()), acks);
+    let batches = taken.records(500);
+    assert!(
+        batches.len() < 50,
+        "{} batches for 500 messages",
+        batches.len()
+    );
+    assert_eq!(body(&batches), entries(0..500));
+    let mut number = 0;
+    for batch in &batches {
+        let mut end = 0;
+        for origin in &batch.origins {
+            let Origin::Chunk(chunk) = origin else {
+                panic!("{origin:?}")
+            };
+            assert_eq!((chunk.start, chunk.records), (end, 1));
+            assert_eq!(
+                batch.body[chunk.start as usize..chunk.end as usize],
+                entry(number)
+            );
+            assert_eq!(chunk.length as usize, entry(number).len() - 1);
+            end = chunk.end;
+            number += 1;
+        }
+        assert_eq!(end as usize, batch.len());
+    }
+    let numbers: Vec<u64> = batches
+        .iter()
+        .flat_map(|batch| &batch.origins)
+        .filter_map(|origin| match origin {
+            Origin::Chunk(chunk) => Some(chunk.connection),
+            Origin::File(_) => None,
+        })
+        .collect();
+    assert!(numbers.iter().all(|number| *number == numbers[0]));
+}
+
+#[test]
+fn equal_bytes_have_equal_origins_on_two_connections_of_different_number() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let frame = packed("t", &entries(0..5000), Some("same"));
+    for _ in 0..2 {
+        let mut stream = server.connect();
+        write(&mut stream, &frame);
+        expect_acks(&mut stream, &["same"]);
+    }
+    let batches = taken.records(10_000);
+    let origins: Vec<_> = batches.iter().flat_map(|batch| &batch.origins).collect();
+    let [Origin::Chunk(first), Origin::Chunk(second)] = &origins[..] else {
+        panic!("{origins:?}")
+    };
+    assert_eq!(
+        (&first.id, first.length, first.checksum),
+        (&second.id, second.length, second.checksum)
+    );
+    assert_eq!(
+        first.checksum,
+        crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &entries(0..5000)) as u32
+    );
+    assert_ne!(first.connection, second.connection);
+}
+
+#[test]
+fn a_frame_larger_than_the_read_buffer_is_taken_in_every_form() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let mut forward = vec![0x93, 0xa1, b't', 0xdc, 0x4e, 0x20];
+    forward.extend_from_slice(&entries(0..20_000));
+    forward.extend_from_slice(&option(Some("a"), "text"));
+    let mut big = vec![0x94, 0xa1, b't', 0x01, 0x81, 0xa1, b'm'];
+    write_str(&mut big, &vec![b'x'; 1_000_000]);
+    big.extend_from_slice(&option(Some("b"), "text"));
+    write(&mut stream, &forward);
+    write(&mut stream, &big);
+    write(&mut stream, &message("t", 7, Some("c")));
+    expect_acks(&mut stream, &["a", "b", "c"]);
+    let batches = taken.records(20_002);
+    let body = body(&batches);
+    assert!(body.starts_with(&entries(0..20_000)));
+    assert!(body.ends_with(&entry(7)));
+    drop(batches);
+    taken.set(|state| state.batches.clear());
+    drop(stream);
+    server.wait("connections", 0);
+    assert_eq!(server.pool.taken_bytes(), 0, "every buffer is back");
+}
+
+#[test]
+fn a_json_client_gets_its_acks_in_json() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(
+        &mut stream,
+        b"[\"t.j\",1700000000,{\"n\":18446744073709551615},{\"chunk\":\"a\\\"b\"}]\n",
+    );
+    assert_eq!(read(&mut stream, 14), br#"{"ack":"a\"b"}"#);
+    write(
+        &mut stream,
+        br#"["t.j",[[1,{"n":1}],[2,{"n":2}]],{"chunk":7}]"#,
+    );
+    assert_eq!(read(&mut stream, 9), br#"{"ack":7}"#);
+    let batches = taken.records(3);
+    let first = rmpv::decode::read_value(&mut &body(&batches)[..]).unwrap();
+    assert_eq!(first[0].as_u64(), Some(1_700_000_000));
+    assert_eq!(first[1]["n"].as_u64(), Some(u64::MAX));
+}
+
+#[test]
+fn another_millstream_sends_lines_and_values() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let mut values = Values::new();
+    values.set("host", "origin");
+    values.set("path", "/var/log/x");
+    values.set("peer", "somebody");
+    let options = Options {
+        chunk: Some(b"\xa1x"),
+        size: Some(2),
+        compressed: Compressed::No,
+        signal: Signal::Logs,
+        values: Some(values),
+        received: Some(Time(5)),
+        floor: Some(b"000000000000000000000000000000ff.3.17"),
+    };
+    for lines in [b"one\ntwo\n".to_vec(), b"line\n".repeat(20_000)] {
+        let mut frame = Vec::new();
+        write_frame_head(&mut frame, b"t", Encoding::Lines, lines.len() as u32);
+        frame.extend_from_slice(&lines);
+        write_options(&mut frame, &options);
+        write(&mut stream, &frame);
+        assert_eq!(read(&mut stream, 7), b"\x81\xa3ack\xa1x");
+    }
+    let batches = taken.records(20_002);
+    for batch in &batches {
+        assert_eq!((batch.encoding, batch.received), (Encoding::Lines, Time(5)));
+        let value = |name| batch.values.get(name);
+        assert_eq!(
+            (value("host"), value("path"), value("peer")),
+            (Some("origin"), Some("/var/log/x"), Some("127.0.0.1"))
+        );
+    }
+    let position = millstream_record::Position { epoch: 3, seq: 17 };
+    let floor = Note::Floor {
+        channel: 255,
+        position,
+    };
+    assert!(taken.state.lock().unwrap().notes.contains(&floor));
+}
+
+#[test]
+fn a_unix_socket_speaks_the_whole_protocol_and_goes_with_the_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("forward.sock");
+    // A socket that a dead process left behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let taken = Arc::new(Taken::default());
+    let server = serve_at(&taken, &format!("unix://{}", path.display()), "");
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write(&mut stream, &message("t", 1, Some("u")));
+    expect_acks(&mut stream, &["u"]);
+    let batches = taken.records(1);
+    assert_eq!(
+        (batches[0].values.get("host"), batches[0].values.get("peer")),
+        (Some("here"), Some("unix"))
+    );
+    drop(stream);
+    server.stopper.stop();
+    server.ended.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn any_datagram_is_answered_with_one_zero() {
+    let server = serve(&Arc::new(Taken::default()), "");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    for size in [0, 1, 200] {
+        socket.send_to(&vec![7; size], server.address).unwrap();
+        let mut answer = [9; 10];
+        let (count, _) = socket.recv_from(&mut answer).unwrap();
+        assert_eq!(answer[..count], [0]);
+    }
+}
+
+#[test]
+fn heartbeats_over_tcp_leave_no_trace() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    for _ in 0..50 {
+        drop(server.connect());
+    }
+    let mut stream = server.connect();
+    write(&mut stream, &[0xc0, 0x92, 0xa0, 0x90, 0xc0]);
+    write(&mut stream, &message("t", 0, Some("x")));
+    expect_acks(&mut stream, &["x"]);
+    assert_eq!(taken.records(1).len(), 1);
+    drop(stream);
+    server.wait("connections", 0);
+    assert_eq!(
+        (
+            server.count("frames_cut"),
+            server.count("connections_refused"),
+            server.count("values_skipped")
+        ),
+        (0, 0, 0)
+    );
+}

@@ -1,0 +1,247 @@
+//! Acks in order and only when kept, back-pressure, limits, and the end.
+
+use super::*;
+
+/// Nothing comes for a while.
+fn is_silent(stream: &mut TcpStream) -> bool {
+    stream
+        .set_read_timeout(Some(Duration::from_millis(150)))
+        .unwrap();
+    let silent = stream.read(&mut [0; 1]).is_err();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    silent
+}
+
+#[test]
+fn acks_come_in_order_and_only_when_the_batch_is_kept() {
+    let taken = Taken::durable();
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    for (number, id) in ["a", "b", "c"].iter().enumerate() {
+        write(&mut stream, &message("t", number as u64, Some(id)));
+        // Reading goes on while acks are due.
+        taken.records(number as u32 + 1);
+    }
+    let mut held = std::mem::take(&mut taken.state.lock().unwrap().held);
+    assert_eq!(held.len(), 3);
+    held.pop().unwrap().settle();
+    held.pop().unwrap().settle();
+    assert!(is_silent(&mut stream), "the first is not kept yet");
+    held.pop().unwrap().settle();
+    expect_acks(&mut stream, &["a", "b", "c"]);
+}
+
+#[test]
+fn a_chunk_that_is_lost_on_its_way_is_never_acked() {
+    let taken = Taken::durable();
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 0, Some("a")));
+    taken.records(1);
+    write(&mut stream, &message("t", 1, Some("b")));
+    taken.records(2);
+    let mut held = std::mem::take(&mut taken.state.lock().unwrap().held);
+    held.pop().unwrap().settle();
+    drop(held);
+    assert!(
+        is_closed(&mut stream),
+        "neither it nor what follows it is acked"
+    );
+}
+
+#[test]
+fn reading_stops_when_there_is_no_room_and_acks_still_go() {
+    let taken = Arc::new(Taken::default());
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 0, Some("a")));
+    taken.records(1);
+    taken.set(|state| state.full = true);
+    stream.set_nonblocking(true).unwrap();
+    let frame = packed("t", &entries(0..2000), None);
+    let since = Instant::now();
+    let (mut written, mut last) = (0usize, Instant::now());
+    // The sockets' own buffers fill, then nothing more goes.
+    while last.elapsed() < Duration::from_millis(500) {
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{written} bytes went into a full server"
+        );
+        match stream.write(&frame[written % frame.len()..]) {
+            Ok(count) => (written, last) = (written + count, Instant::now()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    assert!(server.pool.taken_bytes() < 4 << 20, "{:?}", server.pool);
+    stream.set_nonblocking(false).unwrap();
+    let held = std::mem::take(&mut taken.state.lock().unwrap().held);
+    held.into_iter().for_each(Token::settle);
+    expect_acks(&mut stream, &["a"]);
+    taken.set(|state| {
+        state.full = false;
+        state.holding = false;
+    });
+    write(&mut stream, &frame[written % frame.len()..]);
+    write(&mut stream, &message("t", 1, Some("z")));
+    expect_acks(&mut stream, &["z"]);
+}
+
+#[test]
+fn an_orderly_close_after_the_last_ack_is_noted() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 0, Some("a")));
+    expect_acks(&mut stream, &["a"]);
+    drop(stream);
+    let number = match &taken.records(1)[0].origins[..] {
+        [Origin::Chunk(chunk)] => chunk.connection,
+        other => panic!("{other:?}"),
+    };
+    let _state = taken.wait("the note", |state| {
+        state.notes == [Note::ConnectionClosed(number)]
+    });
+}
+
+#[test]
+fn a_close_before_the_ack_is_not_orderly() {
+    let taken = Taken::durable();
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 0, Some("a")));
+    taken.records(1);
+    drop(stream);
+    std::thread::sleep(Duration::from_millis(50));
+    let held = std::mem::take(&mut taken.state.lock().unwrap().held);
+    held.into_iter().for_each(Token::settle);
+    server.wait("connections", 0);
+    assert_eq!(taken.state.lock().unwrap().notes, []);
+}
+
+#[test]
+fn a_stop_waits_for_the_acks_that_are_due() {
+    let taken = Taken::durable();
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 0, Some("a")));
+    taken.records(1);
+    let silent = server.connect();
+    server.wait("connections", 2);
+    server.stopper.stop();
+    server.wait("connections", 1);
+    assert!(
+        server
+            .ended
+            .recv_timeout(Duration::from_millis(100))
+            .is_err()
+    );
+    let held = std::mem::take(&mut taken.state.lock().unwrap().held);
+    held.into_iter().for_each(Token::settle);
+    expect_acks(&mut stream, &["a"]);
+    assert!(is_closed(&mut stream));
+    drop((stream, silent));
+    server.ended.recv_timeout(PATIENCE).unwrap().unwrap();
+}
+
+#[test]
+fn connections_above_the_limit_wait_for_their_turn() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "limits: { connections: 2 }");
+    let mut first = server.connect();
+    write(&mut first, &message("t", 0, Some("a")));
+    expect_acks(&mut first, &["a"]);
+    let mut second = server.connect();
+    write(&mut second, &message("t", 1, Some("b")));
+    expect_acks(&mut second, &["b"]);
+    let mut third = server.connect();
+    write(&mut third, &message("t", 2, Some("c")));
+    assert!(is_silent(&mut third));
+    drop(first);
+    expect_acks(&mut third, &["c"]);
+}
+
+#[test]
+fn a_silent_connection_is_closed_and_one_that_waits_for_its_ack_is_not() {
+    let taken = Arc::new(Taken::default());
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "limits: { idle: 100ms }");
+    let mut waiting = server.connect();
+    write(&mut waiting, &message("t", 0, Some("a")));
+    taken.records(1);
+    let mut silent = server.connect();
+    assert!(is_closed(&mut silent));
+    std::thread::sleep(Duration::from_millis(300));
+    let held = std::mem::take(&mut taken.state.lock().unwrap().held);
+    held.into_iter().for_each(Token::settle);
+    expect_acks(&mut waiting, &["a"]);
+    assert!(is_closed(&mut waiting));
+}
+
+#[test]
+fn many_single_writes_are_all_taken_in_order_whatever_the_pauses() {
+    for gather in ["1ms", "0"] {
+        let taken = Arc::new(Taken::default());
+        let server = serve(&taken, &format!("gather: {gather}"));
+        let mut stream = server.connect();
+        for number in 0..5000 {
+            write(
+                &mut stream,
+                &message(if number % 1000 < 990 { "t" } else { "u" }, number, None),
+            );
+            if number % 701 == 0 {
+                std::thread::sleep(Duration::from_millis(4));
+            }
+        }
+        assert_eq!(body(&taken.records(5000)), entries(0..5000));
+        // The connection is still open: nothing waited for its end.
+        drop(stream);
+    }
+}
+
+#[test]
+fn options_that_cannot_be_meant_are_told() {
+    let problems = |text: &str| {
+        let node = Node::parse("test", text).unwrap();
+        let problems = Forward::new(&node).err().unwrap_or_default();
+        problems
+            .into_iter()
+            .map(|problem| problem.message)
+            .collect::<Vec<_>>()
+            .join("; ")
+    };
+    assert!(problems("{ listen: [] }").contains("names no address"));
+    assert!(problems("{ listen: \"0.0.0.0:24224\" }").contains("write tcp://"));
+    assert!(problems("{ listen: \"tcp://:24224\" }").contains("no host"));
+    assert!(problems("{ listen: \"tcp://a:b\" }").contains("no port"));
+    assert!(problems("{ listen: \"unix://\" }").contains("no path"));
+    assert!(
+        problems("{ listen: \"tcp://a\", limits: { frame: 2GiB, connections: 0 } }")
+            .contains("limits.frame")
+    );
+    assert!(problems("{ listen: \"tcp://a\", ack: true }").contains("ack"));
+    let node = Node::parse("test", "{ listen: \"tcp://[::1]\" }").unwrap();
+    assert!(
+        Forward::new(&node)
+            .is_ok_and(|forward| forward.config.listen[0].to_string() == "tcp://[::1]:24224")
+    );
+}
+
+#[test]
+fn an_address_that_is_taken_fails_the_start() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("tcp://{}", taken.local_addr().unwrap())
+        .parse()
+        .unwrap();
+    let failure = super::super::listen::Bound::new(&listen, &Reporter::new("in"))
+        .err()
+        .unwrap();
+    assert!(
+        failure.message.contains("cannot listen at tcp://127.0.0.1"),
+        "{failure}"
+    );
+}
