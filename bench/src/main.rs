@@ -13,6 +13,8 @@ mod flow;
 mod generate;
 mod msgpack;
 mod record;
+mod reference;
+mod run;
 mod units;
 mod verify;
 
@@ -36,6 +38,11 @@ enum Command {
     Generate(generate::Options),
     Verify(verify::Options),
     Flow(flow::Options),
+    Run(run::Options),
+    /// Names the scenarios of `run`, and what they measure
+    List,
+    Reader(reference::ReaderOptions),
+    Writer(reference::WriterOptions),
 }
 
 /// Why a command could not do its work.
@@ -81,6 +88,10 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::run(options),
         Command::Verify(options) => verify::run(options),
         Command::Flow(options) => flow::run(options),
+        Command::Run(options) => run::run(options),
+        Command::List => Ok(run::list()),
+        Command::Reader(options) => reference::read(options),
+        Command::Writer(options) => reference::write(options),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("millbench: {failure}");

@@ -7,124 +7,34 @@
 mod chunk;
 mod ledger;
 mod lines;
+mod options;
 mod plan;
 mod sender;
 
 use std::{
-    path::PathBuf,
     process::ExitCode,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use chunk::Mode;
 pub use ledger::Account as LedgerAccount;
+pub use options::{Options, run_id};
 
 use crate::{
-    Failure, record,
+    Failure,
     record::FlowId,
-    units::{self, bytes_text, count_text},
+    units::{bytes_text, count_text},
 };
-use chunk::{Chunk, Shape};
+use chunk::Chunk;
 use ledger::{Ledger, Page};
 use plan::{Pace, Plan};
 use sender::{Address, Manner, Sender, Sent};
 
-/// A chunk's bytes stay below this, so that its lengths fit the protocol's fields with room to spare.
-const CHUNK_BYTES_MAX: u64 = 1 << 30;
-/// With a rate and no chunk size, a chunk is due so often per second and flow.
-const CHUNKS_PER_SECOND: f64 = 20.0;
-/// Records per chunk flat out: a megabyte of 122-byte records.
-const CHUNK_DEFAULT: u32 = 8192;
-
-/// Numbered records at a set rate or flat out.
-///
-/// Every record is a line of text that carries the run, the flow, its number and a check; `millbench verify` accounts for each of
-/// them at the other end. Every flow ends with a record that carries the count.
-///
-/// Examples:
-///   millbench generate --file app.log --records 1M
-///   millbench generate --forward 127.0.0.1:24224 --acks --connections 2 --rate 100k --seconds 60 --ledger sent.ledger
-///   millbench generate --stdout --records 10 | millstream run pipe.yaml
-#[derive(Args, Clone, Debug)]
-#[command(verbatim_doc_comment)]
-#[group(id = "target", required = true, args = ["file", "forward", "stdout"])]
-pub struct Options {
-    /// Append lines to this file; a file that was rotated away is followed by a new one
-    #[arg(long, value_name = "PATH")]
-    file: Option<PathBuf>,
-    /// Send to a forward server: HOST:PORT, or the path of a unix socket
-    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
-    forward: Option<Address>,
-    /// Write lines to standard output
-    #[arg(long)]
-    stdout: bool,
-
-    /// How many data records, over all flows (500k, 20M); without --records and --seconds it goes on until it is killed
-    #[arg(long, value_name = "N", value_parser = units::count)]
-    records: Option<u64>,
-    /// Stop after so long (and still end every flow with its count)
-    #[arg(long, value_name = "SECONDS", conflicts_with = "records")]
-    seconds: Option<f64>,
-    /// Records per second over all flows; flat out if not given. Who falls behind catches up, nothing is left out
-    #[arg(long, value_name = "N", value_parser = units::count)]
-    rate: Option<u64>,
-    /// Length of a record's text in bytes, without the newline; in packed mode 100 makes records of 122 bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
-    size: usize,
-    /// Flows; with --forward each has its own connection
-    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "flows")]
-    connections: u16,
-    /// Records per chunk (message mode: per large write) [default: 8192, with a rate a twentieth of a second's]
-    #[arg(long, value_name = "RECORDS")]
-    chunk: Option<u32>,
-    /// How records travel in the forward protocol
-    #[arg(long, value_enum, default_value_t = Mode::Packed)]
-    mode: Mode,
-    /// The tag of all records
-    #[arg(long, default_value = "bench")]
-    tag: String,
-
-    /// Ask for an ack of every chunk (message mode: of every record), and send again until it comes
-    #[arg(long, requires = "forward")]
-    acks: bool,
-    /// Chunks in flight per connection before an ack is awaited
-    #[arg(long, value_name = "CHUNKS", default_value_t = 1, requires = "acks")]
-    window: usize,
-    /// Send everything in flight again, on a new connection, when no ack came for so long
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
-    ack_timeout: Duration,
-    /// Note what was acknowledged, synced, in this file; a generator started again with it sends the rest: the same chunks, the
-    /// same ids, the same bytes
-    #[arg(long, value_name = "PATH", requires = "acks")]
-    ledger: Option<PathBuf>,
-    /// End with an error when no server and no ack could be had for so long [default: go on for ever]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    give_up: Option<Duration>,
-
-    /// SO_SNDBUF of the connections, as given to the kernel; 0 leaves the system's own. Large send buffers make the receiver's
-    /// CPU do the sender's work on a loopback
-    #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = units::size)]
-    send_buffer: u64,
-    /// One write per record instead of one per chunk (message mode and lines)
-    #[arg(long)]
-    single_writes: bool,
-    /// Send the first chunk's records for ever, only ids are new: for speed; the output cannot be verified
-    #[arg(long, conflicts_with = "ledger")]
-    repeat: bool,
-    /// The run's id, eight hex digits [default: random]
-    #[arg(long, value_name = "HEX", value_parser = run_id)]
-    run: Option<u32>,
-    /// Print the summary as JSON, on standard output (with --stdout: on standard error)
-    #[arg(long)]
-    json: bool,
-}
-
 /// What a run did, as `--json` prints it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// The run's id.
     pub run: String,
@@ -148,11 +58,6 @@ pub struct Summary {
     pub flows: usize,
 }
 
-fn run_id(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 16)
-        .map_err(|_| format!("`{text}` is no run id; write up to eight hex digits"))
-}
-
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     options.check()?;
@@ -172,79 +77,6 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         eprintln!("{}", summary.text());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-impl Options {
-    fn check(&self) -> Result<(), Failure> {
-        let usage = |what: String| Err(Failure::Usage(what));
-        if self.size < record::HEAD || self.size > record::TEXT_MAX {
-            return usage(format!(
-                "--size {}: a record needs {} bytes for its number and check, and has at most {}",
-                self.size,
-                record::HEAD,
-                record::TEXT_MAX
-            ));
-        }
-        if self.connections == 0
-            || self.chunk == Some(0)
-            || self.window == 0
-            || self.rate == Some(0)
-        {
-            return usage("--connections, --chunk, --window and --rate must be at least 1".into());
-        }
-        if self
-            .seconds
-            .is_some_and(|seconds| !(seconds > 0.0 && seconds < 1e9))
-        {
-            return usage("--seconds must be more than 0".into());
-        }
-        if u64::from(self.chunk_records()) * (self.size as u64 + 100) > CHUNK_BYTES_MAX {
-            return usage("a chunk would be larger than 1 GiB; take a smaller --chunk".into());
-        }
-        if self.single_writes && self.forward.is_some() && self.mode != Mode::Message {
-            return usage(
-                "--single-writes writes record by record, which needs --mode message (or lines)"
-                    .into(),
-            );
-        }
-        if self.tag.is_empty() || self.tag.contains(char::is_whitespace) {
-            return usage("--tag must be a word".into());
-        }
-        Ok(())
-    }
-
-    fn chunk_records(&self) -> u32 {
-        let paced = self.rate.map_or(CHUNK_DEFAULT, |rate| {
-            let each = rate as f64 / f64::from(self.connections) / CHUNKS_PER_SECOND;
-            each.clamp(1.0, f64::from(CHUNK_DEFAULT)) as u32
-        });
-        self.chunk.unwrap_or(paced)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let seconds = Duration::from_secs_f64(self.seconds?);
-        Instant::now().checked_add(seconds)
-    }
-
-    /// The first flows take one more where the number does not divide.
-    fn records_of(&self, flow: u16) -> Option<u64> {
-        let (all, flows) = (self.records?, u64::from(self.connections));
-        Some(all / flows + u64::from(u64::from(flow) < all % flows))
-    }
-
-    fn rate_of_one(&self) -> Option<f64> {
-        Some(self.rate? as f64 / f64::from(self.connections))
-    }
-
-    fn shape(&self, mode: Mode, base: u32) -> Shape {
-        Shape {
-            mode,
-            tag: self.tag.clone(),
-            size: self.size,
-            acks: self.acks,
-            base,
-        }
-    }
 }
 
 fn now_seconds() -> u32 {

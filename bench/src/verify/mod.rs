@@ -11,10 +11,15 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Instant
 
 use clap::{Args, ValueEnum};
 
-use crate::{Failure, generate::LedgerAccount, record::FlowId};
+use crate::{
+    Failure,
+    generate::{LedgerAccount, run_id},
+    record::FlowId,
+};
 use account::Account;
 use read::Outputs;
-use report::{Basis, FlowReport, Report};
+pub use report::Report;
+use report::{Basis, FlowReport};
 
 /// Accounts for every record of `millbench generate` in any number of outputs.
 ///
@@ -75,11 +80,6 @@ enum Defect {
     Unended,
 }
 
-fn run_id(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 16)
-        .map_err(|_| format!("`{text}` is no run id; write eight hex digits"))
-}
-
 fn sent(text: &str) -> Result<(Option<String>, u64), String> {
     let (flow, count) = match text.split_once('=') {
         Some((flow, count)) => (Some(flow.to_owned()), count),
@@ -101,6 +101,19 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     Ok(match report.right {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
+    })
+}
+
+/// Verifies these paths by the rules without exception.
+pub fn strict(paths: Vec<PathBuf>) -> Result<Report, Failure> {
+    verify(&Options {
+        paths,
+        ledger: Vec::new(),
+        sent: Vec::new(),
+        run: None,
+        allow: Vec::new(),
+        json: false,
+        form: None,
     })
 }
 

@@ -86,6 +86,30 @@ impl<'a> Room<'a> {
         self.advance(length + end.len());
     }
 
+    /// Stores the first `count` bytes of `head`, then `middle` and `end`: all of known sizes.
+    #[inline(always)]
+    pub(crate) fn three<const H: usize, const M: usize, const E: usize>(
+        &mut self,
+        head: &[u8; H],
+        count: usize,
+        middle: &[u8; M],
+        end: [u8; E],
+    ) {
+        let count = count.min(H);
+        let ahead = self.ahead(H + M + E);
+        if let Some(room) = ahead.first_chunk_mut() {
+            *room = *head;
+        }
+        if let Some(room) = ahead.get_mut(count..).and_then(<[u8]>::first_chunk_mut) {
+            *room = *middle;
+        }
+        let behind = ahead.get_mut(count + M..);
+        if let Some(room) = behind.and_then(<[u8]>::first_chunk_mut) {
+            *room = end;
+        }
+        self.advance(count + M + E);
+    }
+
     /// The next `bytes` bytes, to be written by the caller, who says with [`Room::advance`] how many stand.
     #[inline(always)]
     pub(crate) fn ahead(&mut self, bytes: usize) -> &mut [u8] {

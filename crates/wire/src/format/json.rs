@@ -161,13 +161,25 @@ fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
 /// Values that are no short text.
 #[inline]
 fn other_value(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
-    match body.get(at) {
-        Some(0xc0) => room.word(*b"null    ", 4),
-        Some(0xc2) => room.word(*b"false   ", 5),
-        Some(0xc3) => room.word(*b"true    ", 4),
-        Some(&digit @ 0..10) => room.byte(b'0' + digit),
+    let (number, size) = match *body.get(at..).unwrap_or_default() {
+        [0xc0, ..] => return constant(room, b"null    ", 4, at),
+        [0xc2, ..] => return constant(room, b"false   ", 5, at),
+        [0xc3, ..] => return constant(room, b"true    ", 4, at),
+        [number @ 0..0x80, ..] => (u32::from(number), 1),
+        [0xcc, number, ..] => (u32::from(number), 2),
+        [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
+        [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
         _ => return value(room, body, at),
-    }
+    };
+    let mut buffer = [0; json::INTEGER_BYTES];
+    let start = json::unsigned_digits(u64::from(number), &mut buffer);
+    room.bytes(buffer.get(start..).unwrap_or_default());
+    Ok(at + size)
+}
+
+#[inline(always)]
+fn constant(room: &mut Room<'_>, word: &[u8; 8], count: usize, at: usize) -> Result<usize, Unfit> {
+    room.word(*word, count);
     Ok(at + 1)
 }
 

@@ -5,18 +5,8 @@ pub(crate) const INTEGER_BYTES: usize = 20;
 
 /// The digits of a 64-bit integer, with its sign. What is beyond 64 bits is never asked for.
 pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
-    let mut rest = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
-    let mut start = buffer.len();
-    loop {
-        start -= 1;
-        if let Some(digit) = buffer.get_mut(start) {
-            *digit = b'0' + (rest % 10) as u8;
-        }
-        rest /= 10;
-        if rest == 0 || start == 0 {
-            break;
-        }
-    }
+    let magnitude = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
+    let mut start = unsigned_digits(magnitude, buffer);
     if number < 0 && start > 0 {
         start -= 1;
         if let Some(sign) = buffer.get_mut(start) {
@@ -24,4 +14,20 @@ pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
         }
     }
     buffer.get(start..).unwrap_or_default()
+}
+
+/// Writes the digits at the end of `buffer`; gives where they start.
+#[inline(always)]
+pub(crate) fn unsigned_digits(mut rest: u64, buffer: &mut [u8; INTEGER_BYTES]) -> usize {
+    let mut start = INTEGER_BYTES;
+    loop {
+        start -= 1;
+        if let Some(digit) = buffer.get_mut(start) {
+            *digit = b'0' + (rest % 10) as u8;
+        }
+        rest /= 10;
+        if rest == 0 || start == 0 {
+            return start;
+        }
+    }
 }

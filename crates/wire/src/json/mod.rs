@@ -11,7 +11,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use digits::{INTEGER_BYTES, digits};
+pub(crate) use digits::{INTEGER_BYTES, digits, unsigned_digits};
 pub use parse::{JsonError, Progress, to_msgpack};
 pub use scan::Scan;
 pub(crate) use string::{append_string, string, string_between};

@@ -45,6 +45,15 @@ pub(crate) fn string_between<const B: usize, const A: usize>(
     }
     let target = room.ahead(length * ESCAPE_BYTES_MAX + STORE_BYTES + B + A);
     store(target, 0, *before);
+    // Most keys and many values: a word that is plain.
+    if length <= 8 {
+        let word = first_bytes(bytes, start, length);
+        if specials(word) | word & HIGHS == 0 {
+            store(target, B, word.to_le_bytes());
+            store(target, B + length, *after);
+            return room.advance(B + length + A);
+        }
+    }
     let (to, high) = piece(target, B, bytes, start, end);
     if high & HIGHS != 0 {
         let text = bytes.get(start..end).unwrap_or_default();
@@ -102,6 +111,17 @@ fn piece(
         from += 16;
         to += 16;
     }
+    // What is less than a block at the end of plain text: the last block, part of which stands already.
+    if from < end
+        && end < from + 16
+        && to >= 16
+        && let Some(block) = bytes.get(..end).and_then(<[u8]>::last_chunk::<16>)
+        && plain(block)
+    {
+        to += end - from;
+        store(target, to - 16, *block);
+        return (to, 0);
+    }
     while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
         from += 8;
         if plain(block) {
@@ -114,9 +134,7 @@ fn piece(
         }
     }
     if from < end {
-        // Spaces in place of what is behind the end: they need no escape and do not count.
-        let behind = u64::MAX << (8 * (end - from));
-        let word = word_at(bytes, from) & !behind | SPACES & behind;
+        let word = first_bytes(bytes, from, end - from);
         high |= word;
         to = escaped(target, to, word) - (from + 8 - end);
     }
@@ -162,6 +180,14 @@ fn store<const N: usize>(target: &mut [u8], at: usize, bytes: [u8; N]) {
     if let Some(room) = target.get_mut(at..at + N) {
         room.copy_from_slice(&bytes);
     }
+}
+
+/// The first `count` bytes from `at` on, at most 8; behind them spaces, which need no escape.
+#[inline(always)]
+fn first_bytes(bytes: &[u8], at: usize, count: usize) -> u64 {
+    // Not one shift: of 8 bytes none may be left over.
+    let behind = (u64::MAX << (4 * count)) << (4 * count);
+    word_at(bytes, at) & !behind | SPACES & behind
 }
 
 /// Eight bytes from `at` on; those behind the end of `bytes` are 0.

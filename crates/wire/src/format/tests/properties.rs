@@ -68,7 +68,7 @@ fn any_value() -> impl Strategy<Value = Value> {
         any::<f64>().prop_map(Value::from),
         ".{0,60}".prop_map(|s| Value::from(s.as_str())),
         "[\"\\\\\u{0}-\u{1f}a-z]{0,60}".prop_map(|s| Value::from(s.as_str())),
-        ("[a-z\"]{1,9}", 1..9000_usize).prop_map(|(s, n)| Value::from(s.repeat(n).as_str())),
+        ("[a-z\"]{1,9}", 1..600_usize).prop_map(|(s, n)| Value::from(s.repeat(n).as_str())),
         prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::Binary),
         (1..100_i8, prop::collection::vec(any::<u8>(), 0..20)).prop_map(|(c, d)| Value::Ext(c, d)),
     ];

@@ -1,0 +1,267 @@
+//! The physical references: programs that only move bytes, to be measured beside the one under test.
+//!
+//! `millbench reader` reads connections, or a file, and throws the bytes away; `millbench writer` writes bytes that it has in
+//! memory. What a server reaches of their speed is its own merit; what they reach is the machine's.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io::{self, IoSlice, Read as _},
+    mem::MaybeUninit,
+    net::{TcpListener, TcpStream},
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum};
+use rustix::{
+    event::epoll,
+    io::{Errno, ReadWriteFlags},
+};
+
+use crate::{Failure, run::process, units};
+
+/// Reads and throws away: what receiving costs without any work on it.
+///
+/// Examples:
+///   millbench reader --listen 127.0.0.1:24224
+///   millbench reader --file big.log --read 256KiB
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+#[group(id = "from", required = true, args = ["listen", "file"])]
+pub struct ReaderOptions {
+    /// Accept connections on HOST:PORT and read them; goes on until it is killed
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Read a file to its end, and print how long that took
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// Bytes per read
+    #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
+    read: u64,
+    /// Threads that read; connections are dealt to them in turn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+}
+
+/// Runs `millbench reader`.
+pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
+    let size = usize::try_from(options.read.clamp(1, 1 << 30)).unwrap_or(1 << 20);
+    if let Some(path) = &options.file {
+        let name = |error| Failure::Other(format!("{}: {error}", path.display()));
+        let mut file = File::open(path).map_err(name)?;
+        measure(|| {
+            let mut buffer = vec![0; size];
+            let mut bytes = 0;
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => return Ok(bytes),
+                    read => bytes += read as u64,
+                }
+            }
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let address = options.listen.as_deref().unwrap_or_default();
+    let listener = TcpListener::bind(address)
+        .map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?;
+    let pollers = (0..options.threads.max(1))
+        .map(|_| {
+            let (sender, receiver) = std::sync::mpsc::sync_channel::<TcpStream>(1024);
+            let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let other = poll.try_clone()?;
+            thread::spawn(move || drop_bytes(&other, &receiver, size));
+            Ok((poll, sender))
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    for (stream, (poll, sender)) in listener.incoming().zip(pollers.iter().cycle()) {
+        let Ok(stream) = stream else { continue };
+        stream.set_nonblocking(true)?;
+        let data = epoll::EventData::new_u64(stream.as_raw_fd() as u64);
+        epoll::add(poll, &stream, data, epoll::EventFlags::IN).map_err(io::Error::from)?;
+        if sender.send(stream).is_err() {
+            return Err(Failure::Other("a reading thread has ended".into()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One thread's connections: one read for every time that one is ready.
+fn drop_bytes(
+    poll: &std::os::fd::OwnedFd,
+    fresh: &std::sync::mpsc::Receiver<TcpStream>,
+    size: usize,
+) -> io::Result<()> {
+    let mut streams: HashMap<u64, TcpStream> = HashMap::new();
+    let mut events = [MaybeUninit::uninit(); 64];
+    let mut buffer = vec![0; size];
+    loop {
+        let (ready, _) = match epoll::wait(poll, &mut events, None) {
+            Ok(ready) => ready,
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        for event in ready {
+            let key = event.data.u64();
+            while !streams.contains_key(&key) {
+                let stream = fresh.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
+                streams.insert(stream.as_raw_fd() as u64, stream);
+            }
+            let Some(stream) = streams.get_mut(&key) else {
+                continue;
+            };
+            match stream.read(&mut buffer) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Closing takes it out of the poll as well.
+                Ok(0) | Err(_) => drop(streams.remove(&key)),
+            }
+        }
+    }
+}
+
+/// How `millbench writer` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum How {
+    /// Over segments that were written before: no new blocks, no new pages
+    Overwrite,
+    /// Into a new file, through the page cache
+    Append,
+    /// Into a new file, past the page cache (RWF_DONTCACHE, Linux 6.14)
+    Uncached,
+}
+
+/// Writes bytes from memory: what keeping costs without any work on it.
+///
+/// Examples:
+///   millbench writer --folder /var/tmp/w --how overwrite --sync --bytes 4GiB
+///   millbench writer --folder /var/tmp/w --how uncached --bytes 4GiB
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct WriterOptions {
+    /// Where to write; its files are removed at the end
+    #[arg(long, value_name = "PATH")]
+    folder: PathBuf,
+    /// How
+    #[arg(long, value_enum, default_value_t = How::Append)]
+    how: How,
+    /// fdatasync after every block
+    #[arg(long)]
+    sync: bool,
+    /// How much in all
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::size)]
+    bytes: u64,
+    /// Bytes per write
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = units::size)]
+    block: u64,
+    /// Segments to overwrite in turn, of 64 MiB each
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    segments: usize,
+}
+
+/// Bytes of a segment, as Millstream's disk channel has them.
+const SEGMENT: u64 = 64 << 20;
+/// RWF_DONTCACHE of `pwritev2(2)`, which rustix does not name yet.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// Runs `millbench writer`.
+pub fn write(options: &WriterOptions) -> Result<ExitCode, Failure> {
+    if options.block == 0 || options.block > SEGMENT || options.segments == 0 {
+        return Err(Failure::Usage(
+            "--block must lie between 1B and 64MiB, --segments be at least 1".into(),
+        ));
+    }
+    fs::create_dir_all(&options.folder)?;
+    let segments = match options.how {
+        How::Overwrite => options.segments,
+        How::Append | How::Uncached => 1,
+    };
+    let files: Vec<PathBuf> = (0..segments)
+        .map(|at| options.folder.join(format!("segment-{at}")))
+        .collect();
+    let result = write_files(options, &files);
+    for file in &files {
+        fs::remove_file(file)?;
+    }
+    result.map(|()| ExitCode::SUCCESS).map_err(Failure::from)
+}
+
+fn write_files(options: &WriterOptions, paths: &[PathBuf]) -> io::Result<()> {
+    // Not all zeros: a disk might make holes of those.
+    let block: Vec<u8> = (0..options.block).map(|at| (at % 251) as u8 + 1).collect();
+    let open = |path: &PathBuf| {
+        let mut how = OpenOptions::new();
+        how.create(true).truncate(true).write(true).open(path)
+    };
+    let files = paths.iter().map(open).collect::<io::Result<Vec<_>>>()?;
+    let per_segment = SEGMENT / options.block;
+    if options.how == How::Overwrite {
+        for file in &files {
+            for at in 0..per_segment {
+                file.write_all_at(&block, at * options.block)?;
+            }
+            file.sync_all()?;
+        }
+    }
+    measure(|| {
+        for at in 0..options.bytes / options.block {
+            let (file, within) = match options.how {
+                How::Overwrite => {
+                    let segment = at / per_segment % files.len() as u64;
+                    (&files[segment as usize], at % per_segment)
+                }
+                How::Append | How::Uncached => (&files[0], at),
+            };
+            let offset = within * options.block;
+            match options.how {
+                How::Uncached => write_uncached(file, &block, offset)?,
+                How::Overwrite | How::Append => file.write_all_at(&block, offset)?,
+            }
+            if options.sync {
+                file.sync_data()?;
+            }
+        }
+        Ok(options.bytes / options.block * options.block)
+    })
+}
+
+fn write_uncached(file: &File, block: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < block.len() {
+        let rest = [IoSlice::new(&block[done..])];
+        match rustix::io::pwritev2(file, &rest, offset + done as u64, DONTCACHE) {
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What a reference prints: bytes, wall and CPU time of the work itself, as one line of JSON.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Measured {
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// User and system time of this process.
+    pub cpu_seconds: f64,
+}
+
+fn measure(work: impl FnOnce() -> io::Result<u64>) -> io::Result<()> {
+    let me = Path::new("/proc/self");
+    let (cpu, start) = (process::cpu(me)?, Instant::now());
+    let bytes = work()?;
+    let measured = Measured {
+        bytes,
+        seconds: start.elapsed().max(Duration::from_nanos(1)).as_secs_f64(),
+        cpu_seconds: process::cpu(me)? - cpu,
+    };
+    println!("{}", serde_json::to_string(&measured)?);
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! The scenario `forward_receive`: see its README for what is measured.
+
+use super::{
+    Bench,
+    scenario::{By, Goal, Row, Run},
+    server::{self, Load, Server},
+};
+use crate::Failure;
+
+/// Bytes of a packed record with a text of 100.
+const RECORD: u64 = 122;
+
+/// What a row does.
+enum Work {
+    /// A bare reader takes the load.
+    Reader(Load),
+    /// `millbench writer` with these arguments.
+    Writer(&'static [&'static str]),
+    /// Millstream does.
+    Server {
+        load: Load,
+        config: &'static str,
+        threads: usize,
+        settings: &'static [(&'static str, &'static str)],
+        /// Whether an output is there to be verified.
+        output: bool,
+    },
+}
+
+const DISCARD: &str = include_str!("../../scenarios/forward_receive/discard.yaml");
+const DISK: &str = include_str!("../../scenarios/forward_receive/disk.yaml");
+const FILE: &str = include_str!("../../scenarios/forward_receive/file.yaml");
+
+/// The table of rows as it grows.
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Row>,
+    works: Vec<(String, Work)>,
+}
+
+impl Rows {
+    fn add(&mut self, name: String, goals: Vec<Goal>, work: Work) -> String {
+        let reference = !matches!(work, Work::Server { .. });
+        self.rows.push(Row::new(&name, reference, goals));
+        self.works.push((name.clone(), work));
+        name
+    }
+}
+
+fn load(mode: &'static str, connections: u16, acks: bool) -> Load {
+    Load {
+        mode,
+        connections,
+        acks,
+        single_writes: false,
+    }
+}
+
+fn share(least: f64, of: &str) -> Goal {
+    Goal::Share(least, of.to_owned(), By::Cpu)
+}
+
+/// Packed chunks into nothing: connections, acks, threads.
+fn packed(rows: &mut Rows) {
+    for connections in [1, 2, 8] {
+        let plain = load("packed", connections, false);
+        let bare = rows.add(
+            format!("bare reader, packed, {connections} conn"),
+            Vec::new(),
+            Work::Reader(plain.clone()),
+        );
+        for acks in [false, true] {
+            let name = |threads| {
+                let acks = if acks { ", acks" } else { "" };
+                format!("packed -> discard, {connections} conn{acks}, {threads} thread")
+            };
+            let work = |threads| Work::Server {
+                load: load("packed", connections, acks),
+                config: DISCARD,
+                threads,
+                settings: &[],
+                output: false,
+            };
+            // One connection with acks waits for each of them: nothing is asked of it.
+            let goals = match connections == 1 && acks {
+                true => Vec::new(),
+                false => vec![
+                    Goal::PerCpu(55e6),
+                    share(0.6, &bare),
+                    Goal::Memory(100_000_000),
+                ],
+            };
+            let one = rows.add(name(1), goals, work(1));
+            if connections > 1 {
+                rows.add(name(2), vec![share(0.75, &one)], work(2));
+            }
+        }
+    }
+}
+
+/// One record per message, in large writes and in a write each.
+fn messages(rows: &mut Rows) {
+    for single_writes in [false, true] {
+        for connections in [1, 4, 8] {
+            let how = if single_writes {
+                "single writes"
+            } else {
+                "large writes"
+            };
+            let load = Load {
+                single_writes,
+                ..load("message", connections, false)
+            };
+            let bare = rows.add(
+                format!("bare reader, messages, {how}, {connections} conn"),
+                Vec::new(),
+                Work::Reader(load.clone()),
+            );
+            let goals = match (single_writes, connections) {
+                (false, _) => vec![Goal::PerCpu(30e6)],
+                (true, 8) => vec![Goal::PerCpu(6e6), share(0.8, &bare)],
+                (true, _) => vec![share(0.8, &bare)],
+            };
+            let work = Work::Server {
+                load,
+                config: DISCARD,
+                threads: 1,
+                settings: &[],
+                output: false,
+            };
+            rows.add(
+                format!("messages -> discard, {how}, {connections} conn"),
+                goals,
+                work,
+            );
+        }
+    }
+}
+
+/// What stays on disk.
+fn kept(rows: &mut Rows) {
+    let overwrite = rows.add(
+        "bare writer, overwrite + fdatasync per MiB".into(),
+        Vec::new(),
+        Work::Writer(&["--how", "overwrite", "--sync"]),
+    );
+    rows.add(
+        "bare writer, new file, uncached".into(),
+        Vec::new(),
+        Work::Writer(&["--how", "uncached"]),
+    );
+    rows.add(
+        "bare writer, new file, page cache, cold".into(),
+        Vec::new(),
+        Work::Writer(&["--how", "append"]),
+    );
+    let disk = |acks, settings| Work::Server {
+        load: load("packed", 2, acks),
+        config: DISK,
+        threads: 2,
+        settings,
+        output: false,
+    };
+    rows.add(
+        "packed -> disk, sync 1s -> discard, 2 conn, acks".into(),
+        vec![Goal::PerCpu(15e6), Goal::Memory(100_000_000)],
+        disk(true, &[("SYNC", "1s")]),
+    );
+    rows.add(
+        "packed -> disk, sync batch -> discard, 2 conn, acks".into(),
+        vec![Goal::Share(0.5, overwrite, By::Wall)],
+        disk(true, &[("SYNC", "batch")]),
+    );
+    for (format, least, settings) in [
+        ("json", 7e6, &[("FORMAT", "json")]),
+        ("raw", 8e6, &[("FORMAT", "raw")]),
+    ] {
+        let work = Work::Server {
+            load: load("packed", 2, false),
+            config: FILE,
+            threads: 2,
+            settings,
+            output: true,
+        };
+        let goals = vec![Goal::PerCpu(least), Goal::Memory(100_000_000)];
+        rows.add(format!("packed -> file {format}, 2 conn"), goals, work);
+    }
+}
+
+/// Runs the scenario.
+pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let mut rows = Rows::default();
+    packed(&mut rows);
+    messages(&mut rows);
+    kept(&mut rows);
+    let Rows { mut rows, works } = rows;
+    bench.choose(&mut rows);
+    for round in 1..=bench.runs {
+        for row in &mut rows {
+            eprintln!("{round}/{}: {}", bench.runs, row.name);
+            let work = works.iter().find(|(name, _)| *name == row.name);
+            if let Some((_, work)) = work {
+                row.runs.push(measure(bench, work)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
+    match work {
+        Work::Reader(load) => server::bare_reader(bench, load, 1),
+        Work::Writer(how) => {
+            let folder = bench.work.join("writer");
+            let folder = folder.to_string_lossy();
+            let start = ["writer", "--folder", &folder, "--bytes", "4GiB"];
+            server::reference(bench, &[&start[..], how].concat(), RECORD)
+        }
+        Work::Server {
+            load,
+            config,
+            threads,
+            settings,
+            output,
+        } => {
+            let out = bench.work.join("out.log");
+            let path = out.to_string_lossy();
+            let threads = threads.to_string();
+            let own = [("OUT", &*path), ("THREADS", &threads)];
+            let mut server = Server::start(bench, config, &[&own[..], settings].concat())?;
+            let mut run = server::measure(&mut server, bench, load)?;
+            run.wrong = run.wrong.or(server.stop());
+            if *output {
+                run.wrong = run.wrong.or(server::outcome(&out)?);
+            }
+            Ok(run)
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The machine a result was made on.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// What figures depend on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// As /proc/cpuinfo names it.
+    pub cpu: String,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Name, release.
+    pub kernel: String,
+    /// Load over the last minute when the run began: others on the machine make figures worse.
+    pub load: f64,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let behind = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let value = line.and_then(|line| line.split_once(':'));
+            value.map_or(String::new(), |(_, value)| value.trim().to_owned())
+        };
+        let memory = behind(&read("/proc/meminfo"), "MemTotal");
+        let kib = memory
+            .split(' ')
+            .next()
+            .and_then(|kib| kib.parse::<u64>().ok());
+        let load = read("/proc/loadavg");
+        Self {
+            cpu: behind(&read("/proc/cpuinfo"), "model name"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: kib.unwrap_or(0) * 1024,
+            kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+            load: load
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
+        }
+    }
+
+    /// A name for a folder: `amd-epyc-2-cores`.
+    pub fn name(&self) -> String {
+        let mut name: String = format!("{} {} cores", self.cpu, self.cores)
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() {
+                    c.to_ascii_lowercase()
+                } else {
+                    '-'
+                }
+            })
+            .collect();
+        while name.contains("--") {
+            name = name.replace("--", "-");
+        }
+        name
+    }
+}
+
+/// Today in UTC, as `2026-11-21` (days to a date by the usual arithmetic with years that begin in March).
+pub fn today() -> String {
+    let now = std::time::SystemTime::now();
+    let since = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    let days = since.as_secs() / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{date:02}")
+}

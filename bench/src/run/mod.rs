@@ -1,0 +1,215 @@
+//! `millbench run`: scenarios that start the built `millstream`, load it, and measure what it used, beside the physical
+//! references in the same run.
+//!
+//! A scenario is a folder of `bench/scenarios/`: a README that says what is measured, and the configurations, which are what
+//! anybody could run. Promises: the CPU, switches, faults and memory of the program under test alone, read from /proc; a reference and the
+//! program take turns, so that both meet the same machine; medians; an output that can be verified is.
+
+mod forward_receive;
+mod machine;
+pub mod process;
+mod report;
+mod scenario;
+mod server;
+mod tail_to_file;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+
+use crate::Failure;
+use machine::Machine;
+use report::Report;
+use scenario::Row;
+
+/// A scenario by name.
+struct Scenario {
+    name: &'static str,
+    /// What is measured, in Markdown; the first line is its title.
+    readme: &'static str,
+    run: fn(&Bench) -> Result<Vec<Row>, Failure>,
+}
+
+const SCENARIOS: [Scenario; 2] = [
+    Scenario {
+        name: "forward_receive",
+        readme: include_str!("../../scenarios/forward_receive/README.md"),
+        run: forward_receive::run,
+    },
+    Scenario {
+        name: "tail_to_file",
+        readme: include_str!("../../scenarios/tail_to_file/README.md"),
+        run: tail_to_file::run,
+    },
+];
+
+/// Runs a scenario: starts millstream, loads it, and measures it beside the physical references.
+///
+/// Examples:
+///   millbench run forward_receive
+///   millbench run forward_receive --only discard --runs 5 --seconds 3
+///   millbench run tail_to_file --millstream target/release/millstream --no-save
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Options {
+    /// Which; `millbench list` names them
+    #[arg(value_name = "SCENARIO")]
+    scenario: String,
+    /// The program under test [default: millstream beside this millbench]
+    #[arg(long, value_name = "PATH")]
+    millstream: Option<PathBuf>,
+    /// Only the rows whose name holds this, and those they are compared with (may be given several times)
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Measure every row so often; the table shows medians
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    runs: usize,
+    /// Send for so long per measurement
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    seconds: f64,
+    /// Lines of the file that is tailed, of 100 bytes each
+    #[arg(long, value_name = "N", default_value = "40M", value_parser = crate::units::count)]
+    lines: u64,
+    /// A folder for data; must be on the disk that is to be measured, and not in memory [default: the system's for
+    /// temporary files]
+    #[arg(long, value_name = "PATH")]
+    work: Option<PathBuf>,
+    /// Where the JSON goes, in a folder <date>-<machine>
+    #[arg(long, value_name = "PATH", default_value = "bench/results")]
+    results: PathBuf,
+    /// Do not save the JSON
+    #[arg(long)]
+    no_save: bool,
+}
+
+/// What a scenario works with.
+struct Bench {
+    millstream: PathBuf,
+    millbench: PathBuf,
+    /// Empty, and removed at the end.
+    work: PathBuf,
+    only: Vec<String>,
+    runs: usize,
+    seconds: f64,
+    lines: u64,
+}
+
+impl Bench {
+    /// Takes away the rows that were not asked for; a reference stays if a row that stays is compared with it.
+    fn choose(&self, rows: &mut Vec<Row>) {
+        let named = |row: &Row| {
+            self.only.is_empty() || self.only.iter().any(|word| row.name.contains(word))
+        };
+        let wanted: Vec<String> = rows
+            .iter()
+            .filter(|row| named(row))
+            .flat_map(|row| &row.goals)
+            .filter_map(|goal| match goal {
+                scenario::Goal::Share(_, name, _) => Some(name.clone()),
+                scenario::Goal::PerCpu(_) | scenario::Goal::Memory(_) => None,
+            })
+            .collect();
+        rows.retain(|row| named(row) || wanted.contains(&row.name));
+    }
+}
+
+/// Names the scenarios.
+pub fn list() -> ExitCode {
+    for scenario in &SCENARIOS {
+        let mut lines = scenario
+            .readme
+            .lines()
+            .skip(1)
+            .skip_while(|line| line.is_empty());
+        println!("{:<18}{}", scenario.name, lines.next().unwrap_or_default());
+        lines
+            .take_while(|line| !line.is_empty())
+            .for_each(|line| println!("{:<18}{line}", ""));
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let found = SCENARIOS
+        .iter()
+        .find(|scenario| scenario.name == options.scenario);
+    let scenario = found.ok_or_else(|| {
+        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        Failure::Usage(format!(
+            "no scenario `{}`; there are {}",
+            options.scenario,
+            names.join(", ")
+        ))
+    })?;
+    if options.runs == 0 || options.seconds.is_nan() || options.seconds <= 0.0 || options.lines == 0
+    {
+        return Err(Failure::Usage(
+            "--runs, --seconds and --lines must be more than 0".into(),
+        ));
+    }
+    let bench = bench(options)?;
+    let machine = Machine::this();
+    let result = (scenario.run)(&bench);
+    fs::remove_dir_all(&bench.work)?;
+    let rows = result?;
+    let report = Report {
+        scenario: scenario.name,
+        date: machine::today(),
+        machine,
+        seconds: options.seconds,
+        runs: options.runs,
+        rows,
+    };
+    print!("{}", report.text());
+    if !options.no_save {
+        let path = report.save(&options.results)?;
+        println!("saved in {}", path.display());
+    }
+    Ok(match report.right() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn bench(options: &Options) -> Result<Bench, Failure> {
+    let millbench = std::env::current_exe()?;
+    let beside = || millbench.with_file_name("millstream");
+    let millstream = options.millstream.clone().unwrap_or_else(beside);
+    if !millstream.is_file() {
+        return Err(Failure::Usage(format!(
+            "{} is not there; build it with `cargo build --release`, or name it with --millstream",
+            millstream.display()
+        )));
+    }
+    let parent = options.work.clone().unwrap_or_else(std::env::temp_dir);
+    let work = parent.join(format!("millbench-{}", std::process::id()));
+    fs::create_dir_all(&work)
+        .map_err(|error| Failure::Other(format!("{}: {error}", work.display())))?;
+    warn_of_memory(&work);
+    Ok(Bench {
+        millstream,
+        millbench,
+        work,
+        only: options.only.clone(),
+        runs: options.runs,
+        seconds: options.seconds,
+        lines: options.lines,
+    })
+}
+
+/// A disk that is memory makes figures that no disk has.
+fn warn_of_memory(work: &Path) {
+    /// `f_type` of tmpfs in `statfs(2)`.
+    const TMPFS: u64 = 0x0102_1994;
+    if rustix::fs::statfs(work).is_ok_and(|found| found.f_type as u64 == TMPFS) {
+        eprintln!(
+            "millbench: {} is in memory, so the figures of files and disk channels will be too good; name a folder on a disk with --work",
+            work.display()
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Processes under test: started, measured through /proc, and ended.
+//!
+//! A process is ended when its handle goes, whatever happened.
+
+use std::{
+    fs, io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, ExitStatus},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use serde::Serialize;
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Usage {
+    /// User and system time of all threads, ended ones included.
+    pub cpu_seconds: f64,
+    /// Times a thread went to sleep, of the threads that live when it is looked at.
+    pub switches: u64,
+    /// Times a thread was pushed off its core.
+    pub preemptions: u64,
+    /// Page faults without and with a read from disk.
+    pub faults: u64,
+    /// Most memory held at once, in bytes; since the start.
+    pub rss_peak: u64,
+    /// Bytes read from files.
+    pub file_bytes_read: u64,
+}
+
+impl Usage {
+    /// What was used since an earlier look; the peak stays.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
+            switches: self.switches.saturating_sub(before.switches),
+            preemptions: self.preemptions.saturating_sub(before.preemptions),
+            faults: self.faults.saturating_sub(before.faults),
+            rss_peak: self.rss_peak,
+            file_bytes_read: self.file_bytes_read.saturating_sub(before.file_bytes_read),
+        }
+    }
+}
+
+/// The fields of a stat file behind the program's name, which may hold anything.
+fn stat_fields(folder: &Path) -> io::Result<Vec<u64>> {
+    let text = fs::read_to_string(folder.join("stat"))?;
+    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
+    // The first of them is the state, a letter.
+    let number = |word: &str| word.parse().unwrap_or(0);
+    Ok(behind.split_whitespace().map(number).collect())
+}
+
+/// User and system seconds of the process in this folder of /proc, to a hundredth.
+pub fn cpu(folder: &Path) -> io::Result<f64> {
+    let fields = stat_fields(folder)?;
+    let ticks = fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The number behind a name in files such as status and io.
+fn named(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    let word = value.and_then(|value| value.split_whitespace().next());
+    word.and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// Looks at a process that lives.
+fn usage(folder: &Path) -> io::Result<Usage> {
+    let fields = stat_fields(folder)?;
+    let status = fs::read_to_string(folder.join("status"))?;
+    // Somebody else's process does not show this.
+    let input = fs::read_to_string(folder.join("io")).unwrap_or_default();
+    let mut usage = Usage {
+        cpu_seconds: cpu(folder)?,
+        faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
+        rss_peak: named(&status, "VmHWM:") * 1024,
+        file_bytes_read: named(&input, "rchar:"),
+        ..Usage::default()
+    };
+    for task in fs::read_dir(folder.join("task"))? {
+        // A thread may have ended meanwhile.
+        let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+        usage.switches += named(&status, "voluntary_ctxt_switches:");
+        usage.preemptions += named(&status, "nonvoluntary_ctxt_switches:");
+    }
+    Ok(usage)
+}
+
+/// A started program.
+pub struct Process {
+    child: Child,
+    name: String,
+}
+
+impl Process {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn();
+        let child =
+            child.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?;
+        Ok(Self { child, name })
+    }
+
+    fn folder(&self) -> std::path::PathBuf {
+        Path::new("/proc").join(self.child.id().to_string())
+    }
+
+    /// What it has used.
+    pub fn usage(&self) -> io::Result<Usage> {
+        usage(&self.folder())
+    }
+
+    /// Waits until it takes connections.
+    pub fn ready(&mut self, address: SocketAddr) -> io::Result<()> {
+        let started = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                let what = format!("{} ended at once: {status}", self.name);
+                return Err(io::Error::other(what));
+            }
+            if started.elapsed() > Duration::from_secs(20) {
+                let what = format!("{} does not listen on {address}", self.name);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Waits until it has used no CPU for `quiet`, and says when it last did.
+    pub fn settled(&self, quiet: Duration, limit: Duration) -> io::Result<Instant> {
+        let started = Instant::now();
+        let (mut last, mut cpu) = (Instant::now(), self.usage()?.cpu_seconds);
+        while last.elapsed() < quiet && started.elapsed() < limit {
+            thread::sleep(Duration::from_millis(10));
+            let now = self.usage()?.cpu_seconds;
+            if now > cpu {
+                (last, cpu) = (Instant::now(), now);
+            }
+        }
+        Ok(last)
+    }
+
+    /// Whether it lives.
+    pub fn lives(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Waits for its end, and says what it used: /proc shows that until the process is waited for.
+    pub fn finish(mut self) -> io::Result<(ExitStatus, Usage)> {
+        let id = WaitId::Pid(Pid::from_child(&self.child));
+        waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+        let fields = stat_fields(&self.folder())?;
+        let usage = Usage {
+            cpu_seconds: cpu(&self.folder())?,
+            faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
+            ..Usage::default()
+        };
+        Ok((self.child.wait()?, usage))
+    }
+
+    /// SIGTERM, and time to drain.
+    pub fn stop(mut self, limit: Duration) -> io::Result<ExitStatus> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let started = Instant::now();
+        while started.elapsed() < limit {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let what = format!("{} did not drain in {limit:?}", self.name);
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Errors only say that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that nobody uses now.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

@@ -1,0 +1,108 @@
+//! The table of a scenario, and its JSON.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+use super::{
+    machine::Machine,
+    scenario::{Row, Run},
+};
+
+/// A scenario's outcome.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Its name.
+    pub scenario: &'static str,
+    /// The day, in UTC.
+    pub date: String,
+    /// Where.
+    pub machine: Machine,
+    /// Seconds of sending per measurement.
+    pub seconds: f64,
+    /// Measurements per row.
+    pub runs: usize,
+    /// All of them.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Whether nothing went wrong; goals that were missed are no error of the run.
+    pub fn right(&self) -> bool {
+        let mut runs = self.rows.iter().flat_map(|row| &row.runs);
+        runs.all(|run| run.wrong.is_none())
+    }
+
+    /// The table, and what was reached.
+    pub fn text(&self) -> String {
+        let machine = &self.machine;
+        let mut out = format!(
+            "{} on {}: {}, {} cores, {:.0} GB, {}, load {:.1} at the start\n\
+             medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines); every sender's SO_SNDBUF 128 KiB;\n\
+             memory cold; CPU-seconds of the program under test alone\n\n",
+            self.scenario,
+            self.date,
+            machine.cpu,
+            machine.cores,
+            machine.memory as f64 / 1e9,
+            machine.kernel,
+            machine.load,
+            self.runs,
+        );
+        out += &format!(
+            "{:<52}{:>9}{:>9}{:>8}{:>7}{:>10}{:>10}{:>7}\n",
+            "", "M/CPU-s", "M/s", "MB/s", "cores", "sleeps/s", "faults/s", "MB"
+        );
+        for row in self.rows.iter().filter(|row| !row.runs.is_empty()) {
+            out += &line(row);
+        }
+        out.push('\n');
+        for row in &self.rows {
+            for goal in &row.goals {
+                if let Some((words, met)) = row.reached(goal, &self.rows) {
+                    let verdict = if met { "reached" } else { "MISSED " };
+                    out += &format!("{verdict}  {}: {words}\n", row.name);
+                }
+            }
+            for run in &row.runs {
+                if let Some(wrong) = &run.wrong {
+                    out += &format!("WRONG    {}: {wrong}\n", row.name);
+                }
+            }
+        }
+        out
+    }
+
+    /// Writes the JSON; two scenarios of one day share a folder.
+    pub fn save(&self, results: &Path) -> io::Result<PathBuf> {
+        let folder = results.join(format!("{}-{}", self.date, self.machine.name()));
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{}.json", self.scenario));
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(&path, text)?;
+        fs::write(path.with_extension("txt"), self.text())?;
+        Ok(path)
+    }
+}
+
+fn line(row: &Row) -> String {
+    let mega = |figure: fn(&Run) -> f64| row.median(figure) / 1e6;
+    let rate = |figure: fn(&Run) -> u64| row.median(|run| figure(run) as f64 / run.seconds);
+    let memory = mega(|run| run.usage.rss_peak as f64);
+    let known = |text: String| if memory > 0.0 { text } else { String::new() };
+    format!(
+        "{:<52}{:>9.1}{:>9.1}{:>8.0}{:>7.2}{:>10}{:>10}{:>7}\n",
+        row.name,
+        mega(Run::per_cpu),
+        mega(Run::per_second),
+        mega(|run| run.bytes as f64 / run.seconds),
+        row.median(|run| run.usage.cpu_seconds / run.seconds),
+        known(format!("{:.0}", rate(|run| run.usage.switches))),
+        known(format!("{:.0}", rate(|run| run.usage.faults))),
+        known(format!("{memory:.0}"))
+    )
+}

@@ -1,0 +1,162 @@
+//! What a scenario is made of: rows, each measured several times, and what is asked of them.
+
+use serde::Serialize;
+
+use super::process::Usage;
+
+/// One measurement of one row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// Records that went through.
+    pub records: u64,
+    /// Their bytes, as they came in.
+    pub bytes: u64,
+    /// From the first byte to the last work on it.
+    pub seconds: f64,
+    /// Of the program under test alone.
+    pub usage: Usage,
+    /// What the outcome lacked; none: it was checked and right, or there is nothing to check.
+    pub wrong: Option<String>,
+}
+
+impl Run {
+    /// Records per CPU-second of the program under test.
+    pub fn per_cpu(&self) -> f64 {
+        self.records as f64 / self.usage.cpu_seconds.max(0.01)
+    }
+
+    /// Records per second.
+    pub fn per_second(&self) -> f64 {
+        self.records as f64 / self.seconds
+    }
+}
+
+/// What a figure is compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum By {
+    /// Records per CPU-second.
+    Cpu,
+    /// Bytes per second of wall time.
+    Wall,
+}
+
+/// What a row must reach.
+#[derive(Clone, Debug, Serialize)]
+pub enum Goal {
+    /// Records per CPU-second.
+    PerCpu(f64),
+    /// A share of another row's figure in the same run.
+    Share(f64, String, By),
+    /// Peak memory in bytes.
+    Memory(u64),
+}
+
+/// What is measured, beside how.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Unique in its scenario.
+    pub name: String,
+    /// Whether it shows the machine and not the program.
+    pub reference: bool,
+    /// What is asked of it.
+    pub goals: Vec<Goal>,
+    /// The measurements.
+    pub runs: Vec<Run>,
+}
+
+impl Row {
+    /// Without measurements.
+    pub fn new(name: impl Into<String>, reference: bool, goals: Vec<Goal>) -> Self {
+        Self {
+            name: name.into(),
+            reference,
+            goals,
+            runs: Vec::new(),
+        }
+    }
+
+    /// The median of a figure; 0 without runs.
+    pub fn median(&self, figure: impl Fn(&Run) -> f64) -> f64 {
+        let mut figures: Vec<f64> = self.runs.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        match figures.len() {
+            0 => 0.0,
+            odd if odd % 2 == 1 => figures[odd / 2],
+            even => (figures[even / 2 - 1] + figures[even / 2]) / 2.0,
+        }
+    }
+
+    /// What it reached of a goal, in words, and whether that is enough; none if there is nothing to compare with.
+    pub fn reached(&self, goal: &Goal, rows: &[Row]) -> Option<(String, bool)> {
+        if self.runs.is_empty() {
+            return None;
+        }
+        let mega = |figure: f64| figure / 1e6;
+        Some(match goal {
+            Goal::PerCpu(least) => {
+                let figure = self.median(Run::per_cpu);
+                let words = format!(">= {:.0} M/CPU-s: {:.1}", mega(*least), mega(figure));
+                (words, figure >= *least)
+            }
+            Goal::Memory(most) => {
+                let figure = self.median(|run| run.usage.rss_peak as f64);
+                let words = format!("< {:.0} MB: {:.0}", mega(*most as f64), mega(figure));
+                (words, figure < *most as f64)
+            }
+            Goal::Share(least, name, by) => {
+                let other = rows.iter().find(|row| row.name == *name)?;
+                let figure = |row: &Row| match by {
+                    By::Cpu => row.median(Run::per_cpu),
+                    By::Wall => row.median(|run| run.bytes as f64 / run.seconds),
+                };
+                if other.runs.is_empty() {
+                    return None;
+                }
+                let share = figure(self) / figure(other);
+                let words = format!(
+                    ">= {:.0} % of `{name}`{}: {:.0} %",
+                    least * 100.0,
+                    if *by == By::Wall { " (wall)" } else { "" },
+                    share * 100.0
+                );
+                (words, share >= *least)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, cpu: &[f64]) -> Row {
+        let mut row = Row::new(name, false, Vec::new());
+        row.runs = cpu
+            .iter()
+            .map(|cpu| Run {
+                records: 1_000_000,
+                bytes: 1_000_000,
+                seconds: 1.0,
+                usage: Usage {
+                    cpu_seconds: *cpu,
+                    ..Usage::default()
+                },
+                wrong: None,
+            })
+            .collect();
+        row
+    }
+
+    #[test]
+    fn goals_compare_medians() {
+        let rows = [row("a", &[0.5, 5.0, 1.0]), row("b", &[2.0, 0.1, 2.5])];
+        assert_eq!(rows[0].median(Run::per_cpu), 1e6);
+        let met = |goal| rows[1].reached(&goal, &rows).map(|(_, met)| met);
+        assert_eq!(met(Goal::PerCpu(0.5e6)), Some(true));
+        assert_eq!(met(Goal::PerCpu(0.51e6)), Some(false));
+        assert_eq!(met(Goal::Share(0.5, "a".into(), By::Cpu)), Some(true));
+        assert_eq!(met(Goal::Share(0.6, "a".into(), By::Cpu)), Some(false));
+        assert_eq!(met(Goal::Share(1.0, "a".into(), By::Wall)), Some(true));
+        assert_eq!(met(Goal::Share(0.6, "c".into(), By::Cpu)), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! The program under test, a load for it, and both measured together.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Bench,
+    process::{Process, Usage, free_port},
+    scenario::Run,
+};
+use crate::{Failure, generate::Summary, reference::Measured, verify};
+
+/// How long a drain may take; Millstream's own limit is 30 s.
+const DRAIN: Duration = Duration::from_secs(40);
+/// A program that has used no CPU for so long is done with what it was given. Longer than any pause of a pipeline that works.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// A started millstream.
+pub struct Server {
+    process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts it with one of the scenario's configurations; `settings` are the names in it.
+    pub fn start(bench: &Bench, config: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
+        let data = bench.work.join("data");
+        if data.exists() {
+            fs::remove_dir_all(&data)?;
+        }
+        let path = bench.work.join("config.yaml");
+        fs::write(&path, config)?;
+        let port = free_port()?;
+        let log = bench.work.join("millstream.log");
+        let mut command = Command::new(&bench.millstream);
+        command
+            .arg("run")
+            .arg(&path)
+            .env("DATA", &data)
+            .env("PORT", port.to_string())
+            .env("API", free_port()?.to_string())
+            .envs(settings.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(File::create(bench.work.join("millstream.out"))?)
+            .stderr(File::create(&log)?);
+        let process = Process::start(&mut command)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        Ok(Self {
+            process,
+            address,
+            log,
+        })
+    }
+
+    /// Waits until it takes connections.
+    pub fn ready(&mut self) -> Result<(), Failure> {
+        let ready = self.process.ready(self.address);
+        ready.map_err(|error| self.explain(&error.to_string()))
+    }
+
+    /// What it has used.
+    pub fn usage(&self) -> Result<Usage, Failure> {
+        self.process
+            .usage()
+            .map_err(|error| self.explain(&error.to_string()))
+    }
+
+    /// Waits until it is done, and says when that was.
+    pub fn settled(&self) -> Result<Instant, Failure> {
+        let settled = self.process.settled(QUIET, DRAIN);
+        settled.map_err(|error| self.explain(&error.to_string()))
+    }
+
+    /// Whether it lives.
+    pub fn lives(&mut self) -> Result<bool, Failure> {
+        Ok(self.process.lives()?)
+    }
+
+    /// Ends it in order; what is wrong about its end, if anything.
+    pub fn stop(self) -> Option<String> {
+        let log = self.log.clone();
+        match self.process.stop(DRAIN) {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("ended with {status}: {}", last_lines(&log))),
+            Err(error) => Some(format!("{error}: {}", last_lines(&log))),
+        }
+    }
+
+    /// An error, and what the server said last.
+    pub fn explain(&self, error: &str) -> Failure {
+        Failure::Other(format!(
+            "{error}; its log ends with:\n{}",
+            last_lines(&self.log)
+        ))
+    }
+}
+
+fn last_lines(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
+}
+
+/// What the generator is to do.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// As `--mode` takes it.
+    pub mode: &'static str,
+    /// One each per flow.
+    pub connections: u16,
+    /// Whether chunks are acknowledged.
+    pub acks: bool,
+    /// A write per record.
+    pub single_writes: bool,
+}
+
+impl Load {
+    /// Sends, and says what was sent.
+    pub fn send(&self, bench: &Bench, address: SocketAddr) -> Result<Summary, Failure> {
+        let mut command = Command::new(&bench.millbench);
+        command
+            .args(["generate", "--json", "--give-up", "20s", "--forward"])
+            .arg(address.to_string())
+            .args(["--mode", self.mode])
+            .args(["--connections", &self.connections.to_string()])
+            .args(["--seconds", &bench.seconds.to_string()]);
+        if self.acks {
+            command.arg("--acks");
+        }
+        if self.single_writes {
+            command.arg("--single-writes");
+        }
+        let output = command.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr);
+            return Err(Failure::Other(format!("the generator failed: {error}")));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}
+
+/// What is wrong with how a load went.
+fn wrong(sent: &Summary) -> Option<String> {
+    if sent.broken > 0 {
+        return Some(format!("{} connections broke", sent.broken));
+    }
+    (sent.drained < sent.flows).then(|| "the server did not close after the last byte".to_owned())
+}
+
+/// Loads millstream.
+pub fn measure(server: &mut Server, bench: &Bench, load: &Load) -> Result<Run, Failure> {
+    server.ready()?;
+    let (before, started) = (server.usage()?, Instant::now());
+    let sent = load
+        .send(bench, server.address)
+        .map_err(|error| server.explain(&error.to_string()))?;
+    let settled = server.settled()?.duration_since(started);
+    Ok(Run {
+        records: sent.records,
+        bytes: sent.bytes,
+        seconds: sent.seconds.max(settled.as_secs_f64()),
+        usage: server.usage()?.since(before),
+        wrong: wrong(&sent),
+    })
+}
+
+/// Loads the bare reader in the same way; it cannot answer acks, so none are asked for.
+pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Failure> {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let mut command = Command::new(&bench.millbench);
+    command
+        .args(["reader", "--listen", &address.to_string()])
+        .args(["--threads", &threads.to_string()]);
+    let mut reader = Process::start(&mut command)?;
+    reader.ready(address)?;
+    let before = reader.usage()?;
+    let load = Load {
+        acks: false,
+        ..load.clone()
+    };
+    let sent = load.send(bench, address)?;
+    Ok(Run {
+        records: sent.records,
+        bytes: sent.bytes,
+        seconds: sent.seconds,
+        usage: reader.usage()?.since(before),
+        wrong: wrong(&sent),
+    })
+}
+
+/// Verifies an output and removes it; what is wrong with it, if anything.
+pub fn outcome(path: &Path) -> Result<Option<String>, Failure> {
+    if !path.exists() {
+        return Ok(Some(format!("{} was never written", path.display())));
+    }
+    let report = verify::strict(vec![path.to_owned()])?;
+    fs::remove_file(path)?;
+    Ok((!report.right).then(|| report.wrong.join("; ")))
+}
+
+/// Runs a reference that measures itself; `record` is how many bytes count as one.
+pub fn reference(bench: &Bench, arguments: &[&str], record: u64) -> Result<Run, Failure> {
+    let output = Command::new(&bench.millbench)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::Other(format!("millbench {arguments:?}: {error}")));
+    }
+    let measured: Measured = serde_json::from_slice(&output.stdout)?;
+    Ok(Run {
+        records: measured.bytes / record,
+        bytes: measured.bytes,
+        seconds: measured.seconds,
+        usage: Usage {
+            cpu_seconds: measured.cpu_seconds,
+            ..Usage::default()
+        },
+        wrong: None,
+    })
+}
+
+/// Reads a file once, so that it lies in the page cache.
+pub fn warm(path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 1 << 20];
+    while file.read(&mut buffer)? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! A scenario runs to its end against a stand-in for millstream, and says what it saw.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// A program that takes `run CONFIG`, and is in truth this shell command.
+fn stand_in(folder: &Path, command: &str) -> PathBuf {
+    let path = folder.join("millstream");
+    let text = format!("#!/bin/sh\n{command}\n");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn run(folder: &Path, program: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millbench"))
+        .args(["run", "--runs", "1", "--seconds", "0.2", "--millstream"])
+        .arg(program)
+        .arg("--work")
+        .arg(folder.join("work"))
+        .arg("--results")
+        .arg(folder.join("results"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_server_is_measured_beside_the_bare_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    // It ends in order when it is told to, as millstream does.
+    let command = format!(
+        "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
+        env!("CARGO_BIN_EXE_millbench")
+    );
+    let program = stand_in(folder.path(), &command);
+    let only = [
+        "forward_receive",
+        "--only",
+        "packed -> discard, 2 conn, acks",
+    ];
+    let output = run(folder.path(), &program, &only);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{output:?}");
+    assert!(text.contains("bare reader, packed, 2 conn"), "{text}");
+    assert!(!text.contains("8 conn"), "{text}");
+    let saved = fs::read_dir(folder.path().join("results")).unwrap();
+    let saved = saved
+        .last()
+        .unwrap()
+        .unwrap()
+        .path()
+        .join("forward_receive.json");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(saved).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert!(row["runs"][0]["records"].as_u64().unwrap() >= 8192, "{row}");
+    }
+}
+
+#[test]
+fn a_server_that_loses_records_is_found_out() {
+    let folder = tempfile::tempdir().unwrap();
+    // It saves what it gets, but for the first line.
+    let command = format!(
+        "{} flow --listen 127.0.0.1:$PORT --save $OUT.all & \
+         trap 'kill $!; sed 1d $OUT.all > $OUT; rm $OUT.all; exit 0' TERM; wait",
+        env!("CARGO_BIN_EXE_millbench")
+    );
+    let program = stand_in(folder.path(), &command);
+    let output = run(
+        folder.path(),
+        &program,
+        &["forward_receive", "--only", "file raw"],
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text.contains("WRONG") && text.contains("1 lost"), "{text}");
+}
+
+#[test]
+fn a_server_that_does_not_start_is_quoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = stand_in(folder.path(), "echo out of luck >&2; exit 78");
+    let output = run(
+        folder.path(),
+        &program,
+        &["forward_receive", "--only", "raw"],
+    );
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("out of luck"), "{error}");
+}
+
+#[test]
+fn the_tail_scenario_checks_the_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = "tail -c +1 -f $IN > $OUT & trap 'kill $!; exit 0' TERM; wait";
+    let program = stand_in(folder.path(), command);
+    let arguments = ["tail_to_file", "--only", "tail -> file", "--lines", "100k"];
+    let output = run(folder.path(), &program, &arguments);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{output:?}");
+    assert!(text.contains("tail -> file"), "{text}");
+}
