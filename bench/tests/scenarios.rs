@@ -110,3 +110,17 @@ fn the_tail_scenario_checks_the_copy() {
     assert!(output.status.success(), "{text}{output:?}");
     assert!(text.contains("tail -> file"), "{text}");
 }
+
+#[test]
+fn the_idle_scenario_times_acks() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = format!(
+        "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
+        env!("CARGO_BIN_EXE_millbench")
+    );
+    let program = stand_in(folder.path(), &command);
+    let output = run(folder.path(), &program, &["idle", "--only", "its ack"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{output:?}");
+    assert!(text.contains("one message, then its ack: median"), "{text}");
+}

@@ -9,6 +9,7 @@ mod ledger;
 mod lines;
 mod options;
 mod plan;
+mod probe;
 mod sender;
 
 use std::{
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use chunk::Mode;
 pub use ledger::Account as LedgerAccount;
 pub use options::{Options, run_id};
+pub use probe::Probe;
 
 use crate::{
     Failure,

@@ -6,6 +6,7 @@
 //! program take turns, so that both meet the same machine; medians; an output that can be verified is.
 
 mod forward_receive;
+mod idle;
 mod machine;
 pub mod process;
 mod report;
@@ -34,7 +35,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 2] = [
+const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -44,6 +45,11 @@ const SCENARIOS: [Scenario; 2] = [
         name: "tail_to_file",
         readme: include_str!("../../scenarios/tail_to_file/README.md"),
         run: tail_to_file::run,
+    },
+    Scenario {
+        name: "idle",
+        readme: include_str!("../../scenarios/idle/README.md"),
+        run: idle::run,
     },
 ];
 
@@ -110,7 +116,7 @@ impl Bench {
             .flat_map(|row| &row.goals)
             .filter_map(|goal| match goal {
                 scenario::Goal::Share(_, name, _) => Some(name.clone()),
-                scenario::Goal::PerCpu(_) | scenario::Goal::Memory(_) => None,
+                _ => None,
             })
             .collect();
         rows.retain(|row| named(row) || wanted.contains(&row.name));

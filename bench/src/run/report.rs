@@ -61,6 +61,20 @@ impl Report {
         }
         out.push('\n');
         for row in &self.rows {
+            if row.runs.iter().any(|run| run.latency.is_some()) {
+                let micros = |at: usize| {
+                    row.median(|run| run.latency.map_or(0.0, |latency| latency[at])) * 1e6
+                };
+                out += &format!(
+                    "{}: median {:.0} us, 99 % {:.0} us, longest {:.0} us\n",
+                    row.name,
+                    micros(0),
+                    micros(1),
+                    micros(2)
+                );
+            }
+        }
+        for row in &self.rows {
             for goal in &row.goals {
                 if let Some((words, met)) = row.reached(goal, &self.rows) {
                     let verdict = if met { "reached" } else { "MISSED " };

@@ -15,6 +15,8 @@ pub struct Run {
     pub seconds: f64,
     /// Of the program under test alone.
     pub usage: Usage,
+    /// From a message's write to its ack, in seconds: median, 99 %, longest.
+    pub latency: Option<[f64; 3]>,
     /// What the outcome lacked; none: it was checked and right, or there is nothing to check.
     pub wrong: Option<String>,
 }
@@ -49,6 +51,10 @@ pub enum Goal {
     Share(f64, String, By),
     /// Peak memory in bytes.
     Memory(u64),
+    /// CPU-seconds of the whole measurement.
+    Cpu(f64),
+    /// Median time to an ack, in seconds.
+    Latency(f64),
 }
 
 /// What is measured, beside how.
@@ -103,6 +109,16 @@ impl Row {
                 let words = format!("< {:.0} MB: {:.0}", mega(*most as f64), mega(figure));
                 (words, figure < *most as f64)
             }
+            Goal::Cpu(most) => {
+                let figure = self.median(|run| run.usage.cpu_seconds);
+                let words = format!("<= {most:.2} CPU-s: {figure:.2}");
+                (words, figure <= *most)
+            }
+            Goal::Latency(most) => {
+                let figure = self.median(|run| run.latency.map_or(f64::MAX, |[median, ..]| median));
+                let words = format!("median <= {:.1} ms: {:.3}", most * 1e3, figure * 1e3);
+                (words, figure <= *most)
+            }
             Goal::Share(least, name, by) => {
                 let other = rows.iter().find(|row| row.name == *name)?;
                 let figure = |row: &Row| match by {
@@ -141,6 +157,7 @@ mod tests {
                     cpu_seconds: *cpu,
                     ..Usage::default()
                 },
+                latency: None,
                 wrong: None,
             })
             .collect();

@@ -168,6 +168,7 @@ pub fn measure(server: &mut Server, bench: &Bench, load: &Load) -> Result<Run, F
         bytes: sent.bytes,
         seconds: sent.seconds.max(settled.as_secs_f64()),
         usage: server.usage()?.since(before),
+        latency: None,
         wrong: wrong(&sent),
     })
 }
@@ -192,6 +193,7 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
         bytes: sent.bytes,
         seconds: sent.seconds,
         usage: reader.usage()?.since(before),
+        latency: None,
         wrong: wrong(&sent),
     })
 }
@@ -225,6 +227,7 @@ pub fn reference(bench: &Bench, arguments: &[&str], record: u64) -> Result<Run, 
             cpu_seconds: measured.cpu_seconds,
             ..Usage::default()
         },
+        latency: None,
         wrong: None,
     })
 }

@@ -92,6 +92,7 @@ fn cat(input: &Path, out: &Path, bytes: u64) -> Result<Run, Failure> {
         bytes,
         seconds,
         usage,
+        latency: None,
         wrong: (!status.success()).then(|| format!("cat ended with {status}")),
     })
 }
@@ -142,6 +143,7 @@ fn tail(
         bytes,
         seconds: settled.as_secs_f64(),
         usage,
+        latency: None,
         wrong,
     })
 }

@@ -1,0 +1,42 @@
+//! Single numbered messages with their acks, for those who time them.
+
+use super::chunk::{Chunk, Mode, Shape, Span};
+use crate::record::{FlowId, Kind};
+
+/// Makes one message after the other.
+pub struct Probe {
+    chunk: Chunk,
+    next: u64,
+}
+
+impl Probe {
+    /// Messages of 122-byte records, with ids.
+    pub fn new(mode: Mode) -> Self {
+        let shape = Shape {
+            mode,
+            tag: "bench".into(),
+            size: 100,
+            acks: true,
+            base: 0,
+        };
+        let flow = FlowId { run: 0, flow: 0 };
+        Self {
+            chunk: Chunk::new(shape, flow),
+            next: 0,
+        }
+    }
+
+    /// A message of one record, and the bytes of its ack.
+    pub fn next(&mut self) -> (&[u8], Vec<u8>) {
+        let span = Span {
+            first: self.next,
+            count: 1,
+            kind: Kind::Data,
+        };
+        self.next += 1;
+        let ids: Vec<_> = self.chunk.ids(span).collect();
+        // {"ack": the id, a string of 25 bytes}
+        let ack = [b"\x81\xa3ack\xb9", &ids[0][..]].concat();
+        (self.chunk.fill(span), ack)
+    }
+}

@@ -1,0 +1,138 @@
+//! The scenario `idle`: see its README for what is measured.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Bench,
+    process::{Process, free_port},
+    scenario::{Goal, Row, Run},
+    server::Server,
+};
+use crate::{
+    Failure,
+    generate::{Mode, Probe},
+};
+
+const DISCARD: &str = include_str!("../../scenarios/idle/discard.yaml");
+/// Connections that say nothing.
+const CLIENTS: usize = 300;
+/// How long they say it.
+const SILENCE: Duration = Duration::from_secs(10);
+/// CPU time is counted in hundredths of a second; one of them is chance.
+const CPU_MAX: f64 = 0.02;
+/// Messages whose acks are timed, and the pause between them.
+const MESSAGES: usize = 250;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Two wake-ups on each side, on a busy machine; any timer of a pipeline is longer.
+const LATENCY_MAX: f64 = 1e-3;
+
+const SILENT: &str = "300 silent connections, 10 s";
+const ACKED: &str = "one message, then its ack";
+const BARE: &str = "bare answer (millbench flow)";
+
+/// Runs the scenario.
+pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let mut rows = vec![
+        Row::new(
+            SILENT,
+            false,
+            vec![Goal::Cpu(CPU_MAX), Goal::Memory(100_000_000)],
+        ),
+        Row::new(BARE, true, Vec::new()),
+        Row::new(ACKED, false, vec![Goal::Latency(LATENCY_MAX)]),
+    ];
+    bench.choose(&mut rows);
+    for round in 1..=bench.runs {
+        for row in &mut rows {
+            eprintln!("{round}/{}: {}", bench.runs, row.name);
+            row.runs.push(match &*row.name {
+                SILENT => silent(bench)?,
+                ACKED => {
+                    let mut server = Server::start(bench, DISCARD, &[("THREADS", "2")])?;
+                    server.ready()?;
+                    let before = server.usage()?;
+                    let mut run = acked(server.address)?;
+                    run.usage = server.usage()?.since(before);
+                    run.wrong = server.stop();
+                    run
+                }
+                _ => bare(bench)?,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+fn silent(bench: &Bench) -> Result<Run, Failure> {
+    let mut server = Server::start(bench, DISCARD, &[("THREADS", "2")])?;
+    server.ready()?;
+    let clients = (0..CLIENTS)
+        .map(|_| TcpStream::connect(server.address))
+        .collect::<Result<Vec<_>, _>>()?;
+    thread::sleep(Duration::from_secs(1));
+    let (before, started) = (server.usage()?, Instant::now());
+    thread::sleep(SILENCE);
+    let run = Run {
+        records: 0,
+        bytes: 0,
+        seconds: started.elapsed().as_secs_f64(),
+        usage: server.usage()?.since(before),
+        latency: None,
+        wrong: None,
+    };
+    drop(clients);
+    Ok(Run {
+        wrong: server.stop(),
+        ..run
+    })
+}
+
+fn bare(bench: &Bench) -> Result<Run, Failure> {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let mut command = Command::new(&bench.millbench);
+    command.args(["flow", "--listen", &address.to_string()]);
+    let mut server = Process::start(command.stdout(Stdio::null()))?;
+    server.ready(address)?;
+    acked(address)
+}
+
+/// Times messages and their acks.
+fn acked(address: SocketAddr) -> Result<Run, Failure> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut probe = Probe::new(Mode::Message);
+    let (started, mut bytes) = (Instant::now(), 0);
+    let mut latencies = Vec::with_capacity(MESSAGES);
+    for _ in 0..MESSAGES {
+        thread::sleep(PAUSE);
+        let (message, ack) = probe.next();
+        bytes += message.len() as u64;
+        let written = Instant::now();
+        stream.write_all(message)?;
+        let mut answer = vec![0; ack.len()];
+        stream.read_exact(&mut answer)?;
+        latencies.push(written.elapsed().as_secs_f64());
+        if answer != ack {
+            return Err(Failure::Other(
+                "an answer that is not the message's ack".into(),
+            ));
+        }
+    }
+    latencies.sort_by(f64::total_cmp);
+    let at = |share: f64| latencies[((MESSAGES - 1) as f64 * share) as usize];
+    Ok(Run {
+        records: MESSAGES as u64,
+        bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        usage: super::process::Usage::default(),
+        latency: Some([at(0.5), at(0.99), at(1.0)]),
+        wrong: None,
+    })
+}
