@@ -79,7 +79,11 @@ impl Reader for Channel {
     }
 
     fn hurry(&self) -> bool {
-        self.state.lock().unwrap().next.is_multiple_of(self.cut_every)
+        self.state
+            .lock()
+            .unwrap()
+            .next
+            .is_multiple_of(self.cut_every)
     }
 }
 
