@@ -6,4 +6,4 @@ pub mod memory;
 use millstream_pipeline::node::Component;
 
 /// All channels.
-pub const COMPONENTS: &[Component] = &[memory::COMPONENT];
+pub const COMPONENTS: &[Component] = &[disk::COMPONENT, memory::COMPONENT];

@@ -38,6 +38,8 @@ impl Group {
 pub enum Note {
     /// The peer of this connection closed it in an orderly way after our last ack.
     ConnectionClosed(u64),
+    /// This connection has ended in any other way: what was last acked on it may not have arrived.
+    ConnectionBroken(u64),
     /// Another Millstream says that everything of its channel up to this position is settled there: it will never send
     /// those chunks again.
     Floor {

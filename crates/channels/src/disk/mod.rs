@@ -1,106 +1,218 @@
-//! The disk channel: a segment log of our own.
+//! The channel `disk`: a durable segment log of our own.
 //!
 //! `read -> decode -> send -> [keep] -> [take] -> process -> encode -> write -> settle`
 //!
-//! ```text
-//! FOLDER/channel            format version and random id of the channel (recover.rs)
-//! FOLDER/lock               held by the process that has the channel open
-//! FOLDER/0000000017.seg     a segment: header (segment.rs) and frames (frame.rs)
-//! FOLDER/0000000016.ids     the chunk ids of a closed segment (ids.rs); outlives the segment
-//! FOLDER/0000000016.bad     a segment in which damage was found, put aside once nobody needs it any more
-//! FOLDER/free-12.seg        a used segment waiting to be written over
-//! FOLDER/NAME.cursor        where the consumer NAME is (cursor.rs)
-//! ```
-//!
-//! [`Log`] is the writer: one thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`].
-//! [`Reader`] is one consumer; it sees only what is kept. Neither starts a thread, waits or asks the clock: who drives
-//! them does, so that a test can drive them through every step and every crash.
+//! `log` is the log itself, without threads or a clock; writer.rs drives it on a thread of its own behind a queue that is
+//! bounded in bytes, and settles what is kept; reader.rs gives each consumer its way through it. What it promises is
+//! written in README.md.
 
-mod append;
-mod bytes;
-mod consumers;
-mod cursor;
-mod error;
-mod frame;
-mod ids;
-mod index;
-mod key;
-mod log;
-mod origins;
+pub mod log;
+mod options;
+mod queue;
 mod reader;
-mod recover;
-mod repair;
-mod roll;
-mod segment;
-mod survey;
-mod tail;
-mod walk;
-mod window;
+#[cfg(test)]
+mod tests;
+mod writer;
 
-use std::{fmt, time::Duration};
+use std::{io::Read, path::Path, sync::Arc};
 
-pub use error::Error;
-pub use index::{Behind, Then};
-pub use log::Log;
-pub use reader::{Item, Lost, Reader};
-pub use recover::Recovered;
-pub use window::Dedupe;
+use millstream_config::{Node, Problem};
+use millstream_pipeline::{
+    channel::{self, BoxFuture, Channel, Group, Note},
+    failure::Failure,
+    node::{Build, ChannelConfig, ChannelContext, Component, Opened},
+    promise::{Guarantee, Promise},
+};
+use millstream_record::FileId;
+use millstream_sys::disk::{Disk, HostDisk};
 
-/// The random id of a channel: 128 bits, made with the channel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ChannelId(pub [u8; 16]);
+use log::{Behind, ChannelId, Error, Log, Recovered, Sync, Watch};
+use options::Config;
+use queue::Queue;
+use reader::DiskReader;
 
-impl fmt::Display for ChannelId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+/// The entry in the list of channels.
+pub const COMPONENT: Component = Component {
+    name: "disk",
+    summary: "A durable log on this machine's disk: what it has kept survives a crash, and repeats are recognised.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Channel(build),
+};
+
+fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Problem>> {
+    let config = options.read::<Config>()?;
+    match config.problem() {
+        Some((option, message)) => Err(vec![options.problem_at(option, message)]),
+        None => Ok(Box::new(config)),
     }
 }
 
-impl fmt::Debug for ChannelId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+impl ChannelConfig for Config {
+    fn open(&self, context: ChannelContext, consumers: &[Arc<str>]) -> Result<Opened, Failure> {
+        open(self, Arc::new(HostDisk), context, consumers)
+    }
+
+    fn promise(&self) -> Promise {
+        let condition = match self.sync() {
+            Sync::Batch => String::new(),
+            Sync::Every(time) => format!(
+                "a power cut takes what was kept in the last {time:?}, and it may come twice"
+            ),
+            Sync::Never => {
+                "a power cut takes what the system has not written yet, and it may come twice"
+                    .to_owned()
+            }
+        };
+        Promise::new(Guarantee::ExactlyOnce, condition)
     }
 }
 
-/// When what is written is synced, and so what *kept* means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
-    /// Kept = fdatasync has returned: survives a power cut.
-    Batch,
-    /// Kept = written: survives SIGKILL; a power cut takes what was written in up to this time.
-    Every(Duration),
-    /// Kept = written; only closed segments are synced.
-    Never,
+/// Opens the log and starts its writer.
+fn open(
+    config: &Config,
+    disk: Arc<dyn Disk>,
+    context: ChannelContext,
+    consumers: &[Arc<str>],
+) -> Result<Opened, Failure> {
+    make_parents(&context.folder)?;
+    let (log, recovered) =
+        Log::open(disk, &context.folder, config.options(), random_id()?).map_err(failure)?;
+    say_what_was_found(&context, &recovered, &log, consumers);
+    let queue = Arc::new(Queue::new(config.queue_bytes()));
+    let watch = log.watch();
+    let mut readers: Vec<Box<dyn channel::Reader>> = Vec::new();
+    for consumer in consumers {
+        let reader = log
+            .reader(consumer, Behind::default(), context.pool.clone())
+            .map_err(failure)?;
+        readers.push(Box::new(DiskReader::new(
+            reader,
+            Arc::clone(&queue),
+            context.reporter.clone(),
+            config.options().size_max,
+        )));
+    }
+    let channel = DiskChannel {
+        queue: Arc::clone(&queue),
+        watch,
+        id: u128::from_be_bytes(log.id().0),
+    };
+    let finished = writer::start(log, queue, &context)?;
+    Ok(Opened {
+        channel: Arc::new(channel),
+        readers,
+        finished,
+    })
 }
 
-/// What a channel is opened with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// When to sync.
-    pub sync: Sync,
-    /// Bytes that all segments may take together, used or waiting to be used.
-    pub size_max: u64,
-    /// Bytes of one segment.
-    pub segment_bytes: u64,
-    /// Bytes of kept batches that stay in memory for the readers that follow closely.
-    pub hot_bytes: usize,
-    /// The window of repeats.
-    pub dedupe: Dedupe,
+/// The producers' side.
+struct DiskChannel {
+    queue: Arc<Queue>,
+    watch: Watch,
+    id: u128,
 }
 
-/// Bytes of a segment: large enough that rolling (two syncs and a name) does not show, small enough that disk room comes
-/// back while a reader follows.
-pub const SEGMENT_BYTES: u64 = 64 << 20;
+impl Channel for DiskChannel {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        Box::pin(self.queue.put(group))
+    }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            sync: Sync::Batch,
-            size_max: 10 << 30,
-            segment_bytes: SEGMENT_BYTES,
-            // A queue is 2-4 MiB, so that a batch is still in the cache when the reader takes it.
-            hot_bytes: 4 << 20,
-            dedupe: Dedupe::default(),
+    fn note(&self, note: Note) {
+        self.queue.note(note);
+    }
+
+    fn close(&self) {
+        self.queue.close();
+    }
+
+    fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
+        Some(self.watch.file_origins())
+    }
+
+    fn id(&self) -> Option<u128> {
+        Some(self.id)
+    }
+}
+
+/// What an error of the log means for the pipeline.
+fn failure(error: Error) -> Failure {
+    let text = error.to_string();
+    match error {
+        Error::Newer { .. } | Error::NoIdentity(_) | Error::Name(_) => {
+            Failure::disk(text).never_again()
+        }
+        Error::Consumer(_) | Error::TooLarge { .. } => Failure::us(text),
+        _ => Failure::disk(text),
+    }
+}
+
+/// Makes the folders above the channel's own and the names durable on the way.
+fn make_parents(folder: &Path) -> Result<(), Failure> {
+    let missing: Vec<&Path> = folder
+        .ancestors()
+        .skip(1)
+        .take_while(|parent| !parent.as_os_str().is_empty() && !parent.exists())
+        .collect();
+    for parent in missing.into_iter().rev() {
+        let made = HostDisk.create_folder(parent).and_then(|()| {
+            let above = parent
+                .parent()
+                .filter(|above| !above.as_os_str().is_empty());
+            HostDisk.sync_folder(above.unwrap_or(Path::new(".")))
+        });
+        made.map_err(|error| Failure::disk(format!("{}: {error}", parent.display())))?;
+    }
+    Ok(())
+}
+
+/// 128 random bits of the system.
+fn random_id() -> Result<ChannelId, Failure> {
+    let mut id = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut id))
+        .map_err(|error| Failure::disk(format!("/dev/urandom: {error}")))?;
+    Ok(ChannelId(id))
+}
+
+fn say_what_was_found(
+    context: &ChannelContext,
+    recovered: &Recovered,
+    log: &Log,
+    consumers: &[Arc<str>],
+) {
+    let reporter = &context.reporter;
+    reporter.info(
+        "start",
+        format_args!(
+            "{}: channel {}, kept up to {}",
+            context.folder.display(),
+            recovered.channel,
+            recovered.kept
+        ),
+    );
+    if !recovered.clean {
+        reporter.warn(
+            "recovery",
+            format_args!(
+                "the last stop was not in order: epoch {} begins, {} bytes of a torn tail were dropped",
+                recovered.epoch, recovered.torn_bytes
+            ),
+        );
+    }
+    for (path, what) in &recovered.damage {
+        reporter.error("damage", format_args!("{}: {what}", path.display()));
+    }
+    for (name, position) in log.consumers() {
+        if !consumers.iter().any(|consumer| **consumer == *name) {
+            reporter.error(
+                "consumer",
+                format_args!(
+                    "nobody reads for the consumer {name}, which has settled up to {position}; what it has not \
+                     settled is held (remove {name}.cursor while stopped to give it up)"
+                ),
+            );
         }
     }
 }

@@ -16,7 +16,7 @@ mod world;
 
 use std::time::Duration;
 
-use millstream_channels::disk::Sync;
+use millstream_channels::disk::log::Sync;
 use millstream_testkit::Crash;
 use world::{Setting, World};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use millstream_channels::disk::{Item, Lost, Reader};
+use millstream_channels::disk::log::{Item, Lost, Reader};
 use millstream_record::{Batch, Position};
 use millstream_testkit::Random;
 

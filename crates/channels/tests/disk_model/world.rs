@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use millstream_channels::disk::{Behind, ChannelId, Dedupe, Error, Item, Log, Options, Sync};
+use millstream_channels::disk::log::{Behind, ChannelId, Dedupe, Error, Item, Log, Options, Sync};
 use millstream_record::{Batch, Origin, Pool, Position, Time};
 use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
 

@@ -57,7 +57,7 @@ pub(super) fn survey(
     let mut found = Vec::new();
     for number in numbers {
         let path = folder.join(segment_name(number));
-        match look(disk, path.clone(), number, channel)? {
+        match look(disk, path.clone(), number, channel, Open::Write)? {
             Some(segment) => {
                 if segment.header.is_none() {
                     damage.push((path, "the header of the segment is damaged"));
@@ -79,9 +79,10 @@ pub(super) fn look(
     path: PathBuf,
     number: u64,
     channel: &ChannelId,
+    how: Open,
 ) -> Result<Option<Survey>, Error> {
     let failed = |error| Error::disk("reading the head of a segment", &path, error);
-    let file = disk.open(&path, Open::Write).map_err(failed)?;
+    let file = disk.open(&path, how).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len;
     match Header::read(&*file, channel).map_err(failed)? {
         HeaderFound::Newer(found) => {

@@ -2,13 +2,16 @@
 //! batches in memory, and where every consumer is. One lock, taken once per commit and once per batch read.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Waker,
     time::Duration,
 };
 
-use millstream_record::{Batch, Position, Time};
+use millstream_record::{Batch, FileId, Position, Time};
 
 use super::{cursor::Cursor, segment::Segment};
 
@@ -82,12 +85,53 @@ pub(super) struct State {
 }
 
 #[derive(Default)]
-pub(super) struct Index(Mutex<State>);
+pub(super) struct Index {
+    state: Mutex<State>,
+    /// Bytes of all segments that are part of the log: asked for once per batch, so without the lock.
+    used_bytes: AtomicU64,
+    /// Where reading of every tailed file goes on, as far as it is kept.
+    files: Mutex<HashMap<FileId, u64>>,
+}
+
+/// What others than the writer may ask of a log, from any thread.
+#[derive(Clone)]
+pub struct Watch(pub(super) Arc<Index>);
+
+impl Watch {
+    /// Where reading of every tailed file goes on: what is kept of it ends there.
+    pub fn file_origins(&self) -> Vec<(FileId, u64)> {
+        let files = self.0.files();
+        files.iter().map(|(file, next)| (*file, *next)).collect()
+    }
+
+    /// The newest position that is kept.
+    pub fn kept(&self) -> Position {
+        self.0.lock().kept
+    }
+}
 
 impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here can panic half way, so a poisoned lock is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn files(&self) -> MutexGuard<'_, HashMap<FileId, u64>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// To be called when segments came or went.
+    pub(super) fn count_used(&self, state: &State) {
+        let used = state
+            .segments
+            .iter()
+            .map(|(segment, _)| segment.bytes)
+            .sum();
+        self.used_bytes.store(used, Ordering::Relaxed);
     }
 }
 

@@ -77,9 +77,10 @@ impl Cursor {
         disk: &dyn Disk,
         path: &Path,
         channel: ChannelId,
+        how: Open,
     ) -> Result<CursorFound, Error> {
         let failed = |error| Error::disk("reading a cursor", path, error);
-        let file = disk.open(path, Open::Write).map_err(failed)?;
+        let file = disk.open(path, how).map_err(failed)?;
         let mut newest: Option<(u64, Position)> = None;
         for slot in 0..2 {
             let mut bytes = Vec::new();

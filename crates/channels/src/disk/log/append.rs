@@ -11,10 +11,10 @@ use millstream_record::{Batch, ChunkOrigin, Encoding, FileOrigin, Origin, Positi
 
 use super::{
     Error,
+    commit::{Log, Staged},
     frame::{Kind, Stamp, encode_head},
     ids::IdRecord,
     key::{Identity, Key, identity},
-    log::{Log, Staged},
     window::{Known, seconds},
 };
 
@@ -158,6 +158,9 @@ impl Log {
         sifted: &mut Sifted,
         ids: &mut Vec<IdRecord>,
     ) -> bool {
+        if self.floors.is_settled(&chunk.id) {
+            return false;
+        }
         let key = self.keys.key(chunk, &batch.tag, graph);
         // One chunk may have become several parts.
         if sifted

@@ -20,13 +20,14 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId, Error, Options,
     bytes::Fields,
+    commit::{Log, Previous},
     consumers::consumer,
     cursor::{Cursor, CursorFound},
+    floors::Floors,
     frame::checksum,
     ids::{ids_name, read_ids},
     index::Index,
     key::Keys,
-    log::{Log, Previous},
     origins::FileTable,
     segment::{Blank, FORMAT_VERSION, Segment, blank_number_in, number_in},
     survey::{Survey, survey},
@@ -74,7 +75,7 @@ impl Log {
             folder: folder.to_owned(),
             options,
             channel,
-            _lock: lock,
+            lock,
             index: Arc::new(Index::default()),
             epoch: 1,
             next_seq: 1,
@@ -91,6 +92,7 @@ impl Log {
             written: Vec::new(),
             keys: Keys::new(channel.0),
             window: Window::new(options.dedupe),
+            floors: Floors::default(),
             files: FileTable::default(),
             unsynced_since: None,
             failing: false,
@@ -246,7 +248,7 @@ impl Log {
                 continue;
             };
             let path = self.folder.join(name);
-            match Cursor::open(&*self.disk, &path, self.channel)? {
+            match Cursor::open(&*self.disk, &path, self.channel, Open::Write)? {
                 CursorFound::Good(cursor) => {
                     let mut state = self.index.lock();
                     state
@@ -310,6 +312,8 @@ impl Log {
             }
         }
         state.hot_after = state.kept;
+        self.index.count_used(&state);
+        self.index.files().extend(self.files.sorted());
         if let Some((last, _)) = state.segments.back() {
             self.previous.number = last.number;
             self.previous.end = last.end();
@@ -327,7 +331,7 @@ impl Log {
 }
 
 /// Makes the folder and takes its lock.
-fn take_lock(disk: &dyn Disk, folder: &Path) -> Result<Arc<dyn File>, Error> {
+pub(super) fn take_lock(disk: &dyn Disk, folder: &Path) -> Result<Arc<dyn File>, Error> {
     let failed = |error| Error::disk("opening the channel", folder, error);
     disk.create_folder(folder).map_err(failed)?;
     if let Some(parent) = folder.parent() {

@@ -10,9 +10,9 @@ use millstream_record::{Position, Time};
 
 use super::{
     Error, Then,
+    commit::{Log, OpenSegment, Previous},
     frame::Kind,
     ids::{ids_name, write_ids},
-    log::{Log, OpenSegment, Previous},
     segment::{Blank, Header, PAGE, Segment, blank_name, segment_name},
 };
 
@@ -53,14 +53,7 @@ impl Log {
 
     /// Makes sure of a blank file of `bytes` bytes, within `size_max` and what the disk has.
     fn take_room(&mut self, bytes: u64) -> Result<(), Error> {
-        let live: u64 = {
-            let state = self.index.lock();
-            state
-                .segments
-                .iter()
-                .map(|(segment, _)| segment.bytes)
-                .sum()
-        };
+        let live = self.index.used_bytes();
         let alone = self.index.lock().segments.len() <= 1;
         if live + bytes > self.options.size_max && !alone && !self.skip_for_room()? {
             let state = self.index.lock();
@@ -162,6 +155,7 @@ impl Log {
         state
             .segments
             .push_back((Arc::clone(&segment), header.keep_time));
+        self.index.count_used(&state);
         drop(state);
         self.previous.ids = Vec::new();
         self.open = Some(OpenSegment {
@@ -184,11 +178,10 @@ impl Log {
                 return Ok(());
             };
             let count = state.below(lowest);
-            state
-                .segments
-                .drain(..count)
-                .map(|(segment, _)| segment)
-                .collect()
+            let dropped = state.segments.drain(..count);
+            let dropped = dropped.map(|(segment, _)| segment).collect();
+            self.index.count_used(&state);
+            dropped
         };
         for segment in dropped {
             self.put_away(segment)?;

@@ -111,14 +111,16 @@ fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
     Ok(())
 }
 
-enum GoOn {
+/// How a walk goes on at a misfit.
+pub(super) enum GoOn {
     /// The frames behind the misfit count: they say that it was synced, so it is damage.
     At(u64),
     /// Nothing behind the misfit counts; so many bytes are dropped.
     Torn(u64),
 }
 
-fn go_on(walk: &mut Walk<'_>, closed: bool) -> io::Result<GoOn> {
+/// Looks behind a misfit. `closed`: all of the segment was synced.
+pub(super) fn go_on(walk: &mut Walk<'_>, closed: bool) -> io::Result<GoOn> {
     let misfit = walk.offset();
     let mut first = None;
     let mut end = misfit;

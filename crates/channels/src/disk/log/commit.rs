@@ -18,6 +18,7 @@ use millstream_sys::disk::{Disk, File};
 
 use super::{
     ChannelId, Error, Options, Sync,
+    floors::Floors,
     frame::{ALIGNMENT, FIXED_BYTES, Kind, Place, Stamp, encode_head, seal},
     ids::IdRecord,
     index::{Hot, Index},
@@ -39,7 +40,7 @@ pub struct Log {
     pub(super) options: Options,
     pub(super) channel: ChannelId,
     /// Held as long as the log is open.
-    pub(super) _lock: Arc<dyn File>,
+    pub(super) lock: Arc<dyn File>,
     pub(super) index: Arc<Index>,
     pub(super) epoch: u32,
     pub(super) next_seq: u64,
@@ -58,6 +59,7 @@ pub struct Log {
     pub(super) written: Vec<Staged>,
     pub(super) keys: Keys,
     pub(super) window: Window,
+    pub(super) floors: Floors,
     pub(super) files: FileTable,
     /// When the oldest frame that is written and not synced was written.
     pub(super) unsynced_since: Option<Time>,
@@ -125,6 +127,21 @@ impl Log {
         self.channel
     }
 
+    /// Whether something is kept that is not synced yet.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced_since.is_some()
+    }
+
+    /// When the log syncs.
+    pub fn sync_policy(&self) -> Sync {
+        self.options.sync
+    }
+
+    /// Another Millstream has settled everything of its channel up to `position`: what comes of it again is a repeat.
+    pub fn set_floor(&mut self, channel: u128, position: Position) {
+        self.floors.set(channel, position);
+    }
+
     /// Bytes that are staged and not yet written.
     pub fn staged_bytes(&self) -> u64 {
         self.staged.iter().map(Staged::bytes).sum()
@@ -138,6 +155,7 @@ impl Log {
     /// A tailed file is gone for good: its origin need not be remembered any more.
     pub fn forget_file(&mut self, file: &FileId) {
         self.files.forget(file);
+        self.index.files().remove(file);
     }
 
     /// A connection has ended. `orderly`: its peer closed it after all our acks, without an error.
@@ -342,7 +360,9 @@ impl Log {
         open.segment.set_end(open.written);
         let mut offset = open.written - self.written.iter().map(Staged::bytes).sum::<u64>();
         let mut window_end = 0;
+        let mut files = self.index.files();
         for frame in self.written.drain(..) {
+            files.extend(frame.files.iter().map(|origin| (origin.file, origin.next)));
             offset += frame.bytes();
             window_end = window_end.max(frame.window_end);
             if let Some(batch) = frame.batch {
@@ -355,7 +375,7 @@ impl Log {
             }
         }
         state.wake_readers();
-        drop(state);
+        drop((state, files));
         self.window.keep(window_end);
     }
 

@@ -9,10 +9,10 @@ use std::{
 use millstream_record::{Pool, Position};
 
 use super::{
-    Behind, Error, Reader,
+    Behind, Error, Reader, Watch,
+    commit::Log,
     cursor::Cursor,
     index::{Consumer, State},
-    log::Log,
 };
 
 /// Names of consumers are names of nodes; they stand in file names.
@@ -36,6 +36,7 @@ impl Log {
         consumer.taken = Some(consumer.position);
         Ok(Reader {
             index: Arc::clone(&self.index),
+            _lock: Arc::clone(&self.lock),
             channel: self.channel,
             name: name.to_owned(),
             cursor: Arc::clone(&consumer.cursor),
@@ -86,12 +87,19 @@ impl Log {
 
     /// Bytes of all segments that are part of the log.
     pub fn used_bytes(&self) -> u64 {
+        self.index.used_bytes()
+    }
+
+    /// How many readers are attached.
+    pub fn readers(&self) -> usize {
         let state = self.index.lock();
-        state
-            .segments
-            .iter()
-            .map(|(segment, _)| segment.bytes)
-            .sum()
+        let attached = state.consumers.values();
+        attached.filter(|consumer| consumer.taken.is_some()).count()
+    }
+
+    /// What others than the writer may ask.
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::clone(&self.index))
     }
 
     fn make_cursor(&self, name: &str) -> Result<(), Error> {

@@ -12,8 +12,8 @@ use millstream_record::Position;
 use super::{
     Error,
     append::files_of,
+    commit::{Log, OpenSegment, Previous, Staged},
     frame::Kind,
-    log::{Log, OpenSegment, Previous, Staged},
     walk::{Walk, ids_of},
 };
 

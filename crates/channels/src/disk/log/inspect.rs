@@ -1,0 +1,327 @@
+//! A channel seen from outside, for the operator: what `millstream channel ls`, `verify`, `cat` and `skip` show and do.
+//!
+//! Nothing here changes a file but [`skip`], which takes the channel's lock. The others may look at a channel that is in
+//! use: its newest frames may not be there yet, and segments may go away while they are read.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use millstream_record::{Batch, Position, Time};
+use millstream_sys::disk::{Disk, Open};
+
+use super::{
+    ChannelId, Error,
+    consumers::cursor_name,
+    cursor::{Cursor, CursorFound},
+    frame::Kind,
+    recover::{list, read_identity, take_lock},
+    segment::{Segment, number_in, segment_name},
+    survey::look,
+    tail::{GoOn, go_on},
+    walk::{Walk, WalkError},
+};
+
+/// A segment as its file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentFound {
+    /// Its number.
+    pub number: u64,
+    /// Its file.
+    pub path: PathBuf,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// The position of its first frame.
+    pub first: Position,
+    /// The newest keep time before it.
+    pub since: Time,
+    /// Bytes of its frames; `None` for the newest segment, whose end only its frames tell.
+    pub frame_bytes: Option<u64>,
+    /// Whether its header is damaged.
+    pub header_damaged: bool,
+}
+
+/// A batch as it stands in the log.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Its position.
+    pub position: Position,
+    /// The segment it stands in, and where.
+    pub place: (u64, u64),
+    /// Which part of its group it is, from 0, and of how many.
+    pub part: (u32, u32),
+    /// The batch.
+    pub batch: Batch,
+}
+
+/// Damage: from `offset` in `path` on nothing fits, up to the next good frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment's file.
+    pub path: PathBuf,
+    /// Where it begins.
+    pub offset: u64,
+    /// The last position before it, if any was read.
+    pub after: Option<Position>,
+}
+
+/// What reading through a log gives.
+#[derive(Debug)]
+pub enum Seen {
+    /// A batch. A group is given whole.
+    Frame(Frame),
+    /// Damage; reading goes on behind it.
+    Damage(Damage),
+    /// The log ends here; so many bytes behind its end are a torn tail.
+    End {
+        /// Bytes of the torn tail; nothing in them counts.
+        torn_bytes: u64,
+        /// Whether the channel was closed in order.
+        clean: bool,
+    },
+}
+
+/// A channel's folder, read only.
+pub struct Folder {
+    /// The id of the channel.
+    pub channel: ChannelId,
+    /// Its segments, in order.
+    pub segments: Vec<SegmentFound>,
+    /// Its consumers and what they have settled; `None` where the cursor is damaged.
+    pub consumers: Vec<(String, Option<Position>)>,
+    opened: Vec<Arc<Segment>>,
+}
+
+impl Folder {
+    /// Looks into a folder.
+    pub fn open(disk: &dyn Disk, folder: &Path) -> Result<Self, Error> {
+        let path = folder.join("channel");
+        let channel = read_identity(disk, &path)?.ok_or(Error::NoIdentity(path))?;
+        let names = list(disk, folder)?;
+        let (opened, segments) = open_segments(disk, folder, &names, &channel)?;
+        let mut consumers = Vec::new();
+        for name in &names {
+            if let Some(consumer) = name.strip_suffix(".cursor") {
+                let path = folder.join(name);
+                let position = match Cursor::open(disk, &path, channel, Open::Read)? {
+                    CursorFound::Good(cursor) => Some(cursor.position),
+                    CursorFound::Damaged => None,
+                };
+                consumers.push((consumer.to_owned(), position));
+            }
+        }
+        Ok(Self {
+            channel,
+            segments,
+            consumers,
+            opened,
+        })
+    }
+
+    /// Reads through the log, from the first frame after `after` on.
+    pub fn read(&self, after: Position) -> Frames<'_> {
+        Frames {
+            folder: self,
+            after,
+            at: 0,
+            walk: None,
+            group: VecDeque::new(),
+            whole: 0,
+            last: None,
+            torn_bytes: 0,
+            clean: false,
+            ended: false,
+        }
+    }
+}
+
+/// Opens all segments, each with its end as far as a header tells.
+fn open_segments(
+    disk: &dyn Disk,
+    folder: &Path,
+    names: &[String],
+    channel: &ChannelId,
+) -> Result<(Vec<Arc<Segment>>, Vec<SegmentFound>), Error> {
+    let mut numbers: Vec<u64> = names
+        .iter()
+        .filter_map(|name| number_in(name, ".seg"))
+        .collect();
+    numbers.sort_unstable();
+    let (mut opened, mut segments): (Vec<Arc<Segment>>, Vec<SegmentFound>) = Default::default();
+    for number in numbers {
+        let path = folder.join(segment_name(number));
+        let Some(found) = look(disk, path, number, channel, Open::Read)? else {
+            continue;
+        };
+        if let (Some(header), Some(last)) = (&found.header, opened.last())
+            && last.number + 1 == number
+            && let Some(before) = segments.last_mut()
+        {
+            let end = header.previous_end.min(last.bytes);
+            last.set_end(end);
+            before.frame_bytes = Some(end.saturating_sub(last.start));
+        }
+        segments.push(SegmentFound {
+            number,
+            path: found.path.clone(),
+            file_bytes: found.bytes,
+            first: found.first,
+            since: found.keep_time,
+            frame_bytes: None,
+            header_damaged: found.header.is_none(),
+        });
+        let bytes = found.bytes;
+        opened.push(Arc::new(found.into_segment(bytes)));
+    }
+    Ok((opened, segments))
+}
+
+/// Reads through a log.
+pub struct Frames<'a> {
+    folder: &'a Folder,
+    after: Position,
+    at: usize,
+    walk: Option<Walk<'a>>,
+    /// Frames read; the first `whole` are of whole groups.
+    group: VecDeque<Frame>,
+    whole: usize,
+    last: Option<Position>,
+    torn_bytes: u64,
+    clean: bool,
+    ended: bool,
+}
+
+impl Iterator for Frames<'_> {
+    type Item = Result<Seen, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            if self.whole > 0 {
+                self.whole -= 1;
+                match self.group.pop_front() {
+                    Some(frame) if frame.position > self.after => {
+                        return Some(Ok(Seen::Frame(frame)));
+                    }
+                    _ => continue,
+                }
+            }
+            let Some(segment) = self.folder.opened.get(self.at) else {
+                self.ended = true;
+                return Some(Ok(Seen::End {
+                    torn_bytes: self.torn_bytes,
+                    clean: self.clean,
+                }));
+            };
+            match self.step(segment) {
+                Ok(None) => {}
+                Ok(Some(seen)) => return Some(Ok(seen)),
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(Error::disk("reading", &segment.path, error)));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl<'a> Frames<'a> {
+    /// Reads one frame of a segment, or finds its end.
+    fn step(&mut self, segment: &'a Segment) -> std::io::Result<Option<Seen>> {
+        let channel = self.folder.channel;
+        let closed = self.folder.segments[self.at].frame_bytes.is_some();
+        let walk = self
+            .walk
+            .get_or_insert_with(|| Walk::new(segment, channel, segment.end()));
+        let offset = walk.offset();
+        match walk.next_whole() {
+            Ok(Some(found)) if found.head.kind == Kind::Batch => {
+                let (position, ends_group) = (found.head.position, found.head.ends_group());
+                let part = (found.head.part, found.head.parts);
+                if let Some(batch) = found.head.batch(found.body) {
+                    self.group.push_back(Frame {
+                        position,
+                        place: (segment.number, offset),
+                        part,
+                        batch,
+                    });
+                }
+                self.last = Some(position);
+                if ends_group {
+                    self.whole = self.group.len();
+                }
+            }
+            Ok(Some(end)) => {
+                self.clean = end.head.kind == Kind::CleanEnd;
+                self.next_segment();
+            }
+            Ok(None) => self.next_segment(),
+            Err(WalkError::Disk(error)) => return Err(error),
+            Err(WalkError::Misfit) => {
+                let damage = Damage {
+                    path: segment.path.clone(),
+                    offset,
+                    after: self.last,
+                };
+                match go_on(walk, closed)? {
+                    GoOn::At(offset) => walk.skip_to(offset),
+                    GoOn::Torn(_) if closed => self.next_segment(),
+                    GoOn::Torn(bytes) => {
+                        self.torn_bytes = bytes;
+                        self.next_segment();
+                        return Ok(None);
+                    }
+                }
+                return Ok(Some(Seen::Damage(damage)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_segment(&mut self) {
+        self.walk = None;
+        self.at += 1;
+        // A group never goes on in another segment.
+        self.group.clear();
+    }
+}
+
+/// Moves the cursor of a consumer on to `to` and gives `each` every batch that it passes over first. The channel must not
+/// be in use. If `each` fails, nothing is changed. Returns how many batches were passed over.
+pub fn skip<E: From<Error>>(
+    disk: &dyn Disk,
+    folder: &Path,
+    consumer: &str,
+    to: Position,
+    mut each: impl FnMut(&Frame) -> Result<(), E>,
+) -> Result<u64, E> {
+    let found = Folder::open(disk, folder)?;
+    let _lock = take_lock(disk, folder)?;
+    let path = folder.join(cursor_name(consumer));
+    let unknown = || Error::Consumer(consumer.to_owned());
+    if !found.consumers.iter().any(|known| known.0 == consumer) {
+        return Err(unknown().into());
+    }
+    let CursorFound::Good(mut cursor) = Cursor::open(disk, &path, found.channel, Open::Write)?
+    else {
+        return Err(unknown().into());
+    };
+    let mut passed = 0;
+    for seen in found.read(cursor.position) {
+        if let Seen::Frame(frame) = seen? {
+            if frame.position > to {
+                break;
+            }
+            each(&frame)?;
+            passed += 1;
+        }
+    }
+    if to > cursor.position {
+        cursor
+            .commit(to)
+            .map_err(|error| Error::disk("committing the cursor", &path, error))?;
+    }
+    Ok(passed)
+}

@@ -1,0 +1,173 @@
+//! What waits to be written: groups and notes in their order, bounded in bytes, between the data threads and the writer.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use millstream_pipeline::channel::{Group, Note};
+use tokio::sync::Semaphore;
+
+/// Notes that wait at most: they are small and come once per connection and per reported floor.
+const NOTES_MAX: usize = 100_000;
+
+/// Something for the writer.
+pub(super) enum Entry {
+    Group(Group),
+    Note(Note),
+}
+
+/// The queue in front of the writer.
+pub(super) struct Queue {
+    room: Semaphore,
+    room_bytes: usize,
+    state: Mutex<State>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    entries: VecDeque<(Entry, usize)>,
+    notes: usize,
+    closed: bool,
+    /// A consumer has settled something.
+    poked: bool,
+    /// The writer has kept everything and is gone, or has stopped with this text.
+    ended: Option<Result<(), String>>,
+    readers: Vec<Waker>,
+}
+
+/// What the writer got.
+pub(super) struct Taken {
+    pub(super) entries: Vec<Entry>,
+    /// Nothing more will come.
+    pub(super) closed: bool,
+    /// A consumer has settled something.
+    pub(super) poked: bool,
+}
+
+impl Queue {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let room_bytes = bytes_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        Self {
+            room: Semaphore::new(room_bytes),
+            room_bytes,
+            state: Mutex::default(),
+            ready: Condvar::new(),
+        }
+    }
+
+    /// Waits for room. After the writer has stopped the group is dropped, which fails its receipt.
+    pub(super) async fn put(&self, group: Group) {
+        // A group larger than the queue takes all of it; an empty one takes its place too.
+        let bytes = group.len().clamp(1, self.room_bytes);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let Ok(room) = self.room.acquire_many(permits).await else {
+            return;
+        };
+        room.forget();
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.entries.push_back((Entry::Group(group), bytes));
+            self.ready.notify_one();
+        }
+    }
+
+    pub(super) fn note(&self, note: Note) {
+        let mut state = self.lock();
+        // Beyond the bound a repeat may be stored; nothing is lost.
+        if state.notes < NOTES_MAX && state.ended.is_none() {
+            state.notes += 1;
+            state.entries.push_back((Entry::Note(note), 0));
+            self.ready.notify_one();
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.ready.notify_one();
+    }
+
+    /// Takes entries of about `bytes_max` bytes, at least one. Waits for one, or until a consumer has settled something,
+    /// or for `wait`.
+    pub(super) fn take(&self, bytes_max: usize, wait: Option<Duration>) -> Taken {
+        let mut state = self.lock();
+        if state.entries.is_empty() && !state.closed && !state.poked {
+            state = match wait {
+                None => self
+                    .ready
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(wait) => {
+                    self.ready
+                        .wait_timeout(state, wait)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+        }
+        let (mut entries, mut taken_bytes) = (Vec::new(), 0);
+        while taken_bytes < bytes_max
+            && let Some((entry, bytes)) = state.entries.pop_front()
+        {
+            taken_bytes += bytes;
+            state.notes -= usize::from(matches!(entry, Entry::Note(_)));
+            entries.push(entry);
+        }
+        let taken = Taken {
+            entries,
+            closed: state.closed && state.entries.is_empty(),
+            poked: std::mem::take(&mut state.poked),
+        };
+        drop(state);
+        self.room.add_permits(taken_bytes);
+        taken
+    }
+
+    /// Waits until a consumer has settled something, at most for `wait`. What comes meanwhile stays in the queue.
+    pub(super) fn wait_for_settle(&self, wait: Duration) {
+        let state = self.lock();
+        let (mut state, _) = self
+            .ready
+            .wait_timeout_while(state, wait, |state| !state.poked)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.poked = false;
+    }
+
+    /// The writer ends: what is still here is dropped, and whoever waits for room goes on.
+    pub(super) fn end(&self, how: Result<(), String>) {
+        let mut state = self.lock();
+        state.ended = Some(how);
+        let dropped = std::mem::take(&mut state.entries);
+        let readers = std::mem::take(&mut state.readers);
+        drop(state);
+        self.room.close();
+        drop(dropped);
+        readers.into_iter().for_each(Waker::wake);
+    }
+
+    /// How the writer has ended, if it has; else `waker` is called when it does.
+    pub(super) fn ended(&self, waker: &Waker) -> Option<Result<(), String>> {
+        let mut state = self.lock();
+        if state.ended.is_none() && !state.readers.iter().any(|known| known.will_wake(waker)) {
+            // One per consumer, and a few stale ones while a consumer is started anew.
+            state.readers.retain(|known| !known.will_wake(waker));
+            state.readers.push(waker.clone());
+        }
+        state.ended.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here can panic half way, so a poisoned lock is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Queue {
+    fn wake(self: Arc<Self>) {
+        self.lock().poked = true;
+        self.ready.notify_one();
+    }
+}

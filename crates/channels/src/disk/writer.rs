@@ -1,0 +1,242 @@
+//! The writer's thread: takes what waits, keeps it as one commit, and settles it.
+//!
+//! `read -> decode -> send -> [keep] -> take -> process -> encode -> write -> settle`
+//!
+//! While it writes and syncs, the next commit gathers in the queue: under load commits are large and the cost of a sync
+//! is shared, and an idle stream waits for nobody. A token is settled when its group is kept, and never before.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::Waker,
+    thread,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::{
+    channel::{BoxFuture, Group, Note},
+    delivery::Token,
+    failure::Failure,
+    meters::Meter,
+    node::ChannelContext,
+    report::Reporter,
+};
+use millstream_record::Time;
+use tokio::sync::oneshot;
+
+use super::{
+    failure,
+    log::{Error, Log, Sync},
+    queue::{Entry, Queue},
+};
+
+/// What one commit takes at most: beyond 1 MiB a sync is not cheaper per byte, and acks would wait longer.
+const COMMIT_BYTES: usize = 1 << 20;
+/// How often a full disk or a full channel is tried again when nobody says that there is room.
+const RETRY: Duration = Duration::from_millis(200);
+
+struct Writer {
+    log: Log,
+    queue: Arc<Queue>,
+    waiting: VecDeque<(u64, Token)>,
+    /// When the oldest frame that is written and not synced was written. The wall clock may jump, so it is not asked.
+    unsynced_since: Option<Instant>,
+    reporter: Reporter,
+    meters: Gauges,
+}
+
+struct Gauges {
+    records: Meter,
+    bytes: Meter,
+    used: Meter,
+    repeats: Meter,
+    ids: Meter,
+    evicted: Meter,
+}
+
+/// Starts the thread. The future is ready when everything that was taken is kept and the log is closed.
+pub(super) fn start(
+    log: Log,
+    queue: Arc<Queue>,
+    context: &ChannelContext,
+) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
+    let meters = &context.meters;
+    let writer = Writer {
+        log,
+        queue: Arc::clone(&queue),
+        waiting: VecDeque::new(),
+        unsynced_since: None,
+        reporter: context.reporter.clone(),
+        meters: Gauges {
+            records: meters.counter("records_received"),
+            bytes: meters.counter("bytes_received"),
+            used: meters.gauge("used_bytes"),
+            repeats: meters.gauge("repeated_chunks"),
+            ids: meters.gauge("remembered_ids"),
+            evicted: meters.gauge("evicted_young_ids"),
+        },
+    };
+    let (done, finished) = oneshot::channel();
+    thread::Builder::new()
+        .name(format!("keep {}", context.name))
+        .spawn(move || {
+            let ended = EndQueue(queue);
+            let result = writer.run();
+            let text = result.as_ref().map(|_| ()).map_err(ToString::to_string);
+            ended.0.end(text);
+            // Nobody may be interested any more.
+            let _ = done.send(result.map_err(failure));
+        })
+        .map_err(|error| Failure::us(format!("no thread for the channel: {error}")))?;
+    Ok(Box::pin(async move {
+        finished
+            .await
+            .unwrap_or_else(|_| Err(Failure::us("the writer of the channel has panicked")))
+    }))
+}
+
+/// A panic of the writer must not leave producers and readers waiting.
+struct EndQueue(Arc<Queue>);
+
+impl Drop for EndQueue {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0
+                .end(Err("the writer of the channel has panicked".to_owned()));
+        }
+    }
+}
+
+impl Writer {
+    fn run(mut self) -> Result<(), Error> {
+        let waker = Waker::from(Arc::clone(&self.queue));
+        loop {
+            self.log.wake_on_settle(waker.clone());
+            let taken = self.queue.take(COMMIT_BYTES, self.until_sync());
+            if taken.poked {
+                self.log.drop_settled()?;
+            }
+            for entry in taken.entries {
+                match entry {
+                    Entry::Group(group) => self.stage(group)?,
+                    Entry::Note(note) => self.heed(note),
+                }
+            }
+            self.keep(taken.closed)?;
+            self.sync_in_time()?;
+            self.measure();
+            if taken.closed {
+                return self.log.close(Time::now());
+            }
+        }
+    }
+
+    fn stage(&mut self, group: Group) -> Result<(), Error> {
+        let Group { batches, token } = group;
+        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
+        self.meters.records.add(records);
+        self.meters
+            .bytes
+            .add(batches.iter().map(|batch| batch.len() as u64).sum());
+        match self.log.append(batches, 0, Time::now()) {
+            Ok(seq) => self.waiting.push_back((seq, token)),
+            // Its receipt fails; whoever sent it has to make it smaller.
+            Err(error @ Error::TooLarge { .. }) => self.reporter.error("large", error),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn heed(&mut self, note: Note) {
+        match note {
+            Note::ConnectionClosed(connection) => self.log.close_connection(connection, true),
+            Note::ConnectionBroken(connection) => self.log.close_connection(connection, false),
+            Note::Floor { channel, position } => self.log.set_floor(channel, position),
+        }
+    }
+
+    /// Keeps all that is staged, however long there is no room for it.
+    fn keep(&mut self, closed: bool) -> Result<(), Error> {
+        loop {
+            let done = self.log.commit(Time::now());
+            self.settle();
+            match done {
+                Ok(()) => break,
+                Err(error) if error.is_for_now() => {
+                    self.reporter.warn("room", &error);
+                    self.measure();
+                    if closed && matches!(error, Error::Full { .. }) && self.log.readers() == 0 {
+                        // Nobody reads any more, so nothing would ever change. What is staged was not answered for.
+                        return Err(error);
+                    }
+                    let waker = Waker::from(Arc::clone(&self.queue));
+                    self.log.wake_on_settle(waker);
+                    self.queue.wait_for_settle(RETRY);
+                }
+                Err(error) => {
+                    self.reporter.error("disk", &error);
+                    return Err(error);
+                }
+            }
+        }
+        if self.log.is_unsynced() {
+            self.unsynced_since.get_or_insert_with(Instant::now);
+        } else {
+            self.unsynced_since = None;
+        }
+        Ok(())
+    }
+
+    /// Answers for everything that is kept by now.
+    fn settle(&mut self) {
+        let kept = self.log.kept().seq;
+        // A repeat may wait for less than what stands before it.
+        let mut left = VecDeque::new();
+        for (seq, token) in self.waiting.drain(..) {
+            if seq <= kept {
+                token.settle();
+            } else {
+                left.push_back((seq, token));
+            }
+        }
+        self.waiting = left;
+        for (from, to) in self.log.take_lost() {
+            self.reporter.error(
+                "lost",
+                format_args!(
+                    "the disk failed to sync what was kept and not synced yet, and {from} to {to} could not be read back: \
+                     they are lost"
+                ),
+            );
+        }
+    }
+
+    /// How long to wait for the next group before a sync is due.
+    fn until_sync(&self) -> Option<Duration> {
+        match (self.log.sync_policy(), self.unsynced_since) {
+            (Sync::Every(time), Some(since)) => Some(time.saturating_sub(since.elapsed())),
+            _ => None,
+        }
+    }
+
+    fn sync_in_time(&mut self) -> Result<(), Error> {
+        if self.until_sync().is_some_and(|left| left.is_zero()) {
+            match self.log.sync() {
+                Ok(()) => self.unsynced_since = None,
+                Err(error) if error.is_for_now() => self.reporter.warn("room", &error),
+                Err(error) => {
+                    self.reporter.error("disk", &error);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&self) {
+        self.meters.used.set(self.log.used_bytes());
+        self.meters.repeats.set(self.log.repeats());
+        self.meters.ids.set(self.log.ids() as u64);
+        self.meters.evicted.set(self.log.evicted_young());
+    }
+}
