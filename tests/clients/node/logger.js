@@ -22,7 +22,7 @@ sender.on("error", (error) => {
 const records = fs.readFileSync(path, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line));
 let left = records.length;
 for (const record of records) {
-  sender.emit(null, record, new EventTime(1700000000 + record.n, 123456789), (error) => {
+  sender.emit(record, new EventTime(1700000000 + record.n, 123456789), (error) => {
     if (error) {
       console.error(error);
       process.exit(1);
