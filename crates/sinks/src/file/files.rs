@@ -22,6 +22,7 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     folders::{Folders, folder_of},
     output::Output,
+    sync::sync_all,
     table::HEAD_BYTES,
     trouble,
 };
@@ -46,6 +47,8 @@ pub(super) struct Files {
     /// Files that the next commit looks at.
     pub(super) changed: Vec<u32>,
     pub(super) now: Instant,
+    /// A sync has failed: what was written may be gone, and a second sync that works would prove nothing.
+    pub(super) sync_failed: bool,
 }
 
 impl Files {
@@ -69,6 +72,7 @@ impl Files {
             unsynced_folders: BTreeSet::new(),
             changed: Vec::new(),
             now: Instant::now(),
+            sync_failed: false,
         }
     }
 
@@ -192,7 +196,7 @@ impl Files {
             return Ok(true);
         }
         while self.open >= self.open_max {
-            self.close_one()?;
+            self.close_some()?;
         }
         let output = self.get(id);
         let (path, entered) = (output.path.clone(), output.entered);
@@ -248,32 +252,48 @@ impl Files {
         unreachable!("the second attempt returns")
     }
 
-    /// Closes the file that was used longest ago.
-    fn close_one(&mut self) -> Result<(), Failure> {
+    /// Closes the quarter of the files that was used longest ago.
+    fn close_some(&mut self) -> Result<(), Failure> {
         let open = self.iter().filter(|(_, output)| output.file.is_some());
-        match open.min_by_key(|(_, output)| output.used).map(|(id, _)| id) {
-            Some(id) => self.close(id),
-            None => Ok(()),
-        }
+        let mut open: Vec<_> = open.map(|(id, output)| (output.used, id)).collect();
+        open.sort_unstable();
+        let oldest: Vec<u32> = open
+            .into_iter()
+            .map(|(_, id)| id)
+            .take(self.open_max.div_ceil(4))
+            .collect();
+        self.close(&oldest)
     }
 
-    /// Syncs a file, for the next commit would have to open it again, and closes it.
-    pub(super) fn close(&mut self, id: u32) -> Result<(), Failure> {
-        self.sync(id)?;
-        if self.get_mut(id).file.take().is_some() {
-            self.open -= 1;
+    /// Syncs files, for the next commit would have to open them again, and closes them.
+    pub(super) fn close(&mut self, ids: &[u32]) -> Result<(), Failure> {
+        self.sync(ids)?;
+        for id in ids {
+            if self.get_mut(*id).file.take().is_some() {
+                self.open -= 1;
+            }
         }
         Ok(())
     }
 
-    /// fdatasync, if there is anything to sync.
-    pub(super) fn sync(&mut self, id: u32) -> Result<(), Failure> {
-        let output = self.get_mut(id);
-        if let Some(file) = output.file.as_ref().filter(|_| output.unsynced) {
-            file.sync()
-                .map_err(|error| trouble("sync", &output.path, &error))?;
-            output.unsynced = false;
+    /// fdatasync of those that have anything to sync.
+    pub(super) fn sync(&mut self, ids: &[u32]) -> Result<(), Failure> {
+        let mut unsynced = Vec::new();
+        let mut files = Vec::new();
+        for id in ids {
+            let output = self.get(*id);
+            if let Some(file) = output.file.as_ref().filter(|_| output.unsynced) {
+                unsynced.push(*id);
+                files.push(Arc::clone(file));
+            }
         }
+        if let Err((place, error)) = sync_all(&files) {
+            self.sync_failed = true;
+            return Err(trouble("sync", &self.get(unsynced[place]).path, &error));
+        }
+        unsynced
+            .into_iter()
+            .for_each(|id| self.get_mut(id).unsynced = false);
         Ok(())
     }
 
@@ -303,7 +323,7 @@ impl Files {
             failure.again = millstream_pipeline::failure::Again::Now;
             return Err(failure);
         }
-        self.close(id)?;
+        self.close(&[id])?;
         // The new name has to be durable before another file can take the old one.
         match self.disk.sync_folder(folder_of(&path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.folders.forget(),

@@ -19,6 +19,7 @@ mod pending;
 mod recover;
 mod rotate;
 mod run;
+mod sync;
 mod table;
 #[cfg(test)]
 mod tests;

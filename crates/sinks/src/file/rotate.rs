@@ -114,7 +114,7 @@ impl Writer {
         };
         self.change(Change::Rename(id, to.clone()));
         self.note()?;
-        self.files.close(id)?;
+        self.files.close(&[id])?;
         self.files
             .disk
             .rename(&path, &to)
@@ -165,7 +165,7 @@ impl Writer {
                 self.rotate(id, clock)?;
                 rotated = true;
             } else {
-                self.files.close(id)?;
+                self.files.close(&[id])?;
             }
         }
         if rotated && self.is_clean() {

@@ -178,7 +178,11 @@ impl Running {
         let mut wait = RETRY_FIRST;
         loop {
             match act(&mut self.writer) {
-                Err(failure) if !self.durable && failure.again != Again::Never => {
+                Err(failure)
+                    if !self.durable
+                        && failure.again != Again::Never
+                        && !self.writer.files.sync_failed =>
+                {
                     self.reporter.error(
                         "retry",
                         format_args!(

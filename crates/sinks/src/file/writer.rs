@@ -209,11 +209,9 @@ impl Writer {
     /// Makes everything written so far durable and count, up to `position` of the channel.
     pub(super) fn commit(&mut self, position: Option<Position>) -> Result<(), Failure> {
         self.flush()?;
-        for at in 0..self.files.changed.len() {
-            self.files.sync(self.files.changed[at])?;
-        }
-        self.sync_folders()?;
         let changed = std::mem::take(&mut self.files.changed);
+        self.files.sync(&changed)?;
+        self.sync_folders()?;
         for id in &changed {
             let output = self.files.get_mut(*id);
             output.changed = false;

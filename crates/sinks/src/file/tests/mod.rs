@@ -271,7 +271,7 @@ fn thousands_of_files_are_written_with_few_open() {
     let options = options(
         folder.path(),
         "{.x}",
-        r#""open_files": 8, "format": "raw", "field": "x""#,
+        r#""open_files": 100, "format": "raw", "field": "x""#,
     );
     run(folder.path(), &options, &upstream);
     for n in 0..1500 {

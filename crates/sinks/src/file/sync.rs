@@ -1,0 +1,58 @@
+//! fdatasync of many files: several at a time, for a file system commits its journal once for all that wait.
+//!
+//! `take -> encode -> [write] -> settle`
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use millstream_sys::disk::File;
+
+/// Fewer files are synced one after the other: starting threads costs as much as it saves.
+const FILES_MIN: usize = 8;
+/// So many wait for the disk at a time.
+const THREADS: usize = 16;
+
+/// Syncs all files, or tells the first that failed (its place in the list) and why.
+pub(super) fn sync_all(files: &[Arc<dyn File>]) -> Result<(), (usize, io::Error)> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    let work = || {
+        while let Some((place, file)) = take(files, &next) {
+            if let Err(error) = file.sync() {
+                failed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert((place, error));
+                return;
+            }
+        }
+    };
+    if files.len() < FILES_MIN {
+        work();
+    } else {
+        thread::scope(|scope| {
+            for _ in 1..THREADS.min(files.len()) {
+                // Where no thread can be had, this one does the work.
+                let _ = thread::Builder::new()
+                    .name("file-sync".to_owned())
+                    .spawn_scoped(scope, work);
+            }
+            work();
+        });
+    }
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        None => Ok(()),
+        Some(failed) => Err(failed),
+    }
+}
+
+fn take<'a>(files: &'a [Arc<dyn File>], next: &AtomicUsize) -> Option<(usize, &'a Arc<dyn File>)> {
+    let place = next.fetch_add(1, Ordering::Relaxed);
+    Some((place, files.get(place)?))
+}
