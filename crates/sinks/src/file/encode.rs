@@ -28,7 +28,8 @@ struct Run {
 }
 
 impl Running {
-    /// Encodes a batch and puts it where it belongs. What cannot be written stands in `rejects` afterwards.
+    /// Encodes a batch and puts it where it belongs. What cannot be written stands in `rejects` and `refused`
+    /// afterwards.
     pub(super) async fn take(&mut self, batch: &Batch) -> Result<(), Failure> {
         let depends = self.path.depends();
         // All lines of a batch have the same time.
@@ -121,6 +122,16 @@ impl Running {
 
     /// Puts the records into the file called `name`, and what does not fit there any more into the next one of that name.
     async fn place(&mut self, batch: &Batch, mut run: Run) -> Result<(), Failure> {
+        if self.path.depends() > Depends::Nothing
+            && let Some(why) = self.writer.misfit(&self.name)
+        {
+            let start = run.range.start;
+            for (range, _) in events(&part(batch, &run)) {
+                self.refused
+                    .push((start + range.start..start + range.end, why.clone()));
+            }
+            return Ok(());
+        }
         while !run.range.is_empty() {
             let id = self.file(batch.received).await?;
             let left = self.put(id, batch, run);

@@ -94,6 +94,11 @@ impl Files {
         self.outputs[id as usize] = Some(output);
     }
 
+    /// Whether there is a file with this name.
+    pub(super) fn is_known(&self, path: &[u8]) -> bool {
+        self.names.contains_key(path)
+    }
+
     /// The number of the file with this name; a new one if it is not known. `keep` is the time of the batch that asks.
     pub(super) fn of(&mut self, path: &[u8], keep: Time) -> u32 {
         match self.names.get(path) {

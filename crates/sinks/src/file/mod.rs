@@ -162,7 +162,7 @@ impl Config {
         if self.open_files == 0 {
             problems.push(node.problem_at("open_files", "at least one file has to be open"));
         }
-        if self.rotate.keep > 0 && !self.rotate.rotates() {
+        if self.rotate.keep > 0 && !self.rotate.rules().is_any() {
             let help = "add `size`, `records`, `interval` or `idle`";
             problems.push(
                 node.problem_at("rotate.keep", "nothing is ever rotated")
@@ -174,13 +174,6 @@ impl Config {
 }
 
 impl RotateConfig {
-    fn rotates(&self) -> bool {
-        self.size.as_usize() > 0
-            || self.records > 0
-            || !self.interval.is_zero()
-            || !self.idle.is_zero()
-    }
-
     fn rules(&self) -> Rotate {
         Rotate {
             size: self.size.as_usize() as u64,

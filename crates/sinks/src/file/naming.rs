@@ -1,4 +1,4 @@
-//! Names of rotated files: pure.
+//! Which paths can be files, and the names of rotated files: pure.
 //!
 //! `app.log` becomes `app.log.20261121-035051-7`: the keep time of the batch that did not fit any more, in UTC, and the
 //! number of the rotation, which the journal keeps and never repeats. A replay gives the same names.
@@ -11,6 +11,31 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
+
+/// Longest part of a path, and longest path, that Linux takes.
+const PART_BYTES_MAX: usize = 255;
+const PATH_BYTES_MAX: usize = 4095;
+/// What [`rotated`] adds at most.
+const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
+
+/// Why no file can have this path, if so. A path holds what senders wrote: one that does not fit must not stop the others.
+pub(super) fn misfit(path: &[u8], rotates: bool) -> Option<String> {
+    let suffix = if rotates { SUFFIX_BYTES_MAX } else { 0 };
+    let mut parts = path.split(|byte| *byte == b'/').rev();
+    let name = parts.next().map_or(0, <[u8]>::len) + suffix;
+    let long = name > PART_BYTES_MAX || parts.any(|part| part.len() > PART_BYTES_MAX);
+    if long || path.len() + suffix > PATH_BYTES_MAX {
+        return Some(format!(
+            "a path of {} bytes is too long, in a part or as a whole",
+            path.len()
+        ));
+    }
+    if path.is_empty() || path.ends_with(b"/") {
+        Some("a path that names no file".to_owned())
+    } else {
+        None
+    }
+}
 
 /// The name of `path` when it is rotated.
 pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {

@@ -38,6 +38,11 @@ pub(super) struct Rotate {
 }
 
 impl Rotate {
+    /// Whether there is any rule.
+    pub(super) fn is_any(&self) -> bool {
+        self.size > 0 || self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero()
+    }
+
     /// Whether `bytes` more in `records` records fit behind what a file holds and what waits for it. The first record of a
     /// file always does, however long it is.
     pub(super) fn fits(&self, output: &Output, bytes: u64, records: u64) -> bool {

@@ -9,6 +9,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    ops::Range,
     pin::pin,
     task::Poll,
     time::{Duration, Instant},
@@ -42,8 +43,10 @@ pub(super) struct Running {
     /// The path of the records at hand, and of those that come next.
     pub(super) name: Vec<u8>,
     pub(super) next_name: Vec<u8>,
-    /// What cannot be written of the batch at hand.
+    /// What cannot be encoded of the batch at hand, or lacks a value of its path.
     pub(super) rejects: Vec<Reject>,
+    /// What has a path that cannot be a file, and why.
+    pub(super) refused: Vec<(Range<usize>, String)>,
     /// What was not committed comes again after a failure.
     durable: bool,
     reporter: Reporter,
@@ -90,6 +93,7 @@ pub(super) async fn run(
         name: Vec::new(),
         next_name: Vec::new(),
         rejects: Vec::new(),
+        refused: Vec::new(),
         durable: channel.is_some(),
         reporter,
         due: Some(now),
@@ -201,16 +205,19 @@ impl Running {
 
     /// Sends what cannot be written of `batch` out by the port for rejects: neighbours with the same reason together.
     async fn reject(&mut self, inlet: &mut Inlet, batch: &Batch) {
-        for group in self.rejects.chunk_by(|a, b| a.reason == b.reason) {
-            let Some(first) = group.first() else { continue };
+        let rejects = self.rejects.drain(..);
+        self.refused
+            .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
+            let Some((_, reason)) = group.first() else {
+                continue;
+            };
             let records = group
                 .iter()
-                .filter_map(|reject| batch.body.get(reject.range.clone()));
-            inlet
-                .reject(batch, records, &first.reason.to_string())
-                .await;
+                .filter_map(|(range, _)| batch.body.get(range.clone()));
+            inlet.reject(batch, records, reason).await;
         }
-        self.rejects.clear();
+        self.refused.clear();
     }
 }
 

@@ -6,7 +6,12 @@
 //! names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
 //! first byte. A write that fails is cut back to the last whole record and can be tried again.
 
-use std::path::PathBuf;
+use std::{
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 use bytes::Bytes;
 use millstream_pipeline::{
@@ -19,6 +24,7 @@ use millstream_record::{Position, Time};
 use super::{
     files::Files,
     journal::Journal,
+    naming,
     output::Output,
     pending::{GATHER_BYTES, Pending},
     rotate::Rotate,
@@ -240,7 +246,7 @@ impl Writer {
         while let Some(folder) = self.files.unsynced_folders.first() {
             match self.files.disk.sync_folder(folder) {
                 // Gone with what stood in it, which the next look finds.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other.map_err(|error| trouble("sync the folder", folder, &error))?,
             }
             self.files.unsynced_folders.pop_first();
@@ -287,6 +293,21 @@ impl Writer {
             self.files.open(id)?;
         }
         Ok(id)
+    }
+
+    /// Why no file can have this path, if it is not one already.
+    pub(super) fn misfit(&self, path: &[u8]) -> Option<String> {
+        if self.files.is_known(path) {
+            return None;
+        }
+        naming::misfit(path, self.rotate.is_any()).or_else(|| {
+            let path = Path::new(OsStr::from_bytes(path));
+            let taken = match self.files.disk.metadata(path) {
+                Ok(found) => found.folder,
+                Err(error) => error.kind() == io::ErrorKind::NotADirectory,
+            };
+            taken.then(|| format!("{} is a folder, or below a file", path.display()))
+        })
     }
 
     /// Whether it is time to write.

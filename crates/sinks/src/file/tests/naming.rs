@@ -2,7 +2,7 @@ use std::{ffi::OsString, path::Path};
 
 use millstream_record::Time;
 
-use crate::file::naming::{rotated, rotation_number, superfluous};
+use crate::file::naming::{misfit, rotated, rotation_number, superfluous};
 
 #[test]
 fn a_rotated_file_is_named_by_keep_time_and_number() {
@@ -73,4 +73,27 @@ fn the_newest_rotations_are_kept() {
     );
     assert_eq!(superfluous("a".as_ref(), all.clone(), 3), names(&[]));
     assert_eq!(superfluous("a".as_ref(), all, 9), names(&[]));
+}
+
+#[test]
+fn a_path_that_cannot_be_a_file_is_told() {
+    let long = "x".repeat(255);
+    let cases = [
+        ("/a/b".to_owned(), true, None),
+        (format!("/{long}/{long}"), false, None),
+        (format!("/{long}/{long}"), true, Some("too long")),
+        (format!("/{long}x/a"), false, Some("too long")),
+        (format!("/{long}").repeat(16), false, Some("too long")),
+        (String::new(), false, Some("names no file")),
+        ("/a/".to_owned(), false, Some("names no file")),
+    ];
+    for (path, rotates, expected) in cases {
+        let told = misfit(path.as_bytes(), rotates);
+        assert_eq!(told.is_some(), expected.is_some(), "{path}");
+        assert!(
+            told.unwrap_or_default()
+                .contains(expected.unwrap_or_default()),
+            "{path}"
+        );
+    }
 }

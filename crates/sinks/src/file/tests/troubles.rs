@@ -1,6 +1,6 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use super::{block_on, names, options, read, run};
+use super::{block_on, entries, names, options, read, run};
 use crate::{
     file::COMPONENT,
     rig::{Rig, Upstream, lines},
@@ -175,11 +175,21 @@ fn a_file_that_was_cut_by_somebody_else_is_appended_to_without_a_hole() {
     assert_eq!(names(folder.path()).len(), 2);
 }
 
+/// Takes the mount away, also when the test fails.
+struct Unmount<'a>(&'a Path);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
 #[test]
 fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_again() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     fs::create_dir(&out).unwrap();
+    let _unmount = Unmount(&out);
     let mounted = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
         .arg(&out)
@@ -218,7 +228,6 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_
         );
         fs::remove_file(out.join(&name)).unwrap();
     }
-    assert!(Command::new("umount").arg(&out).status().unwrap().success());
 }
 
 #[test]
@@ -265,4 +274,43 @@ fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
         "{failure}"
     );
     assert_eq!(failure.again, millstream_pipeline::failure::Again::Never);
+}
+
+#[test]
+fn a_record_whose_path_cannot_be_a_file_is_rejected_and_stops_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("out/taken")).unwrap();
+    let upstream = Upstream::durable(7);
+    let long = "x".repeat(200);
+    let fields = [("x", "a"), ("x", "taken"), ("x", &long), ("x", "a")];
+    upstream.put(entries("t", 0, &fields), false);
+    let options = options(
+        folder.path(),
+        "{.x}{.x}",
+        r#""format": "raw", "field": "x""#,
+    );
+    run(
+        folder.path(),
+        &options.replace("{.x}{.x}", "{.x}"),
+        &upstream,
+    );
+    assert_eq!(
+        (read(folder.path(), "a"), upstream.settled()),
+        ("a\na\n".to_owned(), 1)
+    );
+    let rejected = |upstream: &Upstream| {
+        upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>()
+    };
+    assert_eq!(rejected(&upstream), 1);
+    let upstream = Upstream::durable(8);
+    upstream.put(entries("t", 0, &fields), false);
+    run(folder.path(), &options, &upstream);
+    assert_eq!(
+        (read(folder.path(), "aa"), rejected(&upstream)),
+        ("a\na\n".to_owned(), 1)
+    );
 }

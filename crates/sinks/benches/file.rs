@@ -1,0 +1,212 @@
+//! What the file sink makes of batches that are in memory, in records per CPU-second, and what a bare writer of the same
+//! bytes makes: `cargo bench -p millstream-sinks --bench file [FOLDER]`.
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::{
+    fs,
+    io::IoSlice,
+    path::{Path, PathBuf},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use millstream_config::Node;
+use millstream_pipeline::{
+    channel::{Delivered, Reader},
+    failure::Failure,
+    inlet::Inlet,
+    meters::Meters,
+    node::{Build, SinkContext},
+    outlet::Outlet,
+    report::Reporter,
+    stop::stop,
+};
+use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
+use millstream_sys::disk::{Disk, HostDisk, Open};
+use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_time};
+
+/// Gives the same batch again and again, as a durable channel.
+struct Again {
+    batch: Batch,
+    left: u64,
+    given: u64,
+}
+
+impl Reader for Again {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        if self.given == self.left {
+            return Poll::Ready(Ok(None));
+        }
+        self.given += 1;
+        let position = Some(Position {
+            epoch: 1,
+            seq: self.given,
+        });
+        Poll::Ready(Ok(Some(Delivered {
+            batch: self.batch.clone(),
+            position,
+            token: None,
+        })))
+    }
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// 8192 entries of 122 bytes with a message of five tabs, as the forward sender of the reference makes them.
+fn packed() -> Batch {
+    let mut body = Vec::new();
+    for n in 0..8192 {
+        write_array_len(&mut body, 2);
+        write_time(&mut body, Time(1_700_000_000_000_000_000 + n * 1_000_003));
+        write_map_len(&mut body, 1);
+        write_str(&mut body, b"message");
+        let text = format!("{n:010}\tGET\t/index.html\t200\thost-7\t{}", "x".repeat(60));
+        write_str(&mut body, &text.as_bytes()[..101]);
+    }
+    batch(Encoding::Packed, body, 8192)
+}
+
+/// A mebibyte of lines of 100 bytes.
+fn lines() -> Batch {
+    let line = format!("{}\n", "x".repeat(99));
+    batch(Encoding::Lines, line.repeat(10_000).into_bytes(), 10_000)
+}
+
+fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
+    Batch {
+        tag: "bench".into(),
+        encoding,
+        body: body.into(),
+        count,
+        received: Time::now(),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    }
+}
+
+/// CPU time of the process in seconds.
+fn cpu() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").expect("this is Linux");
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+    let ticks = |at: usize| fields[at].parse::<f64>().expect("a number of ticks");
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+fn sink(folder: &Path, options: &str, batch: &Batch, rounds: u64) {
+    let path = folder.join("out");
+    let yaml = format!("{{ path: {path:?}, {options} }}");
+    let node = Node::parse("bench.yaml", &yaml).expect("the options are good");
+    let file = millstream_sinks::COMPONENTS
+        .iter()
+        .find(|component| component.name == "file");
+    let Some(Build::Sink(build)) = file.map(|component| component.build) else {
+        panic!("no sink `file`")
+    };
+    let sink = build("bench", &node).expect("the options are good");
+    let (_stopper, stop) = stop();
+    let meters = Meters::default().of("bench");
+    let reader = Box::new(Again {
+        batch: batch.clone(),
+        left: rounds,
+        given: 0,
+    });
+    let rejects = Outlet::new(Vec::new(), &meters, true);
+    let mut inlet = Inlet::new("bench", reader, Some(1), rejects, stop.clone(), &meters);
+    let context = SinkContext {
+        name: "bench".into(),
+        stop,
+        pool: Pool::new(64 << 20),
+        meters: meters.clone(),
+        reporter: Reporter::new("bench"),
+        folder: folder.join("state"),
+        lane: 0,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime
+        .block_on(sink.run(&mut inlet, context))
+        .expect("the disk is good");
+    assert_eq!(
+        meters.counter("records_settled").get(),
+        rounds * u64::from(batch.count)
+    );
+}
+
+fn bare(folder: &Path, bytes: u64) {
+    let file = HostDisk
+        .open(&folder.join("bare"), Open::Create)
+        .expect("a file");
+    let buffer = vec![b'x'; 1 << 20];
+    for at in (0..bytes).step_by(1 << 20) {
+        file.write_uncached_at(&[IoSlice::new(&buffer)], at)
+            .expect("room");
+    }
+    file.sync().expect("a disk");
+}
+
+fn main() {
+    let folder = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    let folder = PathBuf::from(folder.unwrap_or_else(|| "/tmp/millstream-bench".to_owned()));
+    let cases = [
+        ("packed -> json", "format: json", packed(), 1000),
+        (
+            "packed -> json, no time added",
+            "format: json, add: {}",
+            packed(),
+            1000,
+        ),
+        ("packed -> raw", "format: raw", packed(), 1000),
+        (
+            "packed -> raw, cache: keep",
+            "format: raw, cache: keep",
+            packed(),
+            500,
+        ),
+        ("packed -> msgpack", "format: msgpack", packed(), 1000),
+        ("lines -> raw", "format: raw", lines(), 1500),
+        (
+            "packed -> raw, rotate 64MiB",
+            "format: raw, rotate: { size: 64MiB, keep: 3 }",
+            packed(),
+            1000,
+        ),
+    ];
+    for (name, options, batch, rounds) in cases {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let (start, before) = (Instant::now(), cpu());
+        sink(&folder, options, &batch, rounds);
+        report(name, rounds * u64::from(batch.count), before, start);
+    }
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder");
+    let (start, before) = (Instant::now(), cpu());
+    bare(&folder, 1 << 30);
+    let (cpu, wall) = (cpu() - before, start.elapsed().as_secs_f64());
+    println!(
+        "bare writer, 1 MiB uncached: {:.2} GB/CPU-s, {:.2} GB/s",
+        1.074 / cpu,
+        1.074 / wall
+    );
+    let _ = fs::remove_dir_all(&folder);
+}
+
+fn report(name: &str, records: u64, before: f64, start: Instant) {
+    let (cpu, wall) = (cpu() - before, start.elapsed().as_secs_f64());
+    let millions = records as f64 / 1e6;
+    println!(
+        "{name}: {:.1} M/CPU-s, {:.1} M/s ({cpu:.2} CPU-s)",
+        millions / cpu,
+        millions / wall
+    );
+}
