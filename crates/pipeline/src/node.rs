@@ -1,6 +1,6 @@
 //! The contract of sources and sinks, and what the runtime gives them.
 
-use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc};
+use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use millstream_config::{Node, Problem};
 use millstream_record::Pool;
@@ -8,7 +8,7 @@ use millstream_record::Pool;
 use crate::{
     channel::{BoxFuture, Channel, Reader},
     failure::Failure,
-    inlet::Inlet,
+    inlet::{CUT_AGE, Inlet},
     meters::NodeMeters,
     outlet::Outlet,
     promise::Promise,
@@ -46,6 +46,16 @@ pub trait Sink: Send + Sync {
     ) -> LocalFuture<'a, Result<(), Failure>>;
     /// What it promises for what it takes; `durable`: it stands behind a disk channel.
     fn promise(&self, durable: bool) -> Promise;
+    /// The longest time from taking a batch to settling it while the destination works, for `explain` and `check`.
+    /// None: somebody else decides (the next server's ack).
+    fn settles_within(&self) -> Option<Duration> {
+        Some(CUT_AGE)
+    }
+    /// Tries whether the destination can be reached or written, changing nothing, for `check --connect`; what it says is
+    /// shown. May block for some seconds. None: there is nothing to try.
+    fn probe(&self) -> Option<Result<String, Failure>> {
+        None
+    }
 }
 
 /// On which threads a sink runs.

@@ -3,6 +3,8 @@
 //! `*` stands for one part between dots, `**` for any number of parts (also none), `{a,b}` for either, a leading `!`
 //! excludes. A list takes a tag if any including pattern matches it (none given: all) and no excluding one does.
 
+use std::fmt;
+
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// The option `tags` of a consumer, or of several one behind the other.
@@ -11,6 +13,8 @@ pub struct TagFilter(Vec<Patterns>);
 
 #[derive(Clone, Debug)]
 struct Patterns {
+    /// As they stand in the configuration.
+    texts: Vec<String>,
     includes: GlobSet,
     excludes: GlobSet,
     takes_rest: bool,
@@ -20,8 +24,9 @@ impl TagFilter {
     /// From patterns as they stand in the configuration; the error names the pattern at fault.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let (mut includes, mut excludes) = (GlobSetBuilder::new(), GlobSetBuilder::new());
-        let mut takes_rest = true;
+        let (mut takes_rest, mut texts) = (true, Vec::new());
         for pattern in patterns {
+            texts.push(pattern.to_owned());
             let (set, glob) = match pattern.strip_prefix('!') {
                 Some(rest) => (&mut excludes, rest),
                 None => {
@@ -39,6 +44,7 @@ impl TagFilter {
         }
         let build = |set: GlobSetBuilder| set.build().map_err(|error| error.to_string());
         Ok(Self(vec![Patterns {
+            texts,
             includes: build(includes)?,
             excludes: build(excludes)?,
             takes_rest,
@@ -63,6 +69,18 @@ impl TagFilter {
             }
             (one, other) => one.or(other),
         }
+    }
+}
+
+/// The patterns as they stand in the configuration: `web.**, !web.debug`.
+impl fmt::Display for TagFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lists: Vec<_> = self
+            .0
+            .iter()
+            .map(|patterns| patterns.texts.join(", "))
+            .collect();
+        f.write_str(&lists.join(" and "))
     }
 }
 
@@ -104,6 +122,16 @@ mod tests {
         assert!(!takes(&["!web.**"], "web.a"));
         assert!(takes(&["!web.**"], "app.a"));
         assert!(!takes(&["**", "!web.**"], "web.a"));
+    }
+
+    #[test]
+    fn a_filter_is_shown_as_it_was_written() {
+        let one = TagFilter::new(["web.**", "!web.debug"]).unwrap();
+        let two = TagFilter::new(["app"]).unwrap();
+        assert_eq!(
+            TagFilter::both(Some(one), Some(two)).unwrap().to_string(),
+            "web.**, !web.debug and app"
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::{
 /// A cut comes when this much has come since the last.
 const CUT_BYTES: usize = 64 << 20;
 /// A cut comes when the first batch since the last is this old.
-const CUT_AGE: Duration = Duration::from_secs(1);
+pub const CUT_AGE: Duration = Duration::from_secs(1);
 
 /// What a consumer gets.
 #[derive(Debug)]
