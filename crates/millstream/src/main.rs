@@ -2,7 +2,9 @@
 
 mod commands;
 mod config;
+mod explain;
 mod log;
+mod page;
 mod registry;
 
 use std::process::ExitCode;
@@ -24,6 +26,7 @@ struct Cli {
 enum Command {
     Run(commands::run::Run),
     Check(commands::check::Check),
+    Explain(commands::explain::Explain),
 }
 
 /// Exit codes (design, section 7; the numbers are those of sysexits.h).
@@ -54,5 +57,6 @@ fn main() -> ExitCode {
     ExitCode::from(match cli.command {
         Command::Run(run) => run.execute(),
         Command::Check(check) => check.execute(),
+        Command::Explain(explain) => explain.execute(),
     })
 }

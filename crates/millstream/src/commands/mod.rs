@@ -1,4 +1,5 @@
 //! One file per command: its options with their help, and what it does.
 
 pub mod check;
+pub mod explain;
 pub mod run;

@@ -1,0 +1,59 @@
+//! `millstream explain`: shows what a configuration means.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::{
+    config,
+    explain::{Explained, dot, mermaid, text},
+    page,
+};
+
+/// Show the graph of a configuration and what it promises. Starts nothing.
+///
+/// For every path from a source to a sink: exactly once, at least once or at most once, why, when a sender gets its
+/// answer, and who waits when a sink cannot write.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream explain millstream.yaml
+  millstream explain --format mermaid millstream.yaml > graph.mmd
+  millstream explain --format dot millstream.yaml | dot -Tsvg > graph.svg
+
+Exit codes: 0 shown, 78 wrong configuration")]
+pub struct Explain {
+    /// Configuration files and folders (`*.yaml` in order of name); they are merged.
+    #[arg(default_value = "/etc/millstream")]
+    config: Vec<PathBuf>,
+    /// How to show it.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// A page to read.
+    Text,
+    /// A flow chart that many wikis and forges draw.
+    Mermaid,
+    /// A graph for Graphviz.
+    Dot,
+}
+
+impl Explain {
+    /// Explains; returns the exit code.
+    pub fn execute(self) -> u8 {
+        let loaded = match config::read(&self.config) {
+            Ok(loaded) => loaded,
+            Err(problems) => return config::complain(&problems),
+        };
+        config::show(&loaded.warnings);
+        let explained = Explained::new(&loaded.plan);
+        page::print(&match self.format {
+            Format::Text => text::render(&explained),
+            Format::Mermaid => mermaid::render(&explained),
+            Format::Dot => dot::render(&explained),
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! The graph for Mermaid: what GitHub, GitLab and many wikis draw.
+
+use std::fmt::Write;
+
+use super::{Explained, Kind, Port};
+
+/// A flow chart.
+pub fn render(explained: &Explained) -> String {
+    let mut out = String::from("flowchart LR\n");
+    for (at, node) in explained.nodes.iter().enumerate() {
+        let (open, close) = match node.kind {
+            Kind::Source => ("([", "])"),
+            Kind::Channel => ("[(", ")]"),
+            Kind::Sink => ("[", "]"),
+        };
+        // Names of nodes hold letters, digits, `_` and `-` only. The id is a number: `end` is a word of Mermaid.
+        let _ = writeln!(
+            out,
+            "  n{at}{open}\"{}<br>{}\"{close}",
+            node.name, node.type_
+        );
+    }
+    for edge in &explained.edges {
+        let tags = edge.tags.as_deref().map(escape);
+        let arrow = match (edge.port, tags) {
+            (Port::Records, None) => "-->".to_owned(),
+            (Port::Records, Some(tags)) => format!("-->|\"{tags}\"|"),
+            (Port::Rejected, None) => "-.->|rejected|".to_owned(),
+            (Port::Rejected, Some(tags)) => format!("-.->|\"rejected: {tags}\"|"),
+        };
+        let _ = writeln!(out, "  n{} {arrow} n{}", edge.from, edge.to);
+    }
+    out
+}
+
+/// Tags may hold anything.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('"', "&quot;")
+        .replace('<', "&lt;")
+        .replace('*', "&ast;")
+}

@@ -1,0 +1,276 @@
+//! The model: from the plan to nodes, edges and paths with their promises (delivery.md, "What holds").
+
+use std::{path::PathBuf, time::Duration};
+
+use millstream_pipeline::{
+    plan::{Input, Plan, Route, Target},
+    promise::{Guarantee, Promise},
+    tags::TagFilter,
+};
+
+/// A plan, explained.
+pub struct Explained {
+    /// Everything durable is here.
+    pub data_dir: PathBuf,
+    /// Bytes that all batches may take together.
+    pub memory_max: usize,
+    /// Data threads.
+    pub threads: usize,
+    /// Sources, then durable channels, then sinks, each in the order of the file.
+    pub nodes: Vec<Node>,
+    /// Who takes from whom.
+    pub edges: Vec<Edge>,
+    /// What each source promises and waits for.
+    pub sources: Vec<Source>,
+    /// What each durable channel keeps, by its place in `nodes`.
+    pub keeps: Vec<Keeps>,
+    /// Every way from a source to a sink.
+    pub paths: Vec<Path>,
+}
+
+/// A node.
+#[derive(Clone)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub type_: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// For sources and sinks: somebody takes what it rejects.
+    pub rejects_taken: bool,
+    /// For sinks: the longest time to settle while the destination works; None: somebody else decides.
+    pub settles_within: Option<Duration>,
+}
+
+/// The kinds of node that a plan has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Where streams come in.
+    Source,
+    /// Where they are kept.
+    Channel,
+    /// Where they go.
+    Sink,
+}
+
+/// What a node's records leave by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// `NAME`.
+    Records,
+    /// `NAME.rejected`.
+    Rejected,
+}
+
+/// One node takes from another; both by their place in `nodes`.
+pub struct Edge {
+    /// Who gives.
+    pub from: usize,
+    /// By which port.
+    pub port: Port,
+    /// Who takes.
+    pub to: usize,
+    /// Which tags, as the configuration says it; None: all.
+    pub tags: Option<String>,
+}
+
+/// A source and when it answers.
+pub struct Source {
+    /// Its place in `nodes`.
+    pub node: usize,
+    /// What it promises.
+    pub promise: Promise,
+    /// Channels that must have kept a batch before it is answered.
+    pub kept_by: Vec<usize>,
+    /// Sinks that must have settled it.
+    pub settled_by: Vec<usize>,
+}
+
+/// A channel and what it promises for what it has kept.
+pub struct Keeps {
+    /// Its place in `nodes`.
+    pub node: usize,
+    /// The promise.
+    pub promise: Promise,
+}
+
+/// A way from a source to a sink.
+pub struct Path {
+    /// The nodes on it, by their places.
+    pub nodes: Vec<usize>,
+    /// What the sink promises at its end.
+    pub exit: Promise,
+    /// What holds: the weakest on the way.
+    pub guarantee: Guarantee,
+}
+
+impl Explained {
+    /// Explains a plan.
+    pub fn new(plan: &Plan) -> Self {
+        let places = Places {
+            channels: plan.sources.len(),
+            sinks: plan.sources.len() + plan.channels.len(),
+        };
+        let mut explained = Self {
+            data_dir: plan.settings.data_dir.clone(),
+            memory_max: plan.settings.memory_max,
+            threads: plan.settings.threads,
+            nodes: nodes(plan),
+            edges: edges(plan, &places),
+            sources: Vec::new(),
+            keeps: Vec::new(),
+            paths: Vec::new(),
+        };
+        for (at, channel) in plan.channels.iter().enumerate() {
+            let promise = channel.config.promise();
+            let node = places.channels + at;
+            explained.keeps.push(Keeps { node, promise });
+        }
+        for (node, source) in plan.sources.iter().enumerate() {
+            let (mut kept_by, mut settled_by) = (Vec::new(), Vec::new());
+            for route in &source.routes {
+                match route.to {
+                    Target::Channel(_) => kept_by.push(places.of(route.to)),
+                    Target::Sink(_) => settled_by.push(places.of(route.to)),
+                }
+            }
+            // As the runtime has it: a source is durable if every consumer is a durable channel.
+            let durable = !kept_by.is_empty() && settled_by.is_empty();
+            let promise = source.source.promise(durable);
+            explained.sources.push(Source {
+                node,
+                promise,
+                kept_by,
+                settled_by,
+            });
+        }
+        explained.paths = explained.paths(plan, &places);
+        explained
+    }
+
+    fn paths(&self, plan: &Plan, places: &Places) -> Vec<Path> {
+        let mut paths = Vec::new();
+        let exit = |sink: usize, durable| plan.sinks[sink - places.sinks].sink.promise(durable);
+        for source in &self.sources {
+            for sink in &source.settled_by {
+                let exit = exit(*sink, false);
+                let guarantee = source.promise.guarantee.min(exit.guarantee);
+                let nodes = vec![source.node, *sink];
+                paths.push(Path {
+                    nodes,
+                    exit,
+                    guarantee,
+                });
+            }
+            for channel in &source.kept_by {
+                let kept = self.keeps.iter().find(|keeps| keeps.node == *channel);
+                let kept = kept.map_or(Guarantee::ExactlyOnce, |keeps| keeps.promise.guarantee);
+                for sink in self.consumers(*channel) {
+                    let exit = exit(sink, true);
+                    let entry = source.promise.guarantee.min(kept);
+                    let guarantee = entry.min(exit.guarantee);
+                    let nodes = vec![source.node, *channel, sink];
+                    paths.push(Path {
+                        nodes,
+                        exit,
+                        guarantee,
+                    });
+                }
+            }
+        }
+        paths
+    }
+
+    /// Who takes records from a node.
+    pub fn consumers(&self, node: usize) -> Vec<usize> {
+        let edges = self.edges.iter();
+        let taken = edges.filter(|edge| edge.from == node && edge.port == Port::Records);
+        taken.map(|edge| edge.to).collect()
+    }
+
+    /// Who gives records to a node.
+    pub fn feeders(&self, node: usize) -> Vec<usize> {
+        let edges = self.edges.iter();
+        let given = edges.filter(|edge| edge.to == node && edge.port == Port::Records);
+        given.map(|edge| edge.from).collect()
+    }
+
+    /// Names of nodes.
+    pub fn names(&self, nodes: &[usize]) -> Vec<&str> {
+        nodes.iter().map(|at| &*self.nodes[*at].name).collect()
+    }
+
+    /// The tags that a node takes from another.
+    pub fn tags(&self, from: usize, to: usize) -> Option<&str> {
+        let edge = self
+            .edges
+            .iter()
+            .find(|edge| edge.from == from && edge.to == to && edge.port == Port::Records)?;
+        edge.tags.as_deref()
+    }
+}
+
+/// Where the lists of a plan begin among all nodes.
+struct Places {
+    channels: usize,
+    sinks: usize,
+}
+
+impl Places {
+    fn of(&self, target: Target) -> usize {
+        match target {
+            Target::Channel(at) => self.channels + at,
+            Target::Sink(at) => self.sinks + at,
+        }
+    }
+}
+
+fn nodes(plan: &Plan) -> Vec<Node> {
+    let node = |name: &str, type_, kind, rejects: &[Route]| Node {
+        name: name.to_owned(),
+        type_,
+        kind,
+        rejects_taken: !rejects.is_empty(),
+        settles_within: None,
+    };
+    let sources = plan.sources.iter();
+    let sources = sources.map(|s| node(&s.name, s.kind, Kind::Source, &s.rejects));
+    let channels = plan.channels.iter();
+    let channels = channels.map(|c| node(&c.name, c.kind, Kind::Channel, &[]));
+    let sinks = plan.sinks.iter().map(|s| Node {
+        settles_within: s.sink.settles_within(),
+        ..node(&s.name, s.kind, Kind::Sink, &s.rejects)
+    });
+    sources.chain(channels).chain(sinks).collect()
+}
+
+fn edges(plan: &Plan, places: &Places) -> Vec<Edge> {
+    let mut edges = Vec::new();
+    let mut add = |from, port, to, tags: &Option<TagFilter>| {
+        edges.push(Edge {
+            from,
+            port,
+            to,
+            tags: tags.as_ref().map(TagFilter::to_string),
+        });
+    };
+    for (from, source) in plan.sources.iter().enumerate() {
+        for route in &source.routes {
+            add(from, Port::Records, places.of(route.to), &route.tags);
+        }
+        for route in &source.rejects {
+            add(from, Port::Rejected, places.of(route.to), &route.tags);
+        }
+    }
+    for (at, sink) in plan.sinks.iter().enumerate() {
+        let own = places.sinks + at;
+        if let Input::Channel { channel, tags } = &sink.input {
+            add(places.channels + channel, Port::Records, own, tags);
+        }
+        for route in &sink.rejects {
+            add(own, Port::Rejected, places.of(route.to), &route.tags);
+        }
+    }
+    edges
+}

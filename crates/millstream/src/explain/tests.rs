@@ -1,0 +1,174 @@
+use std::sync::Arc;
+
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::Inlet,
+    node::{
+        ChannelConfig, ChannelContext, LocalFuture, Opened, Placement, Sink, SinkContext,
+        Source as SourceNode, SourceContext,
+    },
+    plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    promise::{Guarantee, Promise},
+    tags::TagFilter,
+};
+
+use super::{Explained, dot, mermaid, text};
+
+struct Fake(Guarantee);
+
+impl SourceNode for Fake {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn run<'a>(&'a mut self, _: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn promise(&self, durable: bool) -> Promise {
+        match durable {
+            true => Promise::new(self.0, "if the sender keeps its ids"),
+            false => Promise::new(self.0.min(Guarantee::AtLeastOnce), ""),
+        }
+    }
+}
+
+impl Sink for Fake {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+    fn run<'a>(&'a self, _: &'a mut Inlet, _: SinkContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn promise(&self, durable: bool) -> Promise {
+        SourceNode::promise(self, durable)
+    }
+}
+
+impl ChannelConfig for Fake {
+    fn open(&self, _: ChannelContext, _: &[Arc<str>]) -> Result<Opened, Failure> {
+        Err(Failure::us("never opened"))
+    }
+    fn promise(&self) -> Promise {
+        Promise::new(self.0, "a power cut takes up to 1s")
+    }
+}
+
+fn to(to: Target) -> Vec<Route> {
+    vec![Route { to, tags: None }]
+}
+
+fn source(name: &str, kind: &'static str, routes: Vec<Route>) -> SourcePlan {
+    SourcePlan {
+        name: name.into(),
+        kind,
+        source: Box::new(Fake(Guarantee::ExactlyOnce)),
+        routes,
+        rejects: Vec::new(),
+    }
+}
+
+fn sink(name: &str, guarantee: Guarantee, input: Input) -> SinkPlan {
+    SinkPlan {
+        name: name.into(),
+        kind: "file",
+        sink: Arc::new(Fake(guarantee)),
+        input,
+        rejects: Vec::new(),
+    }
+}
+
+fn plan() -> Plan {
+    let tags = TagFilter::new(["web.**", "!web.\"debug\""]).ok();
+    let behind = |tags| Input::Channel { channel: 0, tags };
+    let mut fleet = source("fleet", "forward", to(Target::Channel(0)));
+    fleet.rejects = to(Target::Sink(2));
+    Plan {
+        sources: vec![
+            fleet,
+            source("web", "tail", to(Target::Channel(0))),
+            source("probe", "generate", to(Target::Sink(2))),
+        ],
+        channels: vec![ChannelPlan {
+            name: "buffer".into(),
+            kind: "disk",
+            config: Box::new(Fake(Guarantee::ExactlyOnce)),
+            consumers: vec!["archive".into(), "next".into()],
+        }],
+        sinks: vec![
+            sink("archive", Guarantee::ExactlyOnce, behind(None)),
+            sink("next", Guarantee::AtLeastOnce, behind(tags)),
+            sink(
+                "end",
+                Guarantee::AtMostOnce,
+                Input::Memory { queue_bytes: 1 },
+            ),
+        ],
+        settings: RunSettings {
+            data_dir: "/var/lib/millstream".into(),
+            memory_max: 512 << 20,
+            threads: 2,
+            host: "here".into(),
+        },
+    }
+}
+
+#[test]
+fn a_path_holds_what_its_weakest_part_holds() {
+    let explained = Explained::new(&plan());
+    let found: Vec<_> = explained
+        .paths
+        .iter()
+        .map(|path| (explained.names(&path.nodes).join(" "), path.guarantee))
+        .collect();
+    let expected = [
+        ("fleet buffer archive", Guarantee::ExactlyOnce),
+        ("fleet buffer next", Guarantee::AtLeastOnce),
+        ("web buffer archive", Guarantee::ExactlyOnce),
+        ("web buffer next", Guarantee::AtLeastOnce),
+        ("probe end", Guarantee::AtMostOnce),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(path, holds)| (path.to_owned(), holds))
+    );
+}
+
+#[test]
+fn the_page_says_what_somebody_needs_at_night() {
+    let page = text::render(&Explained::new(&plan()));
+    let expected = include_str!("testdata/page.txt");
+    if std::env::var_os("UPDATE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/explain/testdata/page.txt");
+        std::fs::write(path, &page).unwrap();
+        return;
+    }
+    assert_eq!(page, expected, "rewrite it with UPDATE=1");
+}
+
+#[test]
+fn the_drawings_name_every_node_and_every_edge() {
+    let explained = Explained::new(&plan());
+    let (mermaid, dot) = (mermaid::render(&explained), dot::render(&explained));
+    assert!(mermaid.starts_with("flowchart LR\n"), "{mermaid}");
+    assert_eq!(mermaid.matches("-->").count(), 5, "{mermaid}");
+    assert_eq!(mermaid.matches("-.->").count(), 1, "{mermaid}");
+    assert!(mermaid.contains("!web.&quot;debug&quot;"), "{mermaid}");
+    assert_eq!(dot.matches(" -> ").count(), 6, "{dot}");
+    assert!(dot.contains(r#"!web.\"debug\""#), "{dot}");
+    for node in &explained.nodes {
+        assert!(mermaid.contains(&node.name) && dot.contains(&node.name));
+    }
+}
+
+#[test]
+fn a_source_that_feeds_a_sink_beside_a_channel_waits_for_both() {
+    let mut plan = plan();
+    plan.sources[1].routes.extend(to(Target::Sink(2)));
+    let explained = Explained::new(&plan);
+    assert_eq!(
+        explained.sources[1].promise.guarantee,
+        Guarantee::AtLeastOnce
+    );
+    let page = text::render(&explained);
+    let line = "when end has settled the batch and buffer has kept it: 1s at most";
+    assert!(page.contains(line), "{page}");
+}

@@ -1,0 +1,295 @@
+//! The graph and its promises in words, for a person who has just been woken up.
+
+use std::{fmt::Write, time::Duration};
+
+use millstream_config::{Period, Size};
+use millstream_pipeline::promise::{Guarantee, Promise};
+
+use super::{Explained, Kind, Port, Source};
+use crate::page::{columns, count, list, paragraph, width};
+
+/// The whole page.
+pub fn render(explained: &Explained) -> String {
+    let of = |kind| explained.nodes.iter().filter(|n| n.kind == kind).count();
+    let title = format!(
+        "{}, {}, {}; {} of memory at most, {}, data in {}",
+        count(of(Kind::Source), "source"),
+        count(of(Kind::Channel), "disk channel"),
+        count(of(Kind::Sink), "sink"),
+        Size::bytes(explained.memory_max as u64),
+        count(explained.threads, "data thread"),
+        explained.data_dir.display(),
+    );
+    let mut out = paragraph("", &title);
+    let mut section = |title: &str, body: String| {
+        if !body.is_empty() {
+            let _ = write!(out, "\n{title}\n\n{body}");
+        }
+    };
+    section("THE GRAPH", drawing(explained));
+    section("WHAT IS PROMISED", promises(explained));
+    section("WHY, AND ON WHICH CONDITIONS", conditions(explained));
+    section("WHEN A SENDER GETS ITS ANSWER", answers(explained));
+    section("IF A SINK CANNOT WRITE", stops(explained));
+    section("RECORDS THAT ARE REJECTED", rejected(explained));
+    out
+}
+
+/// One drawing for every channel with those around it, one for every source that feeds sinks directly.
+fn drawing(explained: &Explained) -> String {
+    let mut blocks = Vec::new();
+    for keeps in &explained.keeps {
+        let feeders = explained.feeders(keeps.node);
+        let feeders = feeders.iter().map(|from| {
+            let tags = explained.tags(*from, keeps.node);
+            label(explained, *from, tags)
+        });
+        blocks.push(block(
+            &feeders.collect::<Vec<_>>(),
+            &label(explained, keeps.node, None),
+            &takers(explained, keeps.node, &explained.consumers(keeps.node)),
+        ));
+    }
+    for source in &explained.sources {
+        if source.kept_by.is_empty() || !source.settled_by.is_empty() {
+            blocks.push(block(
+                &[],
+                &label(explained, source.node, None),
+                &takers(explained, source.node, &source.settled_by),
+            ));
+        }
+    }
+    blocks.join("\n")
+}
+
+fn label(explained: &Explained, node: usize, tags: Option<&str>) -> String {
+    let node = &explained.nodes[node];
+    match tags {
+        None => format!("{} ({})", node.name, node.type_),
+        Some(tags) => format!("{} ({}), tags {tags}", node.name, node.type_),
+    }
+}
+
+fn takers(explained: &Explained, from: usize, takers: &[usize]) -> Vec<String> {
+    if takers.is_empty() {
+        let then = match explained.nodes[from].kind {
+            Kind::Channel => "nobody: it fills up, then its sources wait",
+            _ => "nobody: counted and dropped",
+        };
+        return vec![then.to_owned()];
+    }
+    let label = |to: &usize| label(explained, *to, explained.tags(from, *to));
+    takers.iter().map(label).collect()
+}
+
+/// Left names, the middle on the first line, right names, with lines between them.
+fn block(left: &[String], middle: &str, right: &[String]) -> String {
+    let left_width = left.iter().map(|name| width(name)).max().unwrap_or(0);
+    let (lines, mut out) = (left.len().max(right.len()).max(1), String::new());
+    for at in 0..lines {
+        let mut line = String::from("  ");
+        if !left.is_empty() {
+            match left.get(at) {
+                Some(name) => {
+                    line.push_str(&format!("{name} "));
+                    line.push_str(&"─".repeat(left_width - width(name)));
+                }
+                None => line.push_str(&" ".repeat(left_width + 1)),
+            }
+            line.push_str(match (at, left.len()) {
+                (0, 1) => "───▶ ",
+                (0, _) => "─┬─▶ ",
+                (at, count) if at + 1 < count => "─┤   ",
+                (at, count) if at + 1 == count => "─┘   ",
+                _ => "     ",
+            });
+        }
+        let middle_width = width(middle);
+        match at {
+            0 => line.push_str(middle),
+            _ => line.push_str(&" ".repeat(middle_width)),
+        }
+        if let Some(name) = right.get(at) {
+            line.push_str(match (at, right.len()) {
+                (0, 1) => " ───▶ ",
+                (0, _) => " ─┬─▶ ",
+                (at, count) if at + 1 < count => "  ├─▶ ",
+                _ => "  └─▶ ",
+            });
+            line.push_str(name);
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+/// One line for every path.
+fn promises(explained: &Explained) -> String {
+    let rows = explained.paths.iter().map(|path| {
+        let way = explained.names(&path.nodes).join(" ─▶ ");
+        vec![way, path.guarantee.to_string(), limit(explained, path)]
+    });
+    columns(2, &rows.collect::<Vec<_>>(), &[])
+}
+
+/// Which node of a path is the weakest, if one is weaker than the others.
+fn limit(explained: &Explained, path: &super::Path) -> String {
+    if path.guarantee == Guarantee::ExactlyOnce {
+        return String::new();
+    }
+    let at_entry = explained
+        .sources
+        .iter()
+        .find(|source| Some(&source.node) == path.nodes.first())
+        .map(|source| (source.node, source.promise.guarantee));
+    let kept = explained.keeps.iter();
+    let kept = kept.filter(|keeps| path.nodes.contains(&keeps.node));
+    let kept = kept.map(|keeps| (keeps.node, keeps.promise.guarantee));
+    let exit = path.nodes.last().map(|sink| (*sink, path.exit.guarantee));
+    let weakest: Vec<usize> = (at_entry.into_iter().chain(kept).chain(exit))
+        .filter(|(_, guarantee)| *guarantee == path.guarantee)
+        .map(|(node, _)| node)
+        .collect();
+    format!("limited by {}", list(&explained.names(&weakest)))
+}
+
+/// The promise of every node with its conditions.
+fn conditions(explained: &Explained) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut add = |node: usize, promise: &Promise| {
+        let name = explained.nodes[node].name.clone();
+        let guarantee = promise.guarantee.to_string();
+        let row = vec![name, guarantee, promise.condition.clone()];
+        if !rows.contains(&row) {
+            rows.push(row);
+        }
+    };
+    for source in &explained.sources {
+        add(source.node, &source.promise);
+    }
+    for keeps in &explained.keeps {
+        add(keeps.node, &keeps.promise);
+    }
+    for path in &explained.paths {
+        if let Some(sink) = path.nodes.last() {
+            add(*sink, &path.exit);
+        }
+    }
+    columns(2, &rows, &[])
+}
+
+/// When each source answers its peers.
+fn answers(explained: &Explained) -> String {
+    let rows = explained.sources.iter().map(|source| {
+        let name = explained.nodes[source.node].name.clone();
+        vec![name, answer(explained, source)]
+    });
+    columns(2, &rows.collect::<Vec<_>>(), &[])
+}
+
+fn answer(explained: &Explained, source: &Source) -> String {
+    let (kept, settled) = (
+        list(&explained.names(&source.kept_by)),
+        list(&explained.names(&source.settled_by)),
+    );
+    if settled.is_empty() && kept.is_empty() {
+        return "at once: nobody takes its records".to_owned();
+    }
+    if settled.is_empty() {
+        return format!("as soon as {kept} has kept the batch; no sink is waited for");
+    }
+    let sinks = source.settled_by.iter();
+    let times: Option<Vec<Duration>> = sinks
+        .map(|sink| explained.nodes[*sink].settles_within)
+        .collect();
+    let time = match times.and_then(|times| times.into_iter().max()) {
+        Some(time) => format!(
+            "{} at most while it can write; it waits as long as it cannot",
+            Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
+        ),
+        None => "no bound is known, as the next system decides".to_owned(),
+    };
+    let and_kept = match kept.is_empty() {
+        true => String::new(),
+        false => format!(" and {kept} has kept it"),
+    };
+    format!("when {settled} has settled the batch{and_kept}: {time}")
+}
+
+/// What happens when a sink cannot write.
+fn stops(explained: &Explained) -> String {
+    let sinks = explained.nodes.iter().enumerate();
+    let sinks = sinks.filter(|(_, node)| node.kind == Kind::Sink);
+    let rows = sinks.map(|(at, node)| {
+        let feeders = explained.feeders(at);
+        let channel = feeders
+            .iter()
+            .find(|from| explained.nodes[**from].kind == Kind::Channel);
+        let text = match channel {
+            Some(channel) => behind_channel(explained, at, *channel),
+            None if feeders.is_empty() => "it takes rejected records only".to_owned(),
+            None => {
+                let names = list(&explained.names(&feeders));
+                let (wait, give) = match feeders.len() {
+                    1 => ("waits", "it gives"),
+                    _ => ("wait", "they give"),
+                };
+                format!(
+                    "{names} {wait}, and so does everybody else {give} to. Nothing accepted is lost"
+                )
+            }
+        };
+        vec![node.name.clone(), text]
+    });
+    columns(2, &rows.collect::<Vec<_>>(), &[])
+}
+
+fn behind_channel(explained: &Explained, sink: usize, channel: usize) -> String {
+    let name = &explained.nodes[channel].name;
+    let feeders = explained.feeders(channel);
+    let wait = if feeders.len() == 1 { "waits" } else { "wait" };
+    let feeders = list(&explained.names(&feeders));
+    let mut others = explained.consumers(channel);
+    others.retain(|other| *other != sink);
+    let others = match others.len() {
+        0 => String::new(),
+        n => {
+            let go = if n == 1 { "goes" } else { "go" };
+            let names = list(&explained.names(&others));
+            format!(" {names} {go} on until then")
+        }
+    };
+    format!("{name} keeps what comes. When {name} is full, {feeders} {wait}.{others}")
+}
+
+/// Where rejected records go.
+fn rejected(explained: &Explained) -> String {
+    let mut rows = Vec::new();
+    for (at, node) in explained.nodes.iter().enumerate() {
+        let edges = explained.edges.iter();
+        let to: Vec<_> = edges
+            .filter(|edge| edge.from == at && edge.port == Port::Rejected)
+            .map(|edge| edge.to)
+            .collect();
+        if !to.is_empty() {
+            rows.push(vec![
+                format!("{}.rejected", node.name),
+                format!("to {}", list(&explained.names(&to))),
+            ]);
+        }
+    }
+    let is_open = |node: &&super::Node| node.kind != Kind::Channel && !node.rejects_taken;
+    if explained.nodes.iter().any(|node| is_open(&node)) {
+        let file = explained.data_dir.join("rejected/NAME.msgpack");
+        let name = match rows.is_empty() {
+            true => "of every node",
+            false => "of the others",
+        };
+        let text = format!(
+            "kept in {}, 1GiB in all; full: the path waits",
+            file.display()
+        );
+        rows.push(vec![name.to_owned(), text]);
+    }
+    columns(2, &rows, &[])
+}
