@@ -5,6 +5,7 @@ mod config;
 mod explain;
 mod log;
 mod page;
+mod reference;
 mod registry;
 
 use std::process::ExitCode;
@@ -27,6 +28,9 @@ enum Command {
     Run(commands::run::Run),
     Check(commands::check::Check),
     Explain(commands::explain::Explain),
+    Components(commands::components::Components),
+    Example(commands::components::Example),
+    Schema(commands::schema::Schema),
 }
 
 /// Exit codes (design, section 7; the numbers are those of sysexits.h).
@@ -58,5 +62,8 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Check(check) => check.execute(),
         Command::Explain(explain) => explain.execute(),
+        Command::Components(components) => components.execute(),
+        Command::Example(example) => example.execute(),
+        Command::Schema(schema) => schema.execute(),
     })
 }

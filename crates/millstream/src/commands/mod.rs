@@ -1,5 +1,7 @@
 //! One file per command: its options with their help, and what it does.
 
 pub mod check;
+pub mod components;
 pub mod explain;
 pub mod run;
+pub mod schema;

@@ -1,0 +1,120 @@
+//! `millstream components` and `millstream example`: what there is to build a pipeline from.
+
+use clap::Args;
+use millstream_config::{Section, names};
+use millstream_pipeline::node::Component;
+
+use crate::{
+    exit,
+    page::{self, columns, list},
+    reference::readme,
+    registry,
+};
+
+/// An aggregator: receives from a fleet, keeps on disk, writes files.
+const AGGREGATOR: &str = include_str!("../../../../examples/aggregator.yaml");
+/// An agent: tails files, keeps on disk, forwards.
+const AGENT: &str = include_str!("../../../../examples/agent.yaml");
+
+/// List what there is to build a pipeline from; with a type: its page, with every option.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream components               every source, channel and sink, with one sentence
+  millstream components file          what the sink `file` does, its options, what it promises
+  millstream components sources/forward
+
+Exit codes: 0 shown, 64 there is no such type")]
+pub struct Components {
+    /// A type such as `file`; where a source and a sink share it, both are shown. `sinks/forward` names one.
+    #[arg(value_name = "TYPE")]
+    type_: Option<String>,
+}
+
+/// Print a whole configuration to start from.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream example aggregator > millstream.yaml
+  millstream example sinks/forward
+
+Exit codes: 0 shown, 64 there is no such example")]
+pub struct Example {
+    /// `agent`, `aggregator`, or a type of component such as `tail` or `sinks/forward`.
+    #[arg(value_name = "TYPE|agent|aggregator")]
+    name: String,
+}
+
+impl Components {
+    /// Shows; returns the exit code.
+    pub fn execute(self) -> u8 {
+        let Some(name) = self.type_ else {
+            return page::print(&listing());
+        };
+        let found = named(&name);
+        if found.is_empty() {
+            return unknown(&name, &[]);
+        }
+        let pages: Vec<_> = found.into_iter().map(readme::render).collect();
+        page::print(&pages.join("\n"))
+    }
+}
+
+impl Example {
+    /// Shows; returns the exit code.
+    pub fn execute(self) -> u8 {
+        match self.name.as_str() {
+            "aggregator" => return page::print(AGGREGATOR),
+            "agent" => return page::print(AGENT),
+            _ => {}
+        }
+        match &named(&self.name)[..] {
+            [] => unknown(&self.name, &["agent", "aggregator"]),
+            [one] => page::print(one.example),
+            several => {
+                let names = several.iter().map(|component| format!("`{}`", address(component)));
+                let names: Vec<_> = names.collect();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let text = format!("`{}` stands for {}: name one", self.name, list(&names));
+                page::complain(&text, exit::USAGE)
+            }
+        }
+    }
+}
+
+/// All components by section.
+fn listing() -> String {
+    let mut out = String::new();
+    for section in Section::ALL {
+        let of_section = registry::all().filter(|c| registry::section(c) == section.name());
+        let rows = of_section.map(|c| vec![c.name.to_owned(), c.summary.to_owned()]);
+        let rows: Vec<_> = rows.collect();
+        if !rows.is_empty() {
+            out.push_str(&format!("{}\n{}\n", section.name(), columns(2, &rows, &[])));
+        }
+    }
+    out.push_str("`millstream components TYPE` shows one with its options, `millstream example TYPE` how it is used.\n");
+    out
+}
+
+/// The components that a word on the command line names.
+fn named(word: &str) -> Vec<&'static Component> {
+    let all = registry::all();
+    all.filter(|component| component.name == word || address(component) == word)
+        .collect()
+}
+
+/// The one name of a component: its folder.
+fn address(component: &Component) -> String {
+    format!("{}/{}", registry::section(component), component.name)
+}
+
+fn unknown(name: &str, more: &[&str]) -> u8 {
+    let known: Vec<_> = registry::all().map(|c| c.name).collect();
+    let words = known.iter().chain(more).copied();
+    let text = match names::nearest(name, words) {
+        Some(nearest) => format!("there is no `{name}`; is `{nearest}` meant?"),
+        None => format!("there is no `{name}`; `millstream components` lists what there is"),
+    };
+    page::complain(&text, exit::USAGE)
+}

@@ -1,0 +1,148 @@
+//! The JSON Schema of a whole configuration, for editors and for tools that write configurations.
+//!
+//! The settings stand at the top; each section maps names to nodes, and the `type` of a node chooses the schema of its
+//! component. A scalar that takes an environment variable (`${NAME}`) is a text before it is put in, so every scalar
+//! that is no text may also be such a text.
+
+use millstream_config::{Section, Settings};
+use millstream_pipeline::node::Component;
+use serde_json::{Map, Value, json};
+
+use crate::registry;
+
+/// The whole schema.
+pub fn whole() -> Value {
+    let mut defs = Map::new();
+    let mut root = schemars::schema_for!(Settings).to_value();
+    settle(&mut root, "#/$defs/settings/$defs/");
+    let own = root["$defs"].take();
+    defs.insert("settings".to_owned(), json!({ "$defs": own }));
+    let mut properties = root["properties"].take();
+    for section in Section::ALL {
+        properties[section.name()] = nodes(section, &mut defs);
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Millstream",
+        "description": "A configuration of Millstream: settings, and nodes by name in their sections.",
+        "type": "object",
+        "properties": properties,
+        "patternProperties": { "^x-": { "description": "Free: a place for YAML anchors." } },
+        "additionalProperties": false,
+        "$defs": defs,
+    })
+}
+
+/// A section: names to nodes.
+fn nodes(section: Section, defs: &mut Map<String, Value>) -> Value {
+    let of_section = registry::all().filter(|c| registry::section(c) == section.name());
+    let components: Vec<_> = of_section.collect();
+    let mut cases = Vec::new();
+    for component in &components {
+        let id = format!("{}.{}", section.name(), component.name);
+        cases.push(json!({
+            "if": { "properties": { "type": { "const": component.name } }, "required": ["type"] },
+            "then": { "$ref": format!("#/$defs/{id}") },
+        }));
+        defs.insert(id.clone(), node(component, section, &id));
+    }
+    let names = components.iter().map(|component| {
+        json!({ "const": component.name, "description": component.summary })
+    });
+    let mut node = json!({
+        "type": "object",
+        "properties": { "type": { "description": "What the node is.", "oneOf": names.collect::<Vec<_>>() } },
+        "required": ["type"],
+        "allOf": cases,
+    });
+    // JSON Schema wants at least one case.
+    if components.is_empty() {
+        node = json!(false);
+    }
+    json!({
+        "description": format!("Names to {}.", section.name()),
+        "type": ["object", "null"],
+        "propertyNames": { "pattern": "^[a-z][a-z0-9_-]*$", "maxLength": millstream_config::names::NAME_MAX },
+        "additionalProperties": node,
+    })
+}
+
+/// The options of a component with those that every node of its section has.
+fn node(component: &Component, section: Section, id: &str) -> Value {
+    let mut schema = (component.schema)().to_value();
+    settle(&mut schema, &format!("#/$defs/{id}/$defs/"));
+    let texts = |what: &str| json!({ "description": what, "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] });
+    let mut properties = Map::new();
+    properties.insert("type".to_owned(), json!({ "const": component.name }));
+    let mut required = vec![json!("type")];
+    if section != Section::Sources {
+        properties.insert(
+            "inputs".to_owned(),
+            texts("The nodes it takes from: names, ports (`NAME.rejected`) or globs of them."),
+        );
+        properties.insert(
+            "tags".to_owned(),
+            texts("Takes only these tags: `*` is one part, `**` any number, `{a,b}` a choice, `!` excludes."),
+        );
+        required.push(json!("inputs"));
+    }
+    if let Some(own) = schema["properties"].as_object() {
+        properties.extend(own.clone());
+    }
+    if let Some(own) = schema["required"].as_array() {
+        required.extend(own.clone());
+    }
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("$schema");
+        object.remove("title");
+        object.insert("description".to_owned(), json!(component.summary));
+        object.insert("properties".to_owned(), Value::Object(properties));
+        object.insert("required".to_owned(), Value::Array(required));
+        object.insert("additionalProperties".to_owned(), json!(false));
+    }
+    schema
+}
+
+/// Makes references absolute, and lets every scalar be a text with a variable in it.
+fn settle(schema: &mut Value, defs: &str) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(to)) = map.get_mut("$ref")
+                && let Some(name) = to.strip_prefix("#/$defs/")
+            {
+                *to = format!("{defs}{name}");
+            }
+            for inner in map.values_mut() {
+                settle(inner, defs);
+            }
+            if is_other_scalar(map) {
+                let keep = ["description", "default", "examples"];
+                let (outer, inner): (Map<_, _>, Map<_, _>) = std::mem::take(map)
+                    .into_iter()
+                    .partition(|(key, _)| keep.contains(&key.as_str()));
+                *map = outer;
+                map.insert(
+                    "anyOf".to_owned(),
+                    json!([inner, { "type": "string", "pattern": "\\$\\{" }]),
+                );
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|inner| settle(inner, defs)),
+        _ => {}
+    }
+}
+
+/// A number, a truth value or a choice: what a text with a variable would not fit.
+fn is_other_scalar(map: &Map<String, Value>) -> bool {
+    let named = |value: &Value| matches!(value.as_str(), Some("integer" | "number" | "boolean"));
+    let by_type = match map.get("type") {
+        Some(Value::Array(all)) => all.iter().any(named),
+        Some(one) => named(one),
+        None => false,
+    };
+    let is_choice = |all: &Value| {
+        let all = all.as_array();
+        all.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one.get("const").is_some()))
+    };
+    by_type || map.get("enum").is_some_and(Value::is_array) || map.get("oneOf").is_some_and(is_choice)
+}

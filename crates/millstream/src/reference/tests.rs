@@ -1,0 +1,137 @@
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{
+    options::{self, Row},
+    readme::{self, OPTIONS_BEGIN, OPTIONS_END},
+    schema,
+};
+use crate::registry;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Compares a file with what it should be, or rewrites it with UPDATE=1.
+fn is_up_to_date(path: &str, wanted: &str) {
+    let path = root().join(path);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, wanted).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "{} is out of date: run `UPDATE=1 cargo test -p millstream --bin millstream reference`",
+        path.display()
+    );
+}
+
+#[test]
+fn the_schema_in_the_docs_is_the_one_of_the_code() {
+    let text = serde_json::to_string_pretty(&schema::whole()).unwrap();
+    is_up_to_date("docs/schema.json", &format!("{text}\n"));
+}
+
+#[test]
+fn the_options_in_every_readme_are_those_of_the_code() {
+    for component in registry::all() {
+        let section = registry::section(component);
+        let path = format!("crates/{section}/src/{}/README.md", component.name);
+        let text = std::fs::read_to_string(root().join(&path)).unwrap();
+        let parts = text.split_once(OPTIONS_BEGIN).and_then(|(before, rest)| {
+            let (_, after) = rest.split_once(OPTIONS_END)?;
+            Some((before, after))
+        });
+        let (before, after) = parts.unwrap_or_else(|| {
+            panic!("{path} has no `{OPTIONS_BEGIN}` and `{OPTIONS_END}` for the table of options")
+        });
+        let rows = options::rows((component.schema)().as_value());
+        let table = options::markdown(&rows);
+        let wanted = format!("{before}{OPTIONS_BEGIN}\n{table}{OPTIONS_END}{after}");
+        is_up_to_date(&path, &wanted);
+    }
+}
+
+#[test]
+fn every_option_says_what_it_means() {
+    for component in registry::all() {
+        for row in options::rows((component.schema)().as_value()) {
+            assert!(
+                !row.meaning.is_empty() && !row.takes.is_empty(),
+                "{} {}: {row:?}",
+                registry::section(component),
+                component.name
+            );
+        }
+    }
+}
+
+#[test]
+fn every_reference_in_the_schema_leads_somewhere() {
+    fn walk(root: &Value, at: &Value, seen: &mut usize) {
+        match at {
+            Value::Object(map) => {
+                if let Some(Value::String(to)) = map.get("$ref") {
+                    let pointer = to.strip_prefix('#').unwrap();
+                    assert!(root.pointer(pointer).is_some(), "{to} leads nowhere");
+                    *seen += 1;
+                }
+                map.values().for_each(|inner| walk(root, inner, seen));
+            }
+            Value::Array(all) => all.iter().for_each(|inner| walk(root, inner, seen)),
+            _ => {}
+        }
+    }
+    let (whole, mut seen) = (schema::whole(), 0);
+    walk(&whole, &whole, &mut seen);
+    assert!(seen > 10, "only {seen} references found");
+}
+
+#[test]
+fn blocks_choices_and_defaults_become_rows() {
+    let schema = json!({
+        "properties": {
+            "path": { "$ref": "#/$defs/Template", "description": "Where\nto write." },
+            "rotate": { "$ref": "#/$defs/Rotate", "description": "When." },
+            "cache": { "anyOf": [{ "$ref": "#/$defs/Cache" }, { "type": "null" }], "description": "What." },
+            "servers": { "type": "array", "items": { "$ref": "#/$defs/Rotate" }, "description": "Who." },
+        },
+        "required": ["path"],
+        "$defs": {
+            "Template": { "type": "string" },
+            "Cache": { "oneOf": [{ "const": "drop", "description": "Gone." }, { "const": "keep", "description": "Stays." }] },
+            "Rotate": { "type": "object", "properties": {
+                "size": { "type": "integer", "description": "Bytes.", "default": 0 },
+            }},
+        },
+    });
+    let row = |name: &str, takes: &str, meaning: &str, default: &str| Row {
+        name: name.to_owned(),
+        takes: takes.to_owned(),
+        meaning: meaning.to_owned(),
+        default: default.to_owned(),
+    };
+    let expected = vec![
+        row("path", "template", "Where to write.", "required"),
+        row("rotate", "block", "When.", ""),
+        row("rotate.size", "number", "Bytes.", "0"),
+        row("cache", "`drop` or `keep`", "What. `drop`: Gone. `keep`: Stays.", ""),
+        row("servers", "list of block", "Who.", ""),
+        row("servers[].size", "number", "Bytes.", "0"),
+    ];
+    assert_eq!(options::rows(&schema), expected);
+    let markdown = options::markdown(&expected);
+    assert!(markdown.contains("| `rotate.size` | number | Bytes. | `0` |"));
+}
+
+#[test]
+fn a_page_holds_options_and_example() {
+    let memory = registry::find("channels", "memory").unwrap();
+    let page = readme::render(memory);
+    for part in ["MEMORY (channel)", "OPTIONS", "size_max", "default 4MiB", "inputs: [queue]"] {
+        assert!(page.contains(part), "no `{part}` in:\n{page}");
+    }
+    assert!(!page.contains("<!--"), "{page}");
+}
