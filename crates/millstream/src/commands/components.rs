@@ -72,7 +72,9 @@ impl Example {
             [] => unknown(&self.name, &["agent", "aggregator"]),
             [one] => page::print(one.example),
             several => {
-                let names = several.iter().map(|component| format!("`{}`", address(component)));
+                let names = several
+                    .iter()
+                    .map(|component| format!("`{}`", address(component)));
                 let names: Vec<_> = names.collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 let text = format!("`{}` stands for {}: name one", self.name, list(&names));

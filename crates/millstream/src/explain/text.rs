@@ -12,15 +12,15 @@ use crate::page::{columns, count, list, paragraph, width};
 pub fn render(explained: &Explained) -> String {
     let of = |kind| explained.nodes.iter().filter(|n| n.kind == kind).count();
     let title = format!(
-        "{}, {}, {}; {} of memory at most, {}, data in {}",
+        "{}, {}, {}; {}, {} of memory at most",
         count(of(Kind::Source), "source"),
         count(of(Kind::Channel), "disk channel"),
         count(of(Kind::Sink), "sink"),
-        Size::bytes(explained.memory_max as u64),
         count(explained.threads, "data thread"),
-        explained.data_dir.display(),
+        Size::bytes(explained.memory_max as u64),
     );
-    let mut out = paragraph("", &title);
+    let folder = explained.data_dir.display().to_string();
+    let mut out = paragraph("", &title) + &paragraph("everything durable in ", &folder);
     let mut section = |title: &str, body: String| {
         if !body.is_empty() {
             let _ = write!(out, "\n{title}\n\n{body}");

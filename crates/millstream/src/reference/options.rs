@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use crate::page::{columns, paragraph};
+use crate::page::paragraph;
 
 /// Blocks within blocks are followed so deep; no component has deeper ones.
 const DEPTH_MAX: usize = 4;
@@ -30,46 +30,20 @@ pub fn rows(schema: &Value) -> Vec<Row> {
     rows
 }
 
-/// The rows as a Markdown table; a sentence if there are none.
-pub fn markdown(rows: &[Row]) -> String {
-    if rows.is_empty() {
-        return "None of its own.\n".to_owned();
-    }
-    let mut out = String::from("| Option | Takes | Meaning | Default |\n|---|---|---|---|\n");
-    for row in rows {
-        let cell = |text: &str| text.replace('|', "\\|");
-        let default = match row.default.as_str() {
-            "" | "required" => row.default.clone(),
-            default => format!("`{}`", cell(default)),
-        };
-        let (takes, meaning) = (cell(&row.takes), cell(&row.meaning));
-        let _ = writeln!(
-            out,
-            "| `{}` | {takes} | {meaning} | {default} |",
-            row.name
-        );
-    }
-    out
-}
-
 /// The rows as text.
 pub fn text(rows: &[Row]) -> String {
     if rows.is_empty() {
         return paragraph("  ", "None of its own.");
     }
-    let heads: Vec<_> = rows.iter().map(|row| {
+    let mut out = String::new();
+    for row in rows {
         let default = match row.default.as_str() {
             "" => String::new(),
-            "required" => "required".to_owned(),
-            default => format!("default {default}"),
+            "required" => ", required".to_owned(),
+            default => format!(", default {default}"),
         };
-        vec![row.name.clone(), row.takes.clone(), default]
-    });
-    let heads = columns(2, &heads.collect::<Vec<_>>(), &[]);
-    let mut out = String::new();
-    for (head, row) in heads.lines().zip(rows) {
-        out.push_str(head);
-        out.push('\n');
+        let head = format!("  {}  ", row.name);
+        out.push_str(&paragraph(&head, &format!("{}{default}", row.takes)));
         if !row.meaning.is_empty() {
             out.push_str(&paragraph("      ", &row.meaning));
         }
@@ -154,6 +128,12 @@ impl Reader<'_> {
                 words.push(one);
             }
         }
+        // One or a list of them.
+        if let Some((last, most)) = words.split_last()
+            && last.strip_prefix("list of ") == Some(most.join(" or ").as_str())
+        {
+            return format!("{}, one or a list", most.join(" or "));
+        }
         words.join(" or ")
     }
 
@@ -215,7 +195,9 @@ impl Reader<'_> {
             .iter()
             .filter_map(|one| one["oneOf"].as_array())
             .flatten()
-            .filter_map(|choice| Some((choice["const"].as_str()?, choice["description"].as_str()?)));
+            .filter_map(|choice| {
+                Some((choice["const"].as_str()?, choice["description"].as_str()?))
+            });
         let choices: Vec<_> = choices.collect();
         let names_all = |(name, _): &(&str, &str)| meaning.contains(&format!("`{name}`"));
         if !choices.iter().all(names_all) {

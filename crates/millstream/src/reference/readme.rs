@@ -4,7 +4,7 @@ use millstream_pipeline::node::Component;
 
 use super::options;
 use crate::{
-    page::{columns, paragraph, width, WIDTH},
+    page::{WIDTH, columns, paragraph, width},
     registry,
 };
 
@@ -65,7 +65,8 @@ impl Page<'_> {
             self.flush();
         } else if let Some(title) = text.strip_prefix("## ") {
             self.flush();
-            self.out.push_str(&format!("\n{}\n\n", title.to_uppercase()));
+            self.out
+                .push_str(&format!("\n{}\n\n", title.to_uppercase()));
         } else if text.starts_with("# ") {
             self.flush();
         } else if text.contains("(example.yaml)") {
@@ -80,7 +81,7 @@ impl Page<'_> {
             if text.starts_with("- ") {
                 self.flush();
             }
-            self.words.push_str(&without_links(text));
+            self.words.push_str(&plain(text));
             self.words.push(' ');
         }
     }
@@ -89,10 +90,12 @@ impl Page<'_> {
         let inner = text.trim_matches('|').replace("\\|", "\u{1}");
         let cells = inner.split('|').map(|cell| {
             let cell = cell.trim().replace('\u{1}', "|");
-            without_links(&cell)
+            plain(&cell)
         });
         let cells: Vec<_> = cells.collect();
-        let is_rule = cells.iter().all(|cell| cell.chars().all(|c| "-: ".contains(c)));
+        let is_rule = cells
+            .iter()
+            .all(|cell| cell.chars().all(|c| "-: ".contains(c)));
         if !is_rule {
             self.table.push(cells);
         }
@@ -136,8 +139,8 @@ fn shown(table: &[Vec<String>]) -> String {
     rows.collect()
 }
 
-/// `[text](address)` becomes `text`.
-fn without_links(text: &str) -> String {
+/// `[text](address)` becomes `text`, `**text**` too.
+fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('[') {
@@ -157,5 +160,5 @@ fn without_links(text: &str) -> String {
         }
     }
     out.push_str(rest);
-    out
+    out.replace("**", "")
 }

@@ -46,9 +46,9 @@ fn nodes(section: Section, defs: &mut Map<String, Value>) -> Value {
         }));
         defs.insert(id.clone(), node(component, section, &id));
     }
-    let names = components.iter().map(|component| {
-        json!({ "const": component.name, "description": component.summary })
-    });
+    let names = components
+        .iter()
+        .map(|component| json!({ "const": component.name, "description": component.summary }));
     let mut node = json!({
         "type": "object",
         "properties": { "type": { "description": "What the node is.", "oneOf": names.collect::<Vec<_>>() } },
@@ -144,5 +144,7 @@ fn is_other_scalar(map: &Map<String, Value>) -> bool {
         let all = all.as_array();
         all.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one.get("const").is_some()))
     };
-    by_type || map.get("enum").is_some_and(Value::is_array) || map.get("oneOf").is_some_and(is_choice)
+    by_type
+        || map.get("enum").is_some_and(Value::is_array)
+        || map.get("oneOf").is_some_and(is_choice)
 }

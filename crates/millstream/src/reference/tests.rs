@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::{fmt::Write, path::PathBuf};
 
 use serde_json::{Value, json};
 
@@ -28,6 +28,24 @@ fn is_up_to_date(path: &str, wanted: &str) {
     );
 }
 
+/// The rows as a Markdown table; a sentence if there are none.
+fn markdown(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "None of its own.\n".to_owned();
+    }
+    let mut out = String::from("| Option | Takes | Meaning | Default |\n|---|---|---|---|\n");
+    for row in rows {
+        let cell = |text: &str| text.replace('|', "\\|");
+        let default = match row.default.as_str() {
+            "" | "required" => row.default.clone(),
+            default => format!("`{}`", cell(default)),
+        };
+        let (takes, meaning) = (cell(&row.takes), cell(&row.meaning));
+        let _ = writeln!(out, "| `{}` | {takes} | {meaning} | {default} |", row.name);
+    }
+    out
+}
+
 #[test]
 fn the_schema_in_the_docs_is_the_one_of_the_code() {
     let text = serde_json::to_string_pretty(&schema::whole()).unwrap();
@@ -48,7 +66,7 @@ fn the_options_in_every_readme_are_those_of_the_code() {
             panic!("{path} has no `{OPTIONS_BEGIN}` and `{OPTIONS_END}` for the table of options")
         });
         let rows = options::rows((component.schema)().as_value());
-        let table = options::markdown(&rows);
+        let table = markdown(&rows);
         let wanted = format!("{before}{OPTIONS_BEGIN}\n{table}{OPTIONS_END}{after}");
         is_up_to_date(&path, &wanted);
     }
@@ -117,12 +135,17 @@ fn blocks_choices_and_defaults_become_rows() {
         row("path", "template", "Where to write.", "required"),
         row("rotate", "block", "When.", ""),
         row("rotate.size", "number", "Bytes.", "0"),
-        row("cache", "`drop` or `keep`", "What. `drop`: Gone. `keep`: Stays.", ""),
+        row(
+            "cache",
+            "`drop` or `keep`",
+            "What. `drop`: Gone. `keep`: Stays.",
+            "",
+        ),
         row("servers", "list of block", "Who.", ""),
         row("servers[].size", "number", "Bytes.", "0"),
     ];
     assert_eq!(options::rows(&schema), expected);
-    let markdown = options::markdown(&expected);
+    let markdown = markdown(&expected);
     assert!(markdown.contains("| `rotate.size` | number | Bytes. | `0` |"));
 }
 
@@ -130,7 +153,13 @@ fn blocks_choices_and_defaults_become_rows() {
 fn a_page_holds_options_and_example() {
     let memory = registry::find("channels", "memory").unwrap();
     let page = readme::render(memory);
-    for part in ["MEMORY (channel)", "OPTIONS", "size_max", "default 4MiB", "inputs: [queue]"] {
+    for part in [
+        "MEMORY (channel)",
+        "OPTIONS",
+        "size_max",
+        "default 4MiB",
+        "inputs: [queue]",
+    ] {
         assert!(page.contains(part), "no `{part}` in:\n{page}");
     }
     assert!(!page.contains("<!--"), "{page}");

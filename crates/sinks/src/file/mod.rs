@@ -37,7 +37,7 @@ use millstream_pipeline::{
 use millstream_sys::disk::{Disk, HostDisk};
 use millstream_wire::template::{Renderer, Template};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::format::{Formatting, schema_with};
 use rotate::Rotate;
@@ -87,7 +87,7 @@ struct RotateConfig {
 }
 
 /// What becomes of the pages that were written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Cache {
     /// Large writes leave the page cache to other programs, and cost a fraction where the system can do that (Linux 6.14).

@@ -6,7 +6,7 @@ use millstream_config::{Node, OneOrMany, Period, Problem, Size};
 use millstream_wire::format::Add;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{self, MapAccess, Visitor},
 };
 
@@ -77,7 +77,7 @@ fn send_buffer() -> Size {
 }
 
 /// What listens at the other end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Peer {
     /// Any receiver of the forward protocol.
@@ -88,7 +88,7 @@ pub(super) enum Peer {
 }
 
 /// How payloads are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compression {
     /// Not at all.
@@ -101,7 +101,7 @@ pub(super) enum Compression {
 }
 
 /// How event times are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TimeForm {
     /// EventTime, with nanoseconds.
@@ -112,7 +112,7 @@ pub(super) enum TimeForm {
 }
 
 /// What happens to chunks in doubt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Failover {
     /// They go to another server at once.
