@@ -22,7 +22,7 @@ pub(super) struct Config {
     /// How much disk the channel may take. Full: sources stop reading until a consumer has gone on.
     size_max: Size,
     /// When what is written is synced, and so what kept means: `batch` (survives a power cut), a time such as `1s`
-    /// (survives SIGKILL; a power cut takes up to that time) or `never`.
+    /// (survives SIGKILL; a power cut takes up to that time) or `never`. Default: `batch`.
     sync: SyncOption,
     /// How long repeated chunks are recognised.
     dedupe: DedupeOption,
