@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    task::{Wake, Waker},
+    task::Wake,
     time::Duration,
 };
 
@@ -12,6 +12,10 @@ use tokio::sync::Semaphore;
 
 /// Notes that wait at most: they are small and come once per connection and per reported floor.
 const NOTES_MAX: usize = 100_000;
+
+/// What a batch takes in memory beside its bytes, and an origin.
+const BATCH_BYTES: usize = 256;
+const ORIGIN_BYTES: usize = 128;
 
 /// Something for the writer.
 pub(super) enum Entry {
@@ -36,7 +40,6 @@ struct State {
     poked: bool,
     /// The writer has kept everything and is gone, or has stopped with this text.
     ended: Option<Result<(), String>>,
-    readers: Vec<Waker>,
 }
 
 /// What the writer got.
@@ -61,8 +64,8 @@ impl Queue {
 
     /// Waits for room. After the writer has stopped the group is dropped, which fails its receipt.
     pub(super) async fn put(&self, group: Group) {
-        // A group larger than the queue takes all of it; an empty one takes its place too.
-        let bytes = group.len().clamp(1, self.room_bytes);
+        // A group larger than the queue takes all of it.
+        let bytes = memory_bytes(&group).min(self.room_bytes);
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let Ok(room) = self.room.acquire_many(permits).await else {
             return;
@@ -141,28 +144,28 @@ impl Queue {
         let mut state = self.lock();
         state.ended = Some(how);
         let dropped = std::mem::take(&mut state.entries);
-        let readers = std::mem::take(&mut state.readers);
         drop(state);
         self.room.close();
         drop(dropped);
-        readers.into_iter().for_each(Waker::wake);
     }
 
-    /// How the writer has ended, if it has; else `waker` is called when it does.
-    pub(super) fn ended(&self, waker: &Waker) -> Option<Result<(), String>> {
-        let mut state = self.lock();
-        if state.ended.is_none() && !state.readers.iter().any(|known| known.will_wake(waker)) {
-            // One per consumer, and a few stale ones while a consumer is started anew.
-            state.readers.retain(|known| !known.will_wake(waker));
-            state.readers.push(waker.clone());
-        }
-        state.ended.clone()
+    /// How the writer has ended, if it has.
+    pub(super) fn ended(&self) -> Option<Result<(), String>> {
+        self.lock().ended.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here can panic half way, so a poisoned lock is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a group takes in memory, about.
+fn memory_bytes(group: &Group) -> usize {
+    let batches = group.batches.iter();
+    batches
+        .map(|batch| batch.len() + BATCH_BYTES + batch.origins.len() * ORIGIN_BYTES)
+        .sum()
 }
 
 impl Wake for Queue {

@@ -87,8 +87,8 @@ impl Reader for DiskReader {
         if let Some(delivered) = self.read()? {
             return Poll::Ready(Ok(Some(delivered)));
         }
-        let ended = self.queue.ended(context.waker());
         self.reader.wake(context.waker());
+        let ended = self.queue.ended();
         // Between the look and the registration the last batch may have been kept.
         if let Some(delivered) = self.read()? {
             return Poll::Ready(Ok(Some(delivered)));

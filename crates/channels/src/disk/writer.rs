@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use super::{
     failure,
-    log::{Error, Log, Sync},
+    log::{Error, Log, Sync, Watch},
     queue::{Entry, Queue},
 };
 
@@ -80,10 +80,14 @@ pub(super) fn start(
     thread::Builder::new()
         .name(format!("keep {}", context.name))
         .spawn(move || {
-            let ended = EndQueue(queue);
+            let mut end = End {
+                how: Err("the writer of the channel has panicked".to_owned()),
+                watch: writer.log.watch(),
+                queue,
+            };
             let result = writer.run();
-            let text = result.as_ref().map(|_| ()).map_err(ToString::to_string);
-            ended.0.end(text);
+            end.how = result.as_ref().map(|_| ()).map_err(ToString::to_string);
+            drop(end);
             // Nobody may be interested any more.
             let _ = done.send(result.map_err(failure));
         })
@@ -95,15 +99,17 @@ pub(super) fn start(
     }))
 }
 
-/// A panic of the writer must not leave producers and readers waiting.
-struct EndQueue(Arc<Queue>);
+/// Tells producers and readers that the writer has ended, also by a panic.
+struct End {
+    how: Result<(), String>,
+    watch: Watch,
+    queue: Arc<Queue>,
+}
 
-impl Drop for EndQueue {
+impl Drop for End {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.0
-                .end(Err("the writer of the channel has panicked".to_owned()));
-        }
+        self.queue.end(std::mem::replace(&mut self.how, Ok(())));
+        self.watch.wake_readers();
     }
 }
 

@@ -10,6 +10,7 @@
     reason = "a test, which says what it has run"
 )]
 
+mod check;
 mod flows;
 mod sink;
 mod world;

@@ -1,18 +1,14 @@
 //! The model: senders, files, sinks and the channel between them on a disk that forgets.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-use millstream_channels::disk::log::{Behind, ChannelId, Dedupe, Error, Item, Log, Options, Sync};
-use millstream_record::{Batch, Origin, Pool, Position, Time};
+use millstream_channels::disk::log::{Behind, ChannelId, Dedupe, Error, Log, Options, Sync};
+use millstream_record::{Batch, Pool, Position, Time};
 use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
 
 use crate::{
     flows::{Sender, Tailed},
-    sink::{Seen, Sink, check_same, lines_of},
+    sink::{Seen, Sink},
 };
 
 #[derive(Clone, Copy)]
@@ -26,22 +22,22 @@ pub struct Setting {
 
 pub struct World {
     pub random: Random,
-    seed: u64,
-    setting: Setting,
+    pub seed: u64,
+    pub setting: Setting,
     disk: SimulatedDisk,
-    now: Time,
-    log: Option<Log>,
-    senders: Vec<Sender>,
-    files: Vec<Tailed>,
-    sinks: Vec<Sink>,
+    pub now: Time,
+    pub log: Option<Log>,
+    pub senders: Vec<Sender>,
+    pub files: Vec<Tailed>,
+    pub sinks: Vec<Sink>,
     connections: u64,
     /// Seq at which a sender gets its ack, the sender, its connection, and how many chunks that is.
     waiting: Vec<(u64, usize, u64, usize)>,
-    seen: Seen,
+    pub seen: Seen,
     /// All that is kept, as the auditor has read it, and when it did.
-    audited: Vec<(Position, Batch, Time)>,
+    pub audited: Vec<(Position, Batch, Time)>,
     /// Lines that a power cut took, as `sync: 1s` may.
-    taken_by_power: BTreeSet<String>,
+    pub taken_by_power: BTreeSet<String>,
 }
 
 impl World {
@@ -308,74 +304,6 @@ impl World {
         sink.take(1 + self.random.below(8), &mut self.seen);
     }
 
-    /// Reads on with the auditor, and keeps what it sees.
-    fn audit(&mut self) {
-        let Some(sink) = self.sinks.iter_mut().find(|sink| sink.name == "auditor") else {
-            return;
-        };
-        let Some(reader) = &mut sink.reader else {
-            return;
-        };
-        while let Ok(Some(item)) = reader.read() {
-            match item {
-                Item::Batch(position, batch) => {
-                    check_same(&mut self.seen, position, &batch);
-                    self.audited.push((position, batch, self.now));
-                }
-                Item::Lost(lost) => panic!("seed {}: {lost:?}", self.seed),
-            }
-        }
-    }
-
-    /// After a start: everything that was kept is there, but for what the policy may lose; and the origins are those of
-    /// what is there.
-    fn audit_start(&mut self, kind: Crash, crashed_at: Time) {
-        if !self.setting.audit {
-            return;
-        }
-        let before = std::mem::take(&mut self.audited);
-        self.audit();
-        let same = before
-            .iter()
-            .zip(&self.audited)
-            .take_while(|(a, b)| a.0 == b.0)
-            .count();
-        let lost = &before[same..];
-        let seed = self.seed;
-        if kind == Crash::Kill || self.setting.sync == Sync::Batch {
-            assert!(lost.is_empty(), "seed {seed}: lost {:?}", lost[0].0);
-        }
-        if !lost.is_empty() {
-            assert_eq!(
-                same,
-                self.audited.len(),
-                "seed {seed}: the loss is no suffix"
-            );
-        }
-        for (position, batch, kept_at) in lost {
-            let age = crashed_at.0 - kept_at.0;
-            // A step of the model lasts up to 150 ms, and a sync that is due is done in the next one.
-            assert!(
-                age <= 1_150_000_000,
-                "seed {seed}: {position} lost after {age} ns"
-            );
-            self.taken_by_power.extend(lines_of(batch));
-        }
-        let mut next = BTreeMap::new();
-        for (_, batch, _) in &self.audited {
-            for origin in &batch.origins {
-                if let Origin::File(origin) = origin {
-                    next.insert(origin.file, origin.next);
-                }
-            }
-        }
-        let log = self.log.as_ref().unwrap();
-        for file in &self.files {
-            let (id, known) = (file.id(), next.get(&file.id()).copied());
-            assert_eq!(log.next_of(&id), known, "seed {seed}: origin of {id:?}");
-        }
-    }
-
     /// Everything is sent and taken to its end, and every line is counted.
     pub fn finish(&mut self) {
         self.disk.restart(Crash::Kill);
@@ -427,37 +355,6 @@ impl World {
             for sink in self.sinks.iter_mut().filter(|sink| sink.name != "auditor") {
                 sink.take(50, &mut self.seen);
                 sink.commit(&mut self.random);
-            }
-        }
-    }
-
-    fn count(&self) {
-        let seed = self.seed;
-        let mut flows: Vec<Vec<String>> = self.files.iter().map(Tailed::lines).collect();
-        for sender in &self.senders {
-            flows.push(
-                (0..sender.acked)
-                    .flat_map(|chunk| sender.lines(chunk))
-                    .collect(),
-            );
-        }
-        for sink in self.sinks.iter().filter(|sink| sink.name != "auditor") {
-            let name = sink.name;
-            for flow in &flows {
-                let of_flow: BTreeSet<&String> = flow.iter().collect();
-                let all: Vec<&String> = sink.lines.iter().filter(|l| of_flow.contains(l)).collect();
-                let distinct: BTreeSet<&String> = all.iter().copied().collect();
-                let lost = flow
-                    .iter()
-                    .find(|line| !distinct.contains(line) && !self.taken_by_power.contains(*line));
-                assert_eq!(lost, None, "seed {seed}: lost at {name}");
-                if !sink.owns_position || !self.taken_by_power.is_empty() {
-                    continue;
-                }
-                assert!(sink.lost.is_empty(), "seed {seed}: {:?}", sink.lost);
-                assert_eq!(all.len(), flow.len(), "seed {seed}: twice at {name}");
-                let in_order = all.iter().zip(flow).all(|(a, b)| *a == b);
-                assert!(in_order, "seed {seed}: out of order at {name}");
             }
         }
     }

@@ -104,9 +104,9 @@ impl Watch {
         files.iter().map(|(file, next)| (*file, *next)).collect()
     }
 
-    /// The newest position that is kept.
-    pub fn kept(&self) -> Position {
-        self.0.lock().kept
+    /// Wakes all readers, so that they look again.
+    pub fn wake_readers(&self) {
+        self.0.lock().wake_readers();
     }
 }
 

@@ -21,6 +21,7 @@ mod consumers;
 mod cursor;
 mod error;
 mod floors;
+mod folder;
 mod frame;
 mod ids;
 mod index;
@@ -36,6 +37,7 @@ mod survey;
 mod tail;
 mod walk;
 mod window;
+mod write;
 
 use std::{fmt, time::Duration};
 

@@ -113,6 +113,10 @@ pub(super) fn decode_file(fields: &mut Fields<'_>) -> Option<FileId> {
     })
 }
 
+/// Tailed files that are remembered: 40 MB at the head of every segment, and far below what a head can hold. Beyond it
+/// those go first that were found longest ago, by their inode's birth: they are read again if they are still there.
+const FILES_MAX: usize = 1_000_000;
+
 /// Where reading of every tailed file goes on.
 #[derive(Debug, Default)]
 pub(super) struct FileTable {
@@ -142,7 +146,19 @@ impl FileTable {
 
     /// A frame with this origin is written; returns what was there before.
     pub(super) fn write(&mut self, origin: &FileOrigin) -> Option<u64> {
-        self.written.insert(origin.file, origin.next)
+        let before = self.written.insert(origin.file, origin.next);
+        if self.written.len() > FILES_MAX {
+            self.forget_oldest();
+        }
+        before
+    }
+
+    fn forget_oldest(&mut self) {
+        let mut births: Vec<i64> = self.written.keys().map(|file| file.birth).collect();
+        let middle = births.len() / 2;
+        let (_, middle, _) = births.select_nth_unstable(middle);
+        let oldest = *middle;
+        self.written.retain(|file, _| file.birth > oldest);
     }
 
     /// The frames that moved these on are not durable after all.

@@ -106,12 +106,9 @@ impl Reader {
         self.position
     }
 
-    /// Calls `waker` once something more is kept.
+    /// Calls `waker` once something more is kept. Look again after this: something may have been kept just before.
     pub fn wake(&self, waker: &Waker) {
-        let mut state = self.index.lock();
-        if state.kept > self.position {
-            waker.wake_by_ref();
-        } else if let Some(consumer) = state.consumers.get_mut(&self.name) {
+        if let Some(consumer) = self.index.lock().consumers.get_mut(&self.name) {
             consumer.waker = Some(waker.clone());
         }
     }
@@ -124,6 +121,8 @@ impl Reader {
         let mut state = self.index.lock();
         if let Some(consumer) = state.consumers.get_mut(&self.name) {
             consumer.taken = Some(position);
+            // Below the cursor: what is still there is held from here on.
+            consumer.position = consumer.position.min(position);
         }
     }
 

@@ -18,6 +18,10 @@ use super::{
 /// What is read at once: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
+/// While a frame is looked for, so many times the bytes of the segment are read at most to prove that what looks like a
+/// head is none. The old frames of a recycled segment take less than one.
+const PROOF_FACTOR: u64 = 8;
+
 /// Why a walk cannot go on.
 #[derive(Debug)]
 pub(super) enum WalkError {
@@ -147,6 +151,8 @@ impl<'a> Walk<'a> {
     }
 
     fn find(&mut self, fits: impl Fn(Position) -> bool) -> io::Result<Option<(u64, Head)>> {
+        // A body may hold what looks like heads, each as long as it pleases: proving them all wrong has to end.
+        let mut budget = PROOF_FACTOR * self.end;
         let mut at = (self.place.offset + 1).next_multiple_of(ALIGNMENT);
         while at < self.end {
             let here = Place {
@@ -154,7 +160,11 @@ impl<'a> Walk<'a> {
                 ..self.place
             };
             if let Some(bytes) = self.fill(at, 16)?
-                && Lengths::peek(bytes).is_some()
+                && let Some(lengths) = Lengths::peek(bytes)
+                && {
+                    budget = budget.saturating_sub(lengths.head as u64);
+                    budget > 0
+                }
                 && let Some(head) = self.read_head(&here)?
                 && fits(head.position)
             {
