@@ -6,7 +6,7 @@ use bytes::Bytes;
 use millstream_pipeline::channel::Note;
 use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Position, Tag};
 use millstream_wire::{
-    compression::{Codec, Inflated, Inflater},
+    compression::{Codec, Inflated, Inflater, size_claimed},
     forward::{Check, Compressed, Options, Signal, sift},
     msgpack::Reader,
 };
@@ -19,8 +19,13 @@ use super::{
 
 /// Bad values of one payload are set aside one by one up to so many; more as one: each costs a hundred bytes.
 const REJECTED_SINGLY_MAX: u32 = 1024;
-/// The first guess at how much larger a payload gets when it is decompressed.
-const INFLATE_FACTOR: usize = 8;
+/// A payload may claim to become so many times larger when it is decompressed; logs become about ten times larger. Beyond
+/// that it has to show it.
+const INFLATE_FACTOR_MAX: usize = 32;
+/// What a payload that claims nothing is taken to become.
+const INFLATE_FACTOR: usize = 4;
+/// A buffer has so much more room than it needs, so that its end is found without another one.
+const SPARE_BYTES: usize = 64;
 
 /// A payload that is whole.
 pub(super) struct Arrived {
@@ -238,9 +243,10 @@ impl Outgoing {
         input: &[u8],
     ) -> Result<Result<Content, String>, End> {
         let bytes_max = self.shared.decompressed_bytes_max;
-        let mut output = self
-            .memory((input.len() * INFLATE_FACTOR).min(bytes_max), true)
-            .await?;
+        let claimed = size_claimed(codec, input).unwrap_or(input.len() * INFLATE_FACTOR);
+        let guess = claimed.clamp(input.len(), input.len() * INFLATE_FACTOR_MAX);
+        let room = |bytes: usize| bytes.min(bytes_max) + SPARE_BYTES;
+        let mut output = self.memory(room(guess), true).await?;
         let Some(mut inflater) = Inflater::new(codec) else {
             return Err(End::NoMemory);
         };
@@ -251,8 +257,8 @@ impl Outgoing {
                 Ok(inflated) => inflated,
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            if output.len() > bytes_max || (inflated == Inflated::Full && output.len() >= bytes_max)
-            {
+            // A buffer that is full to its bound has more than that.
+            if output.len() > bytes_max {
                 let reason = format!(
                     "it has more than {bytes_max} bytes when decompressed (limits.decompressed)"
                 );
@@ -266,11 +272,11 @@ impl Outgoing {
                     sound,
                 }));
             }
-            let mut larger = self
-                .memory((output.capacity() * 2).min(bytes_max), true)
-                .await?;
+            let mut larger = self.memory(room(output.capacity() * 2), true).await?;
             larger.extend_from_slice(&output);
             output = larger;
+            // Other connections of this thread wait.
+            tokio::task::yield_now().await;
         }
     }
 

@@ -148,6 +148,21 @@ impl fmt::Debug for Inflater {
     }
 }
 
+/// How many bytes `input` claims to have when it is decompressed: the last member's trailer, or the first frame's header.
+/// A guess for the first buffer, true for payloads of one member or frame, and whatever a liar likes.
+pub fn size_claimed(codec: Codec, input: &[u8]) -> Option<usize> {
+    match codec {
+        Codec::Gzip => {
+            let trailer = input.last_chunk::<4>()?;
+            usize::try_from(u32::from_le_bytes(*trailer)).ok()
+        }
+        Codec::Zstd => {
+            let size = zstd::zstd_safe::get_frame_content_size(input).ok()??;
+            usize::try_from(size).ok()
+        }
+    }
+}
+
 /// Appends `input` to `output` as one gzip member or one zstd frame, at a level made for the wire.
 ///
 /// # Errors

@@ -103,3 +103,14 @@ fn a_zstd_window_above_the_bound_is_refused() {
     let found = inflate(Codec::Zstd, &input, 1 << 20, 64 << 20);
     assert_eq!(found.unwrap_err(), InflateError::Corrupt);
 }
+
+#[test]
+fn one_member_or_frame_tells_its_size() {
+    let mut frame = Vec::new();
+    compress(Codec::Gzip, &[7; 12_345], &mut frame).unwrap();
+    assert_eq!(size_claimed(Codec::Gzip, &frame), Some(12_345));
+    assert_eq!(size_claimed(Codec::Gzip, &[1, 2]), None);
+    let frame = zstd::bulk::compress(&[7; 12_345], 1).unwrap();
+    assert_eq!(size_claimed(Codec::Zstd, &frame), Some(12_345));
+    assert_eq!(size_claimed(Codec::Zstd, b"no zstd"), None);
+}

@@ -1,6 +1,6 @@
 //! One whole frame, in a slice.
 
-use super::{LINES, Options};
+use super::{LINES, OPTION_BYTES_MAX, Options, TAG_BYTES_MAX};
 use crate::msgpack::{ReadError, Reader, Shape, is_array, pair_shape};
 
 /// Which form a frame has.
@@ -66,7 +66,8 @@ pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> 
     }
 }
 
-/// [`ReadError::Type`] when the array is no frame.
+/// [`ReadError::Type`] when the array is no frame. A tag or an option map above its bound makes it none: both are kept
+/// with every batch.
 #[inline]
 fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
     let length = reader.array_len()?;
@@ -74,6 +75,9 @@ fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
         return Err(ReadError::Type);
     }
     let tag = reader.bytes()?;
+    if tag.len() > TAG_BYTES_MAX {
+        return Err(ReadError::Type);
+    }
     let (form, body, taken) = match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => (Form::Packed, reader.bytes()?, 2),
         // With four elements an array can only be fluent-bit's [time, metadata] of a single message.
@@ -107,11 +111,15 @@ fn finish<'a>(
     body: &'a [u8],
     left: u32,
 ) -> Result<Frame<'a>, ReadError> {
+    let start = reader.position();
     let options = match left {
         0 => Options::default(),
         1 => Options::read(reader)?,
         _ => return Err(ReadError::Type),
     };
+    if reader.position() - start > OPTION_BYTES_MAX {
+        return Err(ReadError::Type);
+    }
     Ok(Frame {
         tag,
         form,
@@ -130,5 +138,6 @@ fn misfit(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
         let element = reader.value()?;
         chunk = Options::read(&mut Reader::new(element))?.chunk;
     }
+    let chunk = chunk.filter(|id| id.len() <= OPTION_BYTES_MAX);
     Ok((reader.position(), Value::Misfit(chunk)))
 }

@@ -59,7 +59,7 @@ pub const LINES: i8 = 76;
 /// A payload longer than this is announced ([`Step::Payload`]) and read into a buffer of its own; a shorter one is waited
 /// for and comes as a [`Frame`]. Half of a read buffer of 64 KiB: its copy costs less than a batch of its own would.
 pub const PAYLOAD_INLINE_MAX: usize = 32 << 10;
-/// The longest tag of an announced payload, so that its head fits into any read buffer.
+/// The longest tag; an array with a longer one is no frame. So the head of any payload fits into a read buffer.
 pub const TAG_BYTES_MAX: usize = 8 << 10;
-/// The longest option map behind an announced payload. Real ones have about 60 bytes.
+/// The longest option map; an array with a longer one is no frame. Real ones have about 60 bytes.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;

@@ -285,6 +285,20 @@ fn an_option_map_without_end_is_refused() {
 }
 
 #[test]
+fn a_tag_or_an_option_map_without_measure_makes_no_frame() {
+    let mut tag = vec![0x93];
+    write_str(&mut tag, &vec![b't'; TAG_BYTES_MAX + 1]);
+    tag.extend_from_slice(&[0x01, 0x80]);
+    let mut option = vec![0x94, 0xa1, b't', 0x01, 0x80, 0x81, 0xa5];
+    option.extend_from_slice(b"chunk");
+    write_str(&mut option, &vec![b'x'; OPTION_BYTES_MAX]);
+    for input in [tag, option] {
+        let seen = whole(&input);
+        assert!(matches!(&seen[..], [Seen::Misfit(value, None)] if *value == input));
+    }
+}
+
+#[test]
 fn metrics_of_fluent_bit_are_told_apart() {
     let input = [
         &[0x93, 0xa1, b't', 0xa1, 0x80, 0x81, 0xad][..],
