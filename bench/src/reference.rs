@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use rustix::{
     event::epoll,
     io::{Errno, ReadWriteFlags},
@@ -30,8 +30,7 @@ use crate::{Failure, run::process, units};
 ///   millbench reader --listen 127.0.0.1:24224
 ///   millbench reader --file big.log --read 256KiB
 #[derive(Args, Clone, Debug)]
-#[command(verbatim_doc_comment)]
-#[group(id = "from", required = true, args = ["listen", "file"])]
+#[command(verbatim_doc_comment, group(ArgGroup::new("from").required(true).args(["listen", "file"])))]
 pub struct ReaderOptions {
     /// Accept connections on HOST:PORT and read them; goes on until it is killed
     #[arg(long, value_name = "HOST:PORT")]

@@ -277,6 +277,9 @@ fn a_rotated_file_is_followed_by_a_new_one_without_a_divided_line() {
 fn a_wrong_command_line_is_refused_with_64() {
     for arguments in [
         &["generate"][..],
+        &["generate", "--records", "5"],
+        &["generate", "--stdout", "--file", "x"],
+        &["reader", "--threads", "2"],
         &["generate", "--stdout", "--size", "10"],
         &["generate", "--stdout", "--acks"],
         &["generate", "--forward", "nowhere"],

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::{
     chunk::{Mode, Shape},
@@ -22,16 +22,17 @@ const CHUNK_DEFAULT: u32 = 8192;
 
 /// Numbered records at a set rate or flat out.
 ///
-/// Every record is a line of text that carries the run, the flow, its number and a check; `millbench verify` accounts for each of
-/// them at the other end. Every flow ends with a record that carries the count.
+/// Every record is a line of text that carries the run, the flow, its number and a check;
+/// `millbench verify` accounts for each of them at the other end. Every flow ends with a record
+/// that carries the count.
 ///
 /// Examples:
 ///   millbench generate --file app.log --records 1M
-///   millbench generate --forward 127.0.0.1:24224 --acks --connections 2 --rate 100k --seconds 60 --ledger sent.ledger
+///   millbench generate --forward 127.0.0.1:24224 --rate 100k --seconds 60
+///   millbench generate --forward 127.0.0.1:24224 --acks --records 10M --ledger sent.ledger
 ///   millbench generate --stdout --records 10 | millstream run pipe.yaml
 #[derive(Args, Clone, Debug)]
-#[command(verbatim_doc_comment)]
-#[group(id = "target", required = true, args = ["file", "forward", "stdout"])]
+#[command(verbatim_doc_comment, group(ArgGroup::new("target").required(true).args(["file", "forward", "stdout"])))]
 pub struct Options {
     /// Append lines to this file; a file that was rotated away is followed by a new one
     #[arg(long, value_name = "PATH")]

@@ -23,10 +23,12 @@ use report::{Basis, FlowReport};
 
 /// Accounts for every record of `millbench generate` in any number of outputs.
 ///
-/// Reads raw lines, lines with a prefix, and JSON lines; .gz as well. Folders are read whole, without hidden files.
-/// A record is reordered if it comes, for the first time, after a later one of its flow in the same file.
+/// Reads raw lines, lines with a prefix, and JSON lines; .gz as well. Folders are read whole,
+/// without hidden files. A record is reordered if it comes, for the first time, after a later
+/// one of its flow in the same file.
 ///
-/// Exit code 0: every record that was sent is there, once, in order and whole. 1: not so, and the last line says why.
+/// Exit code 0: every record that was sent is there, once, in order and whole.
+/// 1: not so, and the last line says why.
 ///
 /// Examples:
 ///   millbench verify out.log
