@@ -278,11 +278,21 @@ fn a_wrong_command_line_is_refused_with_64() {
     for arguments in [
         &["generate"][..],
         &["generate", "--records", "5"],
-        &["generate", "--stdout", "--file", "x"],
+        &["generate", "--records", "5", "--stdout", "--file", "x"],
+        &["generate", "--records", "5", "--stdout", "--size", "10"],
+        &["generate", "--records", "5", "--stdout", "--acks"],
+        &["generate", "--records", "5", "--stdout", "--repeat"],
+        &["generate", "--records", "5", "--forward", "nowhere"],
+        &[
+            "generate",
+            "--records",
+            "5",
+            "--forward",
+            "a:1",
+            "--ledger",
+            "x",
+        ],
         &["reader", "--threads", "2"],
-        &["generate", "--stdout", "--size", "10"],
-        &["generate", "--stdout", "--acks"],
-        &["generate", "--forward", "nowhere"],
         &["verify"],
     ] {
         assert_eq!(

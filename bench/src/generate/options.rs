@@ -70,17 +70,17 @@ pub struct Options {
     pub tag: String,
 
     /// Ask for an ack of every chunk (message mode: of every record), and send again until it comes
-    #[arg(long, requires = "forward")]
+    #[arg(long)]
     pub acks: bool,
     /// Chunks in flight per connection before an ack is awaited
-    #[arg(long, value_name = "CHUNKS", default_value_t = 1, requires = "acks")]
+    #[arg(long, value_name = "CHUNKS", default_value_t = 1)]
     pub window: usize,
     /// Send everything in flight again, on a new connection, when no ack came for so long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
     pub ack_timeout: Duration,
     /// Note what was acknowledged, synced, in this file; a generator started again with it sends the rest: the same chunks, the
     /// same ids, the same bytes
-    #[arg(long, value_name = "PATH", requires = "acks")]
+    #[arg(long, value_name = "PATH")]
     pub ledger: Option<PathBuf>,
     /// End with an error when no server and no ack could be had for so long [default: go on for ever]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -142,6 +142,13 @@ impl Options {
                 "--single-writes writes record by record, which needs --mode message (or lines)"
                     .into(),
             );
+        }
+        // Said here: the parser takes what excludes --forward for an excuse not to ask for it.
+        if self.forward.is_none() && (self.acks || self.ledger.is_some() || self.repeat) {
+            return usage("--acks, --ledger and --repeat need --forward".into());
+        }
+        if self.ledger.is_some() && !self.acks {
+            return usage("--ledger notes what was acknowledged, which needs --acks".into());
         }
         if self.tag.is_empty() || self.tag.contains(char::is_whitespace) {
             return usage("--tag must be a word".into());
