@@ -10,6 +10,9 @@ use bytes::Bytes;
 use millstream_record::Batch;
 use tokio::time::Instant;
 
+/// What a chunk holds beside its bytes, roughly: so that many small ones are bounded too.
+const OVERHEAD_BYTES: usize = 1 << 10;
+
 /// A frame, ready to be written.
 #[derive(Debug)]
 pub(super) struct Chunk {
@@ -39,6 +42,11 @@ impl Chunk {
     /// Bytes on the wire.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.payload.len() + self.options.len()
+    }
+
+    /// What it counts in bounds of memory.
+    pub(super) fn cost(&self) -> usize {
+        self.len() + OVERHEAD_BYTES
     }
 
     /// The id that its ack carries.

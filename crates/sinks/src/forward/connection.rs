@@ -50,18 +50,14 @@ pub(super) enum End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => f.write_str("the server closed it"),
+            Self::Closed => f.write_str("it closed the connection"),
             Self::Retired => f.write_str("it is not needed any more"),
             Self::Failed(error) => write!(f, "{error}"),
-            Self::WrongAck => {
-                f.write_str("the server acked a chunk that was not waiting for an ack")
-            }
+            Self::WrongAck => f.write_str("it acked a chunk that was not waiting for an ack"),
             Self::NoAck => {
-                f.write_str("the server sent something that is no ack; is it a forward receiver?")
+                f.write_str("it sent something that is no ack; is it a forward receiver?")
             }
-            Self::Handshake => {
-                f.write_str("the server wants a shared key, which this version cannot give")
-            }
+            Self::Handshake => f.write_str("it wants a shared key, which this version cannot give"),
             Self::Silent(limit) => write!(f, "no ack for {limit:?} (ack_timeout)"),
         }
     }

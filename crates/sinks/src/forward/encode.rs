@@ -31,6 +31,19 @@ const PART_BYTES_MAX: usize = 8 << 20;
 /// the text.
 const ENTRY_BYTES: usize = 1 + 10 + 1 + 8 + 5;
 
+/// A smaller payload is copied out of the buffer it stands in: chunks wait for their acks, and a few bytes must not hold a
+/// whole buffer (64 KiB at least) meanwhile.
+const SMALL_BYTES: usize = 32 << 10;
+
+/// The same bytes, in no more memory than they need.
+pub(super) fn compact(bytes: Bytes) -> Bytes {
+    if bytes.len() < SMALL_BYTES {
+        Bytes::copy_from_slice(&bytes)
+    } else {
+        bytes
+    }
+}
+
 /// Makes chunks. One per task.
 pub(super) struct Encoder {
     pub(super) peer: Peer,
@@ -122,7 +135,7 @@ impl Encoder {
         let mut rejects = Vec::new();
         let count = self.append(part, &mut out, &mut rejects);
         Payload {
-            bytes: out.freeze(),
+            bytes: compact(out.freeze()),
             count,
             rejects,
         }
@@ -204,7 +217,7 @@ impl Encoder {
         // Text shrinks to less than half; what does not makes the buffer grow.
         let mut out = self.pool.take(payload.len() / 2);
         compress(codec, &payload, &mut out)?;
-        Ok((out.freeze(), compressed))
+        Ok((compact(out.freeze()), compressed))
     }
 }
 

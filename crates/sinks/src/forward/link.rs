@@ -135,8 +135,8 @@ impl Link {
         }
     }
 
-    /// What the choice of a server needs to know, for a chunk of `bytes`.
-    pub(super) fn candidate(&self, bytes: usize) -> Candidate {
+    /// What the choice of a server needs to know, for a chunk of this cost.
+    pub(super) fn candidate(&self, cost: usize) -> Candidate {
         let state = self.state.get();
         Candidate {
             weight: self.server.weight,
@@ -146,7 +146,7 @@ impl Link {
                 && self
                     .window
                     .borrow()
-                    .has_room(bytes, self.settings.in_flight_bytes_max),
+                    .has_room(cost, self.settings.in_flight_bytes_max),
         }
     }
 
@@ -202,7 +202,7 @@ impl Link {
                 Err(error) => {
                     self.meters.connections_failed.add(1);
                     let wait = backoff.failed();
-                    self.fail(format_args!("cannot be reached: {error}"), wait);
+                    self.fail(format_args!("cannot be reached ({error})"), wait);
                     sleep(wait).await;
                 }
             }
@@ -232,7 +232,7 @@ impl Link {
                 } else {
                     backoff.failed()
                 };
-                self.fail(format_args!("broke the connection: {end}"), wait);
+                self.fail(format_args!("is disconnected: {end}"), wait);
                 sleep(wait).await;
             }
         }
@@ -283,19 +283,22 @@ impl Link {
     /// Says what happened and hands back what others may send.
     fn fail(&self, what: fmt::Arguments<'_>, wait: Duration) {
         let chunks = self.release();
-        let count = chunks.len();
-        self.hub
-            .pending
-            .borrow_mut()
-            .extend(chunks.into_iter().map(|chunk| (chunk.number, chunk)));
+        let resend = match chunks.len() {
+            0 => String::new(),
+            1 => "; 1 chunk goes out again".to_owned(),
+            count => format!("; {count} chunks go out again"),
+        };
+        let next = match wait.as_secs_f64() {
+            0.0 => "at once".to_owned(),
+            seconds => format!("in {seconds:.1} s"),
+        };
+        let chunks = chunks.into_iter().map(|chunk| (chunk.number, chunk));
+        self.hub.pending.borrow_mut().extend(chunks);
         self.set(State::Failed);
+        let address = &self.server.address;
         self.reporter.warn(
             "server",
-            format_args!(
-                "server {} {what}; {count} chunks go out again; next try in {:.1} s",
-                self.server.address,
-                wait.as_secs_f64()
-            ),
+            format_args!("server {address} {what}{resend}; next try {next}"),
         );
     }
 

@@ -15,7 +15,7 @@ use millstream_pipeline::{
     node::SinkContext,
 };
 use millstream_record::{Batch, Encoding, Position, Time};
-use millstream_wire::{event::events, format::Reject};
+use millstream_wire::{event::events, format::Reject, forward::TAG_BYTES_MAX};
 use tokio::{
     task::{JoinError, JoinSet},
     time::{Interval, MissedTickBehavior, interval},
@@ -25,11 +25,12 @@ use super::{
     Forward,
     choice::{Choice, wanted},
     chunk::Chunk,
-    encode::Encoder,
+    encode::{Encoder, compact},
     gather::{Gathered, Gathering},
     id::Ids,
     ledger::Ledger,
     link::{Hub, Link, LinkMeters, Settings},
+    options::Peer,
 };
 
 /// How often it looks at what waits too long, and how late it is.
@@ -185,12 +186,8 @@ impl<'a> Relay<'a> {
         loop {
             let mut pending = self.hub.pending.borrow_mut();
             let first = pending.first_entry();
-            let bytes = first.as_ref().map_or(0, |first| first.get().len());
-            let candidates: Vec<_> = self
-                .links
-                .iter()
-                .map(|link| link.candidate(bytes))
-                .collect();
+            let cost = first.as_ref().map_or(0, |first| first.get().cost());
+            let candidates: Vec<_> = self.links.iter().map(|link| link.candidate(cost)).collect();
             for (link, wanted) in self.links.iter().zip(wanted(&candidates)) {
                 link.want(wanted);
             }
@@ -206,13 +203,21 @@ impl<'a> Relay<'a> {
         if batch.is_empty() {
             return Ok(());
         }
+        if self.encoder.peer == Peer::Millstream && batch.tag.as_str().len() > TAG_BYTES_MAX {
+            // It would refuse the frame for ever, and everything behind it would wait.
+            let records = events(&batch).filter_map(|(range, _)| batch.body.get(range));
+            let reason = "the tag is longer than the next Millstream takes";
+            self.inlet.reject(&batch, records, reason).await;
+            return Ok(());
+        }
         let packs = self.encoder.encoding(&batch) == Encoding::Packed;
         if position.is_none() && packs && self.gathering.takes(&batch) {
             return self.gather(batch).await;
         }
         // What came before leaves before.
         self.leave()?;
-        for (place, part) in self.encoder.parts(batch).into_iter().enumerate() {
+        for (place, mut part) in self.encoder.parts(batch).into_iter().enumerate() {
+            part.body = compact(part.body);
             let number = self.ledger.open(part.received);
             let id = self.ids.next(position, place, &part.body);
             let payload = self.encoder.payload(&part);
@@ -234,7 +239,7 @@ impl<'a> Relay<'a> {
     }
 
     async fn gather(&mut self, batch: Batch) -> Result<(), Failure> {
-        let values = (self.encoder.encoding(&batch) == batch.encoding).then_some(&batch.values);
+        let values = (self.encoder.peer == Peer::Millstream).then_some(&batch.values);
         let (gathering, encoder, ledger) =
             (&mut self.gathering, &mut self.encoder, &mut self.ledger);
         let open = match gathering.find(&batch.tag, values) {
@@ -252,9 +257,14 @@ impl<'a> Relay<'a> {
         };
         let open = gathering.get(open);
         let mut rejects = Vec::new();
-        open.part.count += encoder.append(&batch, &mut open.payload, &mut rejects);
+        let count = encoder.append(&batch, &mut open.payload, &mut rejects);
+        open.part.count = open.part.count.saturating_add(count);
         if encoder.keep_source {
-            open.source.push(batch.clone());
+            let body = compact(batch.body.clone());
+            open.source.push(Batch {
+                body,
+                ..batch.clone()
+            });
         }
         self.reject(&batch, rejects).await;
         if self.gathering.is_full() {
@@ -274,7 +284,7 @@ impl<'a> Relay<'a> {
                 source,
             } = gathered;
             let id = self.ids.next(None, 0, &[]);
-            self.send(number, id, &part, payload.freeze(), source)?;
+            self.send(number, id, &part, compact(payload.freeze()), source)?;
         }
         Ok(())
     }

@@ -21,7 +21,8 @@ pub(super) const SLICES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Window {
     chunks: VecDeque<Chunk>,
-    bytes: usize,
+    /// What its chunks cost together.
+    cost: usize,
     /// How many, from the front, are wholly written.
     written: usize,
     /// Bytes of the next one that are written.
@@ -31,13 +32,13 @@ pub(super) struct Window {
 impl Window {
     /// Takes in a chunk, to be written behind all others.
     pub(super) fn push(&mut self, chunk: Chunk) {
-        self.bytes += chunk.len();
+        self.cost += chunk.cost();
         self.chunks.push_back(chunk);
     }
 
-    /// Whether another `bytes` fit under the bound; one chunk fits always.
-    pub(super) fn has_room(&self, bytes: usize, bytes_max: usize) -> bool {
-        self.chunks.is_empty() || self.bytes.saturating_add(bytes) <= bytes_max
+    /// Whether a chunk of this cost fits under the bound; one chunk fits always.
+    pub(super) fn has_room(&self, cost: usize, bytes_max: usize) -> bool {
+        self.chunks.is_empty() || self.cost.saturating_add(cost) <= bytes_max
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -116,7 +117,7 @@ impl Window {
         self.rewind();
         let (gone, stays): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.chunks).into_iter().partition(goes);
-        self.bytes = stays.iter().map(Chunk::len).sum();
+        self.cost = stays.iter().map(Chunk::cost).sum();
         self.chunks = stays.into();
         gone
     }
@@ -124,7 +125,7 @@ impl Window {
     fn take(&mut self, place: usize) -> Option<Chunk> {
         let chunk = self.chunks.remove(place)?;
         self.written -= 1;
-        self.bytes -= chunk.len();
+        self.cost -= chunk.cost();
         Some(chunk)
     }
 }
@@ -208,6 +209,6 @@ mod tests {
         assert!(window.has_room(1000, 10));
         window.push(Chunk::for_test(0, "a", b"body"));
         assert!(!window.has_room(1000, 10));
-        assert!(window.has_room(1, 1000));
+        assert!(window.has_room(1, 2000));
     }
 }

@@ -160,7 +160,7 @@ fn back_pressure_begins_when_no_server_takes_more() {
         let upstream = Upstream::durable(1);
         for number in 0..100 {
             upstream.put(
-                packed("t", &format!("{number} {}\n", "x".repeat(10_000))),
+                packed("t", &format!("{number} {}\n", "x".repeat(9_000))),
                 false,
             );
         }
@@ -380,5 +380,23 @@ fn without_acks_what_a_broken_connection_has_not_begun_is_still_sent() {
         })
         .await;
         assert_eq!(server.received()[1].messages(), ["1"]);
+    });
+}
+
+#[test]
+fn many_small_chunks_under_way_hold_little_memory() {
+    local(async {
+        let server = Server::start(|_| Act::Silence).await;
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &options(&[&server], ""));
+        let pool = rig.context.pool.clone();
+        run_until(&mut rig, async {
+            for number in 0..50 {
+                upstream.put(packed("t", &format!("{number}\n")), true);
+                server.has(number + 1).await;
+            }
+        })
+        .await;
+        assert!(pool.taken_bytes() < 200 << 10, "{pool:?}");
     });
 }

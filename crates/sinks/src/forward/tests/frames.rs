@@ -240,3 +240,45 @@ fn options_that_cannot_be_are_named() {
     let good = r#"{"servers": ["a", {"address": "b:1", "weight": 10, "standby": true}], "retry": {"give_up": "6h"}}"#;
     assert!(try_build(&COMPONENT, good).is_ok());
 }
+
+#[test]
+fn values_that_do_not_travel_keep_no_batches_apart() {
+    for (more, chunks) in [("", 1), (r#", "peer": "millstream""#, 2)] {
+        local(async {
+            let server = Server::start(|_| Act::Ack).await;
+            let upstream = Upstream::memory();
+            for peer in ["10.0.0.1", "10.0.0.2"] {
+                let mut values = Values::new();
+                values.set("peer", peer);
+                let batch = millstream_record::Batch {
+                    values: std::sync::Arc::new(values),
+                    ..packed("t", "x\n")
+                };
+                upstream.put(batch, true);
+            }
+            upstream.close();
+            let options = options(&[&server], more);
+            rig(&upstream, &options).run().await.unwrap();
+            assert_eq!(server.received().len(), chunks);
+        });
+    }
+}
+
+#[test]
+fn a_tag_that_the_next_millstream_would_refuse_for_ever_is_set_aside() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let tag = "t".repeat(9000);
+        let receipts = [
+            upstream.put(packed(&tag, "a\nb\n"), true),
+            upstream.put(packed("good", "c\n"), true),
+        ];
+        upstream.close();
+        let options = options(&[&server], r#", "peer": "millstream""#);
+        rig(&upstream, &options).run().await.unwrap();
+        assert!(receipts.iter().all(settled));
+        assert_eq!(server.received().len(), 1);
+        assert_eq!(upstream.rejected()[0].count, 2);
+    });
+}
