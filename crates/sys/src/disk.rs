@@ -154,25 +154,7 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 impl File for HostFile {
     fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize> {
-        buffer.reserve(bytes);
-        let start = buffer.len();
-        loop {
-            let have = buffer.len() - start;
-            if have == bytes {
-                return Ok(have);
-            }
-            // The spare capacity may be larger than what is wanted.
-            let room = &mut buffer.spare_capacity_mut()[..bytes - have];
-            let read = match rustix::io::pread(&self.file, room, offset + have as u64) {
-                Ok((filled, _)) => filled.len(),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if read == 0 {
-                return Ok(have);
-            }
-            commit(buffer, read);
-        }
+        read_at(&self.file, buffer, bytes, offset)
     }
 
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -235,6 +217,34 @@ impl File for HostFile {
 
     fn is_linked(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0)
+    }
+}
+
+/// Appends up to `bytes` bytes from `offset` on to `buffer`, as many as the file has; returns how many.
+pub fn read_at(
+    file: &fs::File,
+    buffer: &mut Vec<u8>,
+    bytes: usize,
+    offset: u64,
+) -> io::Result<usize> {
+    buffer.reserve(bytes);
+    let start = buffer.len();
+    loop {
+        let have = buffer.len() - start;
+        if have == bytes {
+            return Ok(have);
+        }
+        // The spare capacity may be larger than what is wanted.
+        let room = &mut buffer.spare_capacity_mut()[..bytes - have];
+        let read = match rustix::io::pread(file, room, offset + have as u64) {
+            Ok((filled, _)) => filled.len(),
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if read == 0 {
+            return Ok(have);
+        }
+        commit(buffer, read);
     }
 }
 

@@ -1,0 +1,124 @@
+//! Where a record ends in a stream of bytes: the options `framing`, `line_max` and `too_long` of sources that read text.
+//!
+//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! Joining is framing: a position never points into a record. Pure; what to do with a line that is too long is decided
+//! by whoever reads.
+
+use std::fmt;
+
+use millstream_config::Size;
+use millstream_wire::lines;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, de};
+
+/// The longest line by default.
+pub(crate) const LINE_MAX: Size = Size::mib(1);
+/// The largest `line_max`: a line stands in one buffer.
+pub(crate) const LINE_MAX_LARGEST: Size = Size::gib(1);
+
+/// Where a record ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Framing {
+    /// At every newline.
+    #[default]
+    Lines,
+}
+
+/// Framings of the design that come later, so that they are told apart from misspelled ones.
+const LATER: [&str; 6] = ["cri", "octets", "write", "file", "auto", "multiline"];
+
+impl<'de> Deserialize<'de> for Framing {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Word)
+    }
+}
+
+/// Reads a framing: a word, or later a map.
+struct Word;
+
+impl<'de> de::Visitor<'de> for Word {
+    type Value = Framing;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`lines`")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Framing, E> {
+        match word {
+            "lines" => Ok(Framing::Lines),
+            later if LATER.contains(&later) => Err(E::custom(format_args!(
+                "the framing `{later}` is not there yet: this version has `lines`"
+            ))),
+            _ => Err(E::unknown_variant(word, &["lines"])),
+        }
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, _: A) -> Result<Framing, A::Error> {
+        Err(de::Error::custom(
+            "the framing `multiline` is not there yet: this version has `lines`",
+        ))
+    }
+}
+
+/// What becomes of a line that is longer than `line_max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TooLong {
+    /// It becomes several records of at most `line_max` bytes.
+    #[default]
+    Split,
+    /// Its first `line_max` bytes become a record, the others are dropped and counted.
+    Truncate,
+    /// It leaves by the port `NAME.rejected`, in pieces of at most `line_max` bytes.
+    Reject,
+}
+
+/// What stands at the start of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// That many bytes of whole lines, none of them too long.
+    Lines(usize),
+    /// A line of more than `line_max` bytes.
+    TooLong,
+    /// A line whose end is not there yet.
+    Partial,
+}
+
+/// What stands at the start of `text`, with lines of at most `line_max` bytes (without their newlines).
+pub(crate) fn find(text: &[u8], line_max: usize) -> Found {
+    let mut end = 0;
+    while text.len() - end > line_max {
+        // Between two newlines that are this near to each other no line is too long: most lines are never looked at.
+        match lines::cut(&text[end..], line_max.saturating_add(1)) {
+            0 if end == 0 => return Found::TooLong,
+            // The next one is; it comes first the next time.
+            0 => return Found::Lines(end),
+            whole => end += whole,
+        }
+    }
+    match end + lines::whole(&text[end..]) {
+        0 => Found::Partial,
+        whole => Found::Lines(whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_are_found_up_to_the_first_that_is_too_long() {
+        assert_eq!(find(b"", 4), Found::Partial);
+        assert_eq!(find(b"abc", 4), Found::Partial);
+        assert_eq!(find(b"abcd", 4), Found::Partial);
+        assert_eq!(find(b"abcde", 4), Found::TooLong);
+        assert_eq!(find(b"abcd\n", 4), Found::Lines(5));
+        assert_eq!(find(b"abcde\n", 4), Found::TooLong);
+        assert_eq!(find(b"a\nbc\n\nd", 4), Found::Lines(6));
+        assert_eq!(find(b"a\nabcde\nb\n", 4), Found::Lines(2));
+        assert_eq!(find(b"a\nb\nabcd\nab", 4), Found::Lines(9));
+        assert_eq!(find(b"a\nb\nabcd\nabcde", 4), Found::Lines(9));
+    }
+}

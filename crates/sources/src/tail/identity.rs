@@ -1,0 +1,216 @@
+//! What tells one tailed file from another, through renames, restarts, truncation and reuse of inodes.
+//!
+//! A file is known by device, inode and birth time, which the system says, and by `head`, which we make of its first
+//! line when its first batch is sent, and which is never changed after that:
+//!
+//! ```text
+//! bits 63..48   generation: 0, raised each time the same inode begins anew (copytruncate, recreated without a birth time)
+//! bits 47..32   n: how many bytes the checksum covers: the first line with its newline, at most 1024
+//! bits 31..0    CRC-32C of the first n bytes
+//! ```
+//!
+//! A file that grows keeps its head, because the first n bytes stay; whoever finds it again checks just those. The first
+//! line is there whenever a first batch is, so two readers of the same file always make the same head of it. The
+//! generation tells contents apart that begin with the same line (a CSV header) in the same inode. 0 stands for a file
+//! of which nothing was sent.
+//!
+//! A [`Mark`] is an offset and a checksum of the bytes before it: a file that was truncated and has grown past the offset
+//! again is recognised by it.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use millstream_record::FileId;
+use millstream_sys::disk::read_at;
+
+/// The head covers at most this much of the first line.
+const HEAD_BYTES_MAX: usize = 1024;
+/// A mark covers the bytes before its offset, at most this many.
+pub(super) const MARK_BYTES: usize = 256;
+
+/// What the system says of a file's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Inode {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub number: u64,
+    /// Nanoseconds since 1970, 0 where the file system keeps no birth time.
+    pub birth: i64,
+}
+
+/// What the system says of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stat {
+    /// Who it is.
+    pub inode: Inode,
+    /// Bytes.
+    pub len: u64,
+    /// Whether it is a file and no folder, pipe or device.
+    pub is_file: bool,
+    /// How long ago it was written.
+    pub age: Duration,
+}
+
+impl From<fs::Metadata> for Stat {
+    fn from(metadata: fs::Metadata) -> Self {
+        let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).map(|since| since.as_nanos());
+        let birth = metadata.created().ok().and_then(|time| nanos(time).ok());
+        let modified = metadata.modified().ok();
+        Self {
+            inode: Inode {
+                device: metadata.dev(),
+                number: metadata.ino(),
+                birth: birth.and_then(|nanos| i64::try_from(nanos).ok()).unwrap_or(0),
+            },
+            len: metadata.len(),
+            is_file: metadata.is_file(),
+            age: modified.and_then(|time| time.elapsed().ok()).unwrap_or_default(),
+        }
+    }
+}
+
+impl Stat {
+    /// What a path leads to; symbolic links are followed.
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(Self::from)
+    }
+
+    /// The same of an open file.
+    pub(super) fn of(file: &fs::File) -> io::Result<Self> {
+        file.metadata().map(Self::from)
+    }
+}
+
+/// The identity of a file whose first bytes are `start`, as the `generation`th of its inode. `start` holds its first
+/// line, or 1024 bytes, or all there is.
+pub(super) fn file_id(inode: Inode, generation: u16, start: &[u8]) -> FileId {
+    let start = &start[..start.len().min(HEAD_BYTES_MAX)];
+    let line = memchr::memchr(b'\n', start).map_or(start, |end| &start[..=end]);
+    let n = line.len() as u64;
+    FileId {
+        device: inode.device,
+        inode: inode.number,
+        birth: inode.birth,
+        head: u64::from(generation) << 48 | n << 32 | u64::from(crc32c(line)),
+    }
+}
+
+/// Reads the start of a file and makes its identity of it.
+pub(super) fn read_file_id(file: &fs::File, inode: Inode, generation: u16) -> io::Result<FileId> {
+    let mut start = Vec::new();
+    read_at(file, &mut start, HEAD_BYTES_MAX, 0)?;
+    Ok(file_id(inode, generation, &start))
+}
+
+/// Which generation of its inode an identity stands for.
+pub(super) fn generation(id: &FileId) -> u16 {
+    (id.head >> 48) as u16
+}
+
+/// Whether `start`, the first 1024 bytes of a file, begins as the file of this identity does.
+pub(super) fn begins_as(id: &FileId, start: &[u8]) -> bool {
+    let n = (id.head >> 32 & 0xffff) as usize;
+    start.get(..n).is_some_and(|head| crc32c(head) == id.head as u32)
+}
+
+/// The first bytes of a file, as many as [`begins_as`] may ask for.
+pub(super) fn read_start(file: &fs::File) -> io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    read_at(file, &mut start, HEAD_BYTES_MAX, 0)?;
+    Ok(start)
+}
+
+/// An offset in a file and what stands before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// The offset.
+    pub offset: u64,
+    /// CRC-32C of the [`MARK_BYTES`] bytes before it, of fewer near the start.
+    pub crc: u32,
+}
+
+impl Mark {
+    /// The mark at `offset`, before which `before` stands: at least as many bytes as a mark covers.
+    pub(super) fn new(offset: u64, before: &[u8]) -> Self {
+        let covered = &before[before.len() - covered_bytes(offset).min(before.len())..];
+        Self { offset, crc: crc32c(covered) }
+    }
+
+    /// The mark at `offset` of an open file; None if the file is shorter.
+    pub(super) fn read(file: &fs::File, offset: u64) -> io::Result<Option<Self>> {
+        let bytes = covered_bytes(offset);
+        let mut before = Vec::new();
+        let read = read_at(file, &mut before, bytes, offset - bytes as u64)?;
+        Ok((read == bytes).then(|| Self::new(offset, &before)))
+    }
+
+    /// How many bytes before the offset it covers.
+    pub(super) fn covered(&self) -> usize {
+        covered_bytes(self.offset)
+    }
+
+    /// Whether these are the bytes before the offset.
+    pub(super) fn fits(&self, before: &[u8]) -> bool {
+        crc32c(before) == self.crc
+    }
+}
+
+fn covered_bytes(offset: u64) -> usize {
+    usize::try_from(offset).map_or(MARK_BYTES, |offset| offset.min(MARK_BYTES))
+}
+
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    // The algorithm is one of 32 bits.
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INODE: Inode = Inode { device: 1, number: 2, birth: 3 };
+
+    #[test]
+    fn a_file_that_grows_keeps_its_head() {
+        let id = file_id(INODE, 0, b"first line\n");
+        assert_eq!(id, file_id(INODE, 0, b"first line\nsecond line\n"));
+        assert!(begins_as(&id, b"first line\nsecond"));
+        assert!(!begins_as(&id, b"first lime\nsecond"));
+        assert!(!begins_as(&id, b"first"));
+    }
+
+    #[test]
+    fn generations_of_equal_content_differ() {
+        let (first, second) = (file_id(INODE, 0, b"a,b\n"), file_id(INODE, 1, b"a,b\n"));
+        assert_ne!(first, second);
+        assert_eq!((generation(&first), generation(&second)), (0, 1));
+        assert!(begins_as(&second, b"a,b\n1,2\n"));
+    }
+
+    #[test]
+    fn a_long_first_line_counts_up_to_its_limit() {
+        let line = vec![b'x'; 5000];
+        let id = file_id(INODE, 7, &line);
+        assert!(begins_as(&id, &line[..1024]));
+        assert!(!begins_as(&id, &line[..1023]));
+        assert_eq!(generation(&id), 7);
+    }
+
+    #[test]
+    fn a_mark_tells_whether_the_bytes_before_it_are_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, [b'a'; 1000]).unwrap();
+        let file = fs::File::open(&path).unwrap();
+        let mark = Mark::read(&file, 600).unwrap().unwrap();
+        assert_eq!(mark, Mark::new(600, &[b'a'; 300]));
+        assert_eq!(Mark::read(&file, 1001).unwrap(), None);
+        assert_eq!(Mark::read(&file, 0).unwrap(), Some(Mark::default()));
+        assert!(mark.fits(&[b'a'; 256]) && !mark.fits(&[b'b'; 256]));
+    }
+}

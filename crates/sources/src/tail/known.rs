@@ -1,0 +1,120 @@
+//! What is known of files from before: from a durable channel, from the positions, from readers that have let go.
+//!
+//! A file that was found is held against it: it goes on, it begins anew in the same inode, or it is new.
+
+use std::{collections::HashMap, fs, io, path::Path};
+
+use millstream_record::FileId;
+
+use super::{
+    identity::{Inode, Mark, Stat, begins_as, generation, read_start},
+    positions::{self, Entry},
+};
+
+/// One file as it was left.
+#[derive(Clone, Debug)]
+pub(super) struct Past {
+    /// Which.
+    pub id: FileId,
+    /// Where reading goes on.
+    pub offset: u64,
+    /// What stood before that, if we know.
+    pub crc: Option<u32>,
+    seen: u64,
+    path: String,
+}
+
+/// All of them, by inode number and birth: device numbers may change when the machine starts.
+#[derive(Debug, Default)]
+pub(super) struct Known(HashMap<(u64, i64), Vec<Past>>);
+
+/// What a file that was found is.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// Nothing of it was ever read.
+    New,
+    /// It goes on at the mark.
+    Continues(FileId, Mark),
+    /// Its inode was read before as another content, which is gone.
+    Replaced(Past),
+}
+
+impl Known {
+    /// From what a durable channel and the positions say; the channel is right where both speak.
+    pub(super) fn new(origins: Vec<(FileId, u64)>, entries: Vec<Entry>) -> Self {
+        let mut known = Self::default();
+        for Entry { id, mark, seen, path } in entries {
+            known.put(Past { id, offset: mark.offset, crc: Some(mark.crc), seen, path });
+        }
+        for (id, offset) in origins {
+            known.put(Past { id, offset, crc: None, seen: positions::now(), path: String::new() });
+        }
+        known
+    }
+
+    /// Notes where a file goes on.
+    pub(super) fn set(&mut self, id: FileId, mark: Mark, path: &Path) {
+        self.put(Past {
+            id,
+            offset: mark.offset,
+            crc: Some(mark.crc),
+            seen: positions::now(),
+            path: path.to_string_lossy().into_owned(),
+        });
+    }
+
+    /// Of the contents that one inode had, only the newest can still be there.
+    fn put(&mut self, past: Past) {
+        let all = self.0.entry((past.id.inode, past.id.birth)).or_default();
+        match all.iter_mut().find(|other| other.id.device == past.id.device) {
+            Some(other) if generation(&past.id) >= generation(&other.id) => *other = past,
+            Some(_) => {}
+            None => all.push(past),
+        }
+    }
+
+    /// Notes that a scan has seen an inode.
+    pub(super) fn touch(&mut self, inode: Inode) {
+        let now = positions::now();
+        for past in self.0.get_mut(&(inode.number, inode.birth)).into_iter().flatten() {
+            past.seen = now;
+        }
+    }
+
+    /// What is known of an inode.
+    pub(super) fn find(&self, inode: Inode) -> Option<&Past> {
+        let all = self.0.get(&(inode.number, inode.birth))?;
+        let same = all.iter().find(|past| past.id.device == inode.device);
+        // Without a birth time an equal number on another device means nothing.
+        same.or_else(|| all.first().filter(|_| inode.birth != 0))
+    }
+
+    /// Holds an open file against what is known.
+    pub(super) fn judge(&self, file: &fs::File, stat: &Stat) -> io::Result<Verdict> {
+        let Some(past) = self.find(stat.inode) else { return Ok(Verdict::New) };
+        let replaced = || Ok(Verdict::Replaced(past.clone()));
+        if stat.len < past.offset || !begins_as(&past.id, &read_start(file)?) {
+            return replaced();
+        }
+        match Mark::read(file, past.offset)? {
+            Some(mark) if past.crc.is_none_or(|crc| crc == mark.crc) => {
+                Ok(Verdict::Continues(past.id, mark))
+            }
+            _ => replaced(),
+        }
+    }
+
+    /// All, to be stored.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let all = self.0.values().flatten();
+        all.filter_map(|past| {
+            Some(Entry {
+                id: past.id,
+                mark: Mark { offset: past.offset, crc: past.crc? },
+                seen: past.seen,
+                path: past.path.clone(),
+            })
+        })
+        .collect()
+    }
+}

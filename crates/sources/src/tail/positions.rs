@@ -1,0 +1,172 @@
+//! The positions of a tail whose batches no durable channel keeps: one small file, replaced as a whole.
+//!
+//! ```text
+//! millstream tail positions 1
+//! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line a file; HEAD and CRC in hex, SEEN in seconds since 1970
+//! end CRC                                            CRC-32C of all that stands before this line, in hex
+//! ```
+//!
+//! The new file is written beside the old one, synced, renamed over it, and the folder is synced: after a crash there is
+//! the old one or the new one. It stands there from the first run on, also without a line (behind a durable channel):
+//! that it is there says that what is not in it is new, and is read from its beginning.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    io::Write as _,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::FileId;
+
+use super::identity::{Mark, crc32c};
+
+const NAME: &str = "positions";
+const NEW_NAME: &str = "positions.new";
+/// The first line without the version.
+const TITLE: &str = "millstream tail positions ";
+const VERSION: u32 = 1;
+/// A file that nobody has seen for so long is forgotten; until then it may come back (an unmounted folder).
+const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Where one file goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Which file.
+    pub id: FileId,
+    /// Where.
+    pub mark: Mark,
+    /// When a scan last saw it, in seconds since 1970.
+    pub seen: u64,
+    /// Where; for people who look into the file.
+    pub path: String,
+}
+
+/// Seconds since 1970, now.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Reads the positions; None if there are none yet.
+pub(super) fn load(folder: &Path) -> Result<Option<Vec<Entry>>, Failure> {
+    let path = folder.join(NAME);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::disk(format!("cannot read {}: {error}", path.display()))),
+    };
+    match parse(&text) {
+        Ok(entries) => Ok(Some(entries)),
+        Err(why) => Err(Failure::disk(format!(
+            "{} {why}; if it is removed, the files are read again as `start` says",
+            path.display()
+        ))
+        .never_again()),
+    }
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Entry>, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is no text".to_owned())?;
+    let version = text.strip_prefix(TITLE).and_then(|rest| rest.lines().next());
+    let version: u32 = version.and_then(|version| version.parse().ok()).ok_or("is damaged: it has no title")?;
+    if version != VERSION {
+        return Err(format!("has the format version {version}; this program knows {VERSION}"));
+    }
+    let end = text.rfind("end ").ok_or("is damaged: it has no end")?;
+    let (body, end) = text.split_at(end);
+    let crc = end.strip_prefix("end ").map(str::trim_end);
+    if crc.and_then(|crc| u32::from_str_radix(crc, 16).ok()) != Some(crc32c(body.as_bytes())) {
+        return Err("is damaged: its checksum is wrong".to_owned());
+    }
+    let entries = body.lines().skip(1).map(|line| entry(line).ok_or_else(|| format!("is damaged at `{line}`")));
+    entries.collect()
+}
+
+fn entry(line: &str) -> Option<Entry> {
+    let mut words = line.splitn(8, ' ');
+    Some(Entry {
+        id: FileId {
+            device: words.next()?.parse().ok()?,
+            inode: words.next()?.parse().ok()?,
+            birth: words.next()?.parse().ok()?,
+            head: u64::from_str_radix(words.next()?, 16).ok()?,
+        },
+        mark: Mark {
+            offset: words.next()?.parse().ok()?,
+            crc: u32::from_str_radix(words.next()?, 16).ok()?,
+        },
+        seen: words.next()?.parse().ok()?,
+        path: words.next()?.to_owned(),
+    })
+}
+
+/// Replaces the positions; they survive a power cut when this returns. Blocks.
+pub(super) fn store(folder: &Path, entries: &[Entry]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
+    let mut text = format!("{TITLE}{VERSION}\n");
+    for Entry { id, mark, seen, path } in entries.iter().filter(|entry| entry.seen >= oldest) {
+        // It is for people only, and stays on its line.
+        let path = path.replace(char::is_control, "?");
+        let _ = writeln!(
+            text,
+            "{} {} {} {:016x} {} {:08x} {seen} {path}",
+            id.device, id.inode, id.birth, id.head, mark.offset, mark.crc
+        );
+    }
+    let crc = crc32c(text.as_bytes());
+    let _ = writeln!(text, "end {crc:08x}");
+    let new = folder.join(NEW_NAME);
+    let mut file = fs::File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, folder.join(NAME))?;
+    fs::File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Entry {
+        Entry {
+            id: FileId { device: 1, inode: 2, birth: -3, head: 0xffff_0000_0000_0001 },
+            mark: Mark { offset: 12, crc: 0xabc },
+            seen: now(),
+            path: "/var/log/end of a name".to_owned(),
+        }
+    }
+
+    #[test]
+    fn positions_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("made/when/needed");
+        assert_eq!(load(&folder).unwrap(), None);
+        store(&folder, &[]).unwrap();
+        assert_eq!(load(&folder).unwrap(), Some(vec![]));
+        let forgotten = Entry { seen: 5, ..example() };
+        store(&folder, &[example(), forgotten]).unwrap();
+        assert_eq!(load(&folder).unwrap(), Some(vec![example()]));
+    }
+
+    #[test]
+    fn a_damaged_or_newer_file_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        store(folder.path(), &[example()]).unwrap();
+        let path = folder.path().join(NAME);
+        let text = fs::read_to_string(&path).unwrap();
+        for broken in [
+            text.replace(" 12 ", " 13 "),
+            text[..text.len() / 2].to_owned(),
+            String::new(),
+            text.replace("positions 1", "positions 2"),
+        ] {
+            fs::write(&path, broken).unwrap();
+            let failure = load(folder.path()).unwrap_err();
+            assert!(failure.message.contains("positions"), "{failure}");
+        }
+        assert!(load(folder.path()).unwrap_err().message.contains("version 2"));
+    }
+}

@@ -1,0 +1,398 @@
+//! The reader of one file: from bytes on the disk to batches, in order, until it is told to stop or the file is gone.
+//!
+//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! Bytes are read into a pooled buffer that the batch then owns; the part of a line at its end is read again with the
+//! next batch. Every read begins a little before the offset and checks those bytes against the mark, so a file that was
+//! truncated is noticed even when it has grown past the offset again. It promises that everything before the settled mark
+//! is settled, and that after a failure it goes on from there. How it waits is `rest.rs`, how lines that are too long
+//! are dealt with `long_line.rs`.
+
+use std::{fs, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use millstream_pipeline::{node::SourceContext, stop::Stop};
+use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
+use millstream_sys::disk::read_at;
+use millstream_wire::lines;
+
+use super::{
+    flight::Flight,
+    identity::{Inode, Mark, Stat, read_file_id},
+    pace::Pace,
+    run::Common,
+    tracked::{Likeness, Tracked},
+};
+use crate::framing::{self, Found, TooLong};
+
+/// Bytes of one read, and so of a batch: it stays in the second-level cache, and what a batch costs does not show.
+const READ_BYTES: usize = 512 << 10;
+/// How long a reader waits before it sends again what was not settled.
+const RESEND_WAIT: Duration = Duration::from_millis(500);
+/// How long a file that ends as another begins is held, as it may be its copy.
+const COPY_WAIT: Duration = Duration::from_secs(10);
+/// How often such a file is looked at.
+const COPY_LOOK: Duration = Duration::from_millis(20);
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Begin {
+    /// At the first byte of the inode's `generation`th content; `appeared`: it was not there at the first start, so it
+    /// may be a copy of another.
+    Fresh { generation: u16, appeared: bool },
+    /// At a mark of a known file.
+    At(FileId, Mark),
+    /// At a mark of a file that nobody knows yet: a durable channel is told first.
+    Announce(FileId, Mark),
+}
+
+/// The reader of one file.
+pub(super) struct Reader {
+    pub(super) common: Arc<Common>,
+    pub(super) context: SourceContext,
+    pub(super) stop: Stop,
+    pub(super) tracked: Arc<Tracked>,
+    pub(super) file: Option<fs::File>,
+    pub(super) id: Option<FileId>,
+    pub(super) generation: u16,
+    /// May be a copy of another file.
+    pub(super) appeared: bool,
+    /// Where the next batch begins.
+    pub(super) next: Mark,
+    /// A mark that a durable channel does not know yet.
+    announce: bool,
+    pub(super) flight: Flight,
+    pub(super) tag: Tag,
+    values: Arc<Values>,
+    /// Bytes of the next read: more than usual only for a long line.
+    read_bytes: usize,
+    /// Bytes behind `next` that hold no newline.
+    pub(super) partial: u64,
+    /// Up to where the end of a line that is too long was looked for.
+    pub(super) searched: u64,
+    pub(super) pace: Pace,
+}
+
+/// What a look at the file came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Something was sent, or there is more to read.
+    On,
+    /// There is no whole line left.
+    End,
+    /// The file holds another content than before.
+    Replaced,
+    /// What was sent has to be sent again.
+    Again,
+}
+
+/// How a reader ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    /// Which inode it read.
+    pub inode: Inode,
+    /// Where the file goes on, if anything is known of it.
+    pub left_at: Option<(FileId, Mark)>,
+    /// False: it died.
+    pub in_order: bool,
+}
+
+impl Reader {
+    pub(super) fn new(
+        common: Arc<Common>,
+        context: SourceContext,
+        stop: Stop,
+        tracked: Arc<Tracked>,
+        begin: Begin,
+    ) -> Self {
+        let path = tracked.state().path.clone();
+        let mut values = Values::new();
+        values.set("host", &*context.host);
+        values.set("path", path.to_string_lossy());
+        let (id, next, generation, appeared, announce) = match begin {
+            Begin::Fresh { generation, appeared } => (None, Mark::default(), generation, appeared, false),
+            Begin::At(id, mark) => (Some(id), mark, super::identity::generation(&id), false, false),
+            Begin::Announce(id, mark) => (Some(id), mark, super::identity::generation(&id), false, true),
+        };
+        let mut reader = Self {
+            tag: common.options.tag_of(&path, &context, &values),
+            context,
+            stop,
+            tracked,
+            file: None,
+            id: None,
+            generation,
+            appeared,
+            next,
+            announce,
+            flight: Flight::new(next),
+            values: Arc::new(values),
+            read_bytes: READ_BYTES,
+            partial: 0,
+            searched: 0,
+            pace: Pace::new(common.lag.clone()),
+            common,
+        };
+        if let Some(id) = id {
+            reader.adopt(id);
+        }
+        reader
+    }
+
+    /// Reads until it is told to stop, or the file is gone or, with `--once`, at its end; then waits for the answers.
+    pub(super) async fn run(mut self) -> Ended {
+        if std::mem::take(&mut self.announce) {
+            self.announce_start().await;
+        }
+        while !self.stop.is_stopped() {
+            match self.flight.collect() {
+                Ok(true) => self.publish(),
+                Ok(false) => {}
+                Err(_) => self.go_back().await,
+            }
+            if self.flight.is_full() {
+                self.flight.answered().await;
+                continue;
+            }
+            match self.step().await {
+                // Lets the consumer on this thread take the batch while it is in the cache, and other files have a turn.
+                Ok(Step::On) => tokio::task::yield_now().await,
+                Ok(Step::End) => {
+                    if self.rest().await {
+                        break;
+                    }
+                }
+                Ok(Step::Replaced) => self.begin_anew().await,
+                Ok(Step::Again) => self.go_back().await,
+                Err(error) => {
+                    if self.troubled(&error).await {
+                        break;
+                    }
+                }
+            }
+        }
+        // What failed now is read again at the next start.
+        let _ = self.flight.land().await;
+        self.publish();
+        Ended {
+            inode: self.tracked.inode,
+            left_at: self.id.map(|id| (id, self.flight.settled())),
+            in_order: true,
+        }
+    }
+
+    /// Looks at the file and sends what whole lines there are, up to one batch.
+    async fn step(&mut self) -> io::Result<Step> {
+        if self.file.is_none() && !self.open()? {
+            return Ok(Step::End);
+        }
+        let Some(file) = &self.file else { return Ok(Step::End) };
+        let len = Stat::of(file)?.len;
+        self.pace.lag(len.saturating_sub(self.next.offset));
+        let Some(available) = len.checked_sub(self.next.offset) else { return Ok(Step::Replaced) };
+        if available == self.partial {
+            let same = self.next.covered() == 0 || Mark::read(file, self.next.offset)? == Some(self.next);
+            return Ok(if same { Step::End } else { Step::Replaced });
+        }
+        if std::mem::take(&mut self.appeared) && self.is_copy(len).await? {
+            return Ok(Step::On);
+        }
+        let covered = self.next.covered();
+        let wanted = usize::try_from(available).unwrap_or(usize::MAX).min(self.read_bytes);
+        // One byte more: a newline may have to be put at the end.
+        let mut buffer = self.context.pool.reserve(covered + wanted + 1).await;
+        let Some(file) = &self.file else { return Ok(Step::End) };
+        read_at(file, &mut buffer, covered + wanted, self.next.offset - covered as u64)?;
+        match buffer.get(..covered) {
+            Some(before) if self.next.fits(before) => {}
+            _ => return Ok(Step::Replaced),
+        }
+        let text = &buffer[covered..];
+        match framing::find(text, self.common.options.line_max) {
+            Found::Lines(bytes) => {
+                let mark = Mark::new(self.next.offset + bytes as u64, &buffer[..covered + bytes]);
+                self.send(buffer, covered..covered + bytes, mark).await?;
+                Ok(Step::On)
+            }
+            Found::Partial if text.len() == wanted && (wanted as u64) < available => {
+                self.read_bytes = (wanted * 2).min(self.common.options.line_max.saturating_add(1));
+                Ok(Step::On)
+            }
+            Found::Partial => {
+                self.partial = text.len() as u64;
+                Ok(Step::End)
+            }
+            Found::TooLong => self.long_line(buffer, covered, len).await,
+        }
+    }
+
+    /// Sends the lines that stand in `range` of the buffer as a batch; reading goes on at `mark`.
+    pub(super) async fn send(
+        &mut self,
+        buffer: Buffer,
+        range: std::ops::Range<usize>,
+        mark: Mark,
+    ) -> io::Result<()> {
+        let id = self.identify()?;
+        let count = lines::count(&buffer[range.clone()]);
+        let batch = self.batch(id, buffer.freeze().slice(range), count, mark.offset);
+        let receipt = self.context.outlet.send(batch, false).await;
+        self.flight.push(receipt, mark);
+        self.go_on_at(mark);
+        Ok(())
+    }
+
+    /// A batch with the bytes from the next one up to `next`.
+    pub(super) fn batch(&self, file: FileId, body: Bytes, count: u32, next: u64) -> Batch {
+        Batch {
+            tag: self.tag.clone(),
+            encoding: Encoding::Lines,
+            body,
+            count,
+            received: Time::now(),
+            values: self.values.clone(),
+            origins: vec![Origin::File(FileOrigin { file, begin: self.next.offset, next })],
+        }
+    }
+
+    pub(super) fn go_on_at(&mut self, mark: Mark) {
+        let behind = mark.offset - self.next.offset;
+        self.pace.read(behind);
+        self.next = mark;
+        self.read_bytes = READ_BYTES;
+        self.partial = 0;
+        self.tracked.state().advance(mark);
+    }
+
+    /// Tells a durable channel where the file begins, with a batch without records: were it told only with the first
+    /// lines, a crash before them would begin at a later end.
+    async fn announce_start(&mut self) {
+        let Some(id) = self.id.filter(|_| self.common.durable) else { return self.common.announced() };
+        let mut wait = false;
+        while !self.stop.is_stopped() {
+            if std::mem::replace(&mut wait, true) {
+                self.pause(RESEND_WAIT).await;
+            }
+            let batch = self.batch(id, Bytes::new(), 0, self.next.offset);
+            if self.context.outlet.send(batch, false).await.await.is_ok() {
+                return self.common.announced();
+            }
+        }
+    }
+
+    /// Who the file is; decided when its first batch is sent.
+    pub(super) fn identify(&mut self) -> io::Result<FileId> {
+        if let Some(id) = self.id {
+            return Ok(id);
+        }
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let id = read_file_id(file, self.tracked.inode, self.generation)?;
+        self.adopt(id);
+        Ok(id)
+    }
+
+    fn adopt(&mut self, id: FileId) {
+        self.id = Some(id);
+        let mut state = self.tracked.state();
+        state.settled = Some((id, self.flight.settled()));
+        state.advance(self.next);
+        drop(state);
+        self.common.heads.put(&id, &self.tracked);
+    }
+
+    /// Whether the file is the copy of one that was truncated; then it goes on from where that one was left. Waits while
+    /// it may become one.
+    async fn is_copy(&mut self, mut len: u64) -> io::Result<bool> {
+        let mut quiet = tokio::time::Instant::now();
+        while !self.stop.is_stopped() && quiet.elapsed() < COPY_WAIT {
+            let Some(file) = &self.file else { return Ok(false) };
+            match self.common.heads.likeness(&self.tracked, file, len)? {
+                Likeness::Own => return Ok(false),
+                Likeness::CopyUpTo(offset) => {
+                    let Some(mark) = Mark::read(file, offset)? else { return Ok(false) };
+                    let id = read_file_id(file, self.tracked.inode, self.generation)?;
+                    self.next = mark;
+                    self.flight = Flight::new(mark);
+                    self.adopt(id);
+                    self.common.announcing();
+                    self.announce_start().await;
+                    return Ok(true);
+                }
+                Likeness::Perhaps => {}
+            }
+            self.pause(COPY_LOOK).await;
+            let Some(file) = &self.file else { return Ok(false) };
+            let now = Stat::of(file)?.len;
+            if now != len {
+                len = now;
+                quiet = tokio::time::Instant::now();
+            }
+        }
+        // Nothing is sent of what may be a copy when it is time to stop.
+        Ok(self.stop.is_stopped())
+    }
+
+    /// The inode holds another content: what was sent of the old one is waited for, then it begins anew.
+    async fn begin_anew(&mut self) {
+        let sent = self.next.offset;
+        if self.flight.land().await.is_err() {
+            self.context.reporter.error(
+                "destroyed",
+                format_args!(
+                    "{} was truncated before its bytes {}..{sent} were settled; only a copy of it has them",
+                    self.path(),
+                    self.flight.settled().offset
+                ),
+            );
+        }
+        self.publish();
+        self.common.truncated.add(1);
+        self.tracked.state().replace();
+        self.generation = self.generation.wrapping_add(u16::from(self.id.is_some()));
+        self.id = None;
+        self.next = Mark::default();
+        self.flight = Flight::default();
+        self.read_bytes = READ_BYTES;
+        self.partial = 0;
+        self.searched = 0;
+    }
+
+    /// Somebody dropped what was sent: it is read again from the settled mark, or from where a durable channel says.
+    async fn go_back(&mut self) {
+        let _ = self.flight.land().await;
+        let mut mark = self.flight.settled();
+        self.pause(RESEND_WAIT).await;
+        if let (Some(id), Some(file), Some(origins)) =
+            (self.id, &self.file, self.context.outlet.file_origins())
+        {
+            let kept = origins.into_iter().find(|(other, _)| *other == id);
+            let kept = kept.filter(|(_, next)| *next > mark.offset && *next <= self.next.offset);
+            if let Some(Ok(Some(kept))) = kept.map(|(_, next)| Mark::read(file, next)) {
+                mark = kept;
+            }
+        }
+        self.next = mark;
+        self.flight = Flight::new(mark);
+        self.partial = 0;
+        self.searched = 0;
+        self.publish();
+    }
+
+    /// Lets others know up to where it is settled.
+    fn publish(&self) {
+        let Some(id) = self.id else { return };
+        self.tracked.state().settled = Some((id, self.flight.settled()));
+        if !self.common.durable {
+            self.common.dirty.notify_one();
+        }
+    }
+
+    /// What becomes of a line that is too long.
+    pub(super) fn too_long(&self) -> TooLong {
+        self.common.options.too_long
+    }
+
+    pub(super) fn path(&self) -> String {
+        self.tracked.state().path.display().to_string()
+    }
+}

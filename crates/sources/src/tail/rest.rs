@@ -1,0 +1,165 @@
+//! How a reader waits at the end of its file, and when it lets go of it.
+//!
+//! The kernel tells of the next write, so waiting costs nothing. A file to which no matching name leads any more is read
+//! to its end through the open handle and let go after it was quiet for `rotate_wait`; the scan finds it again if it
+//! grows later under a rotated name. A file that was not written for long is closed and opened again when it is.
+
+use std::{fs, io, time::Duration};
+
+use millstream_sys::disk::read_at;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{
+    identity::{Mark, Stat},
+    reader::{Reader, Step},
+};
+use crate::framing::TooLong;
+
+/// A file that was not written for so long is not kept open.
+const CLOSE_AFTER: Duration = Duration::from_secs(600);
+/// How often a file is looked at of which the kernel does not tell.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a file that cannot be read is left alone.
+const TROUBLE_WAIT: Duration = Duration::from_secs(5);
+
+impl Reader {
+    /// There is no whole line left: waits until there may be one. True: the reader is done with the file.
+    pub(super) async fn rest(&mut self) -> bool {
+        if self.context.once {
+            return self.let_go().await;
+        }
+        let rotated = self.tracked.state().rotated;
+        let until = rotated.map(|since| since.max(self.pace.last_read) + self.common.options.rotate_wait);
+        if until.is_some_and(|until| until <= std::time::Instant::now()) {
+            return self.let_go().await;
+        }
+        let mut until = until.map(Instant::from_std);
+        if let Some(file) = &self.file {
+            match self.common.alarms.as_ref().map(|alarms| alarms.set(file, &self.tracked.alarm)) {
+                // What was written before the alarm was set is not told.
+                Some(Ok(true)) => return false,
+                Some(Ok(false)) => self.close_if_old(rotated.is_some()),
+                // No alarms to be had: it has to look by itself.
+                Some(Err(_)) | None => {
+                    let look = Instant::now() + LOOK_EVERY;
+                    until = Some(until.map_or(look, |until| until.min(look)));
+                }
+            }
+        }
+        self.wait(until).await;
+        false
+    }
+
+    /// Waits for the alarm, an answer, the wish to stop or the time.
+    async fn wait(&mut self, until: Option<Instant>) {
+        let woken = tokio::select! {
+            () = self.tracked.alarm.wake.notified() => true,
+            () = self.stop.stopped() => false,
+            () = self.flight.answered() => false,
+            () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => false,
+        };
+        if let Some(nap) = self.pace.woken().filter(|_| woken) {
+            self.pause(nap).await;
+        }
+    }
+
+    /// Sleeps, but not longer than until the wish to stop.
+    pub(super) async fn pause(&mut self, time: Duration) {
+        tokio::select! {
+            () = sleep(time) => {}
+            () = self.stop.stopped() => {}
+        }
+    }
+
+    fn close_if_old(&mut self, rotated: bool) {
+        let old = |file| Stat::of(file).is_ok_and(|stat| stat.age > CLOSE_AFTER);
+        if !rotated && self.file.as_ref().is_some_and(old) {
+            self.file = None;
+            self.common.open_files.sub(1);
+        }
+    }
+
+    /// Opens the file by its name; false if another has the name by now: the scan will tell where this one is.
+    pub(super) fn open(&mut self) -> io::Result<bool> {
+        let path = self.tracked.state().path.clone();
+        let file = match fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.missing(),
+            Err(error) => return Err(error),
+        };
+        if Stat::of(&file)?.inode != self.tracked.inode {
+            return self.missing();
+        }
+        self.common.open_files.add(1);
+        self.file = Some(file);
+        Ok(true)
+    }
+
+    fn missing(&mut self) -> io::Result<bool> {
+        self.common.scan_wanted.notify_one();
+        Ok(false)
+    }
+
+    /// The file could not be read: says so and waits. True: the reader gives it back to the scan, which tries again.
+    pub(super) async fn troubled(&mut self, error: &io::Error) -> bool {
+        self.context.reporter.warn(
+            "unreadable",
+            format_args!("cannot read {}: {error}; it is tried again", self.path()),
+        );
+        self.common.unreadable.add(1);
+        self.pause(TROUBLE_WAIT).await;
+        self.context.once || self.file.is_none()
+    }
+
+    /// Sends what is left, a line without its newline, and is done with the file.
+    async fn let_go(&mut self) -> bool {
+        if self.partial == 0 || self.file.is_none() {
+            return true;
+        }
+        match self.send_partial().await {
+            Ok(true) => true,
+            // It has grown meanwhile.
+            Ok(false) => {
+                self.partial = 0;
+                false
+            }
+            Err(error) => self.troubled(&error).await,
+        }
+    }
+
+    async fn send_partial(&mut self) -> io::Result<bool> {
+        let wanted = usize::try_from(self.partial).unwrap_or(usize::MAX).min(self.common.options.line_max);
+        let covered = self.next.covered();
+        let mut buffer = self.context.pool.reserve(covered + wanted + 2).await;
+        let Some(file) = &self.file else { return Ok(true) };
+        // One byte more than there was: it shows whether the line goes on.
+        read_at(file, &mut buffer, covered + wanted + 1, self.next.offset - covered as u64)?;
+        let fits = buffer.get(..covered).is_some_and(|before| self.next.fits(before));
+        let more = wanted as u64 == self.partial && buffer.len() > covered + wanted;
+        if !fits || buffer.len() < covered + wanted || more {
+            return Ok(false);
+        }
+        // Of a line that is too long and was not split, the first part is what is left of it.
+        buffer.truncate(covered + wanted);
+        let end = self.next.offset + self.partial;
+        let mark = match wanted as u64 == self.partial {
+            true => Mark::new(end, &buffer),
+            false => Mark::read(file, end)?.ok_or(io::ErrorKind::UnexpectedEof)?,
+        };
+        if wanted as u64 != self.partial && self.too_long() == TooLong::Reject {
+            return Ok(self.reject_line(end, mark).await? == Step::On);
+        }
+        buffer.push(b'\n');
+        self.send(buffer, covered..covered + wanted + 1, mark).await?;
+        Ok(true)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            self.common.open_files.sub(1);
+        }
+    }
+}
+

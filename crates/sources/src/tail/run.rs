@@ -1,0 +1,394 @@
+//! One run of the source: finds files, gives each a reader, and keeps the positions.
+//!
+//! Names that come and go are told by the kernel, and a scan looks every `rescan` whatever the kernel tells. Readers are
+//! dealt to the data threads; what they and the scan share is in `tracked.rs`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use millstream_pipeline::{
+    failure::Failure,
+    meters::Meter,
+    node::SourceContext,
+    stop::{Stop, Stopper, stop},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Options,
+    begin::Beginning,
+    identity::Inode,
+    known::Known,
+    positions,
+    reader::{Ended, Reader},
+    scan::{Found, Scan},
+    tracked::{Heads, Tracked},
+    watch::{Alarms, Watch},
+};
+
+/// Scans come no nearer to each other than this.
+const SCAN_GAP: Duration = Duration::from_millis(20);
+/// A scan that takes long is followed by a pause this many times as long: 5 % of a core.
+const SCAN_SHARE: u32 = 20;
+/// Positions are written this long after the first of them moved, and after a failure.
+const STORE_WAIT: Duration = Duration::from_secs(1);
+
+/// What the readers of a source share.
+pub(super) struct Common {
+    pub options: Arc<Options>,
+    /// A durable channel keeps the positions.
+    pub durable: bool,
+    pub heads: Heads,
+    pub alarms: Option<Alarms>,
+    /// Told when a position has moved.
+    pub dirty: Notify,
+    /// Told when a reader does not find its file under its name.
+    pub scan_wanted: Notify,
+    pub lag: Meter,
+    pub open_files: Meter,
+    pub truncated: Meter,
+    pub too_long: Meter,
+    pub unreadable: Meter,
+    /// Files whose first position is not kept yet.
+    announcing: AtomicUsize,
+    ends: Mutex<Vec<Ended>>,
+    ended: Notify,
+}
+
+impl Common {
+    pub(super) fn announcing(&self) {
+        self.announcing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn announced(&self) {
+        self.announcing.fetch_sub(1, Ordering::Relaxed);
+        self.dirty.notify_one();
+    }
+
+    fn end(&self, ended: Ended) {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
+        self.ended.notify_one();
+    }
+}
+
+/// Tells of the end of a reader, also when it panics.
+struct EndGuard {
+    common: Arc<Common>,
+    ended: Option<Ended>,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            self.common.end(ended);
+        }
+    }
+}
+
+/// A run of the source.
+pub(super) struct Run {
+    pub(super) common: Arc<Common>,
+    pub(super) context: SourceContext,
+    pub(super) known: Known,
+    /// An earlier run has left positions: what they do not name is new.
+    pub(super) had_run: bool,
+    /// The first scan is still to come.
+    pub(super) first: bool,
+    watch: Option<Watch>,
+    files: HashMap<Inode, Arc<Tracked>>,
+    stopper: Stopper,
+    stop: Stop,
+    scan_at: Instant,
+    scan_not_before: Instant,
+    store_at: Option<Instant>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.stopper.stop();
+    }
+}
+
+impl Run {
+    /// Reads what earlier runs have left.
+    pub(super) fn new(options: Arc<Options>, context: SourceContext) -> Result<Self, Failure> {
+        let origins = context.outlet.file_origins();
+        let stored = positions::load(&context.folder)?;
+        let had_run = stored.is_some() || origins.as_ref().is_some_and(|origins| !origins.is_empty());
+        let watch = Watch::new().inspect_err(|error| {
+            context.reporter.warn(
+                "inotify",
+                format_args!("the kernel gives no notices ({error}); files are looked at by time"),
+            );
+        });
+        let watch = watch.ok().filter(|_| !context.once);
+        let (stopper, stop) = stop();
+        let meters = &context.meters;
+        let common = Common {
+            durable: origins.is_some(),
+            options,
+            heads: Heads::default(),
+            alarms: watch.as_ref().map(Watch::alarms),
+            dirty: Notify::new(),
+            scan_wanted: Notify::new(),
+            lag: meters.gauge("lag_bytes"),
+            open_files: meters.gauge("open_files"),
+            truncated: meters.counter("files_truncated"),
+            too_long: meters.counter("lines_too_long"),
+            unreadable: meters.counter("read_errors"),
+            announcing: AtomicUsize::new(0),
+            ends: Mutex::default(),
+            ended: Notify::new(),
+        };
+        let now = Instant::now();
+        Ok(Self {
+            common: Arc::new(common),
+            known: Known::new(origins.unwrap_or_default(), stored.unwrap_or_default()),
+            had_run,
+            first: true,
+            watch,
+            files: HashMap::new(),
+            stopper,
+            stop,
+            scan_at: now,
+            scan_not_before: now,
+            store_at: None,
+            context,
+        })
+    }
+
+    /// Runs until it is time to stop or, with `--once`, until all files are read.
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        self.scan().await;
+        let mut outer = self.context.stop.clone();
+        let mut outcome = Ok(());
+        while outcome.is_ok() && !outer.is_stopped() && !(self.context.once && self.files.is_empty()) {
+            let scans = !self.context.once;
+            tokio::select! {
+                () = outer.stopped() => {}
+                () = self.common.ended.notified() => outcome = self.take_ends(),
+                () = self.common.dirty.notified() => self.store_soon(),
+                () = self.common.scan_wanted.notified() => self.scan_soon(),
+                changed = changed(&mut self.watch) => {
+                    if changed {
+                        self.scan_soon();
+                    }
+                }
+                () = sleep_until(self.scan_at), if scans => self.scan().await,
+                () = at(self.store_at) => self.store().await,
+            }
+        }
+        // What the readers have sent is waited for, whoever asks for the end.
+        self.stopper.stop();
+        while !self.files.is_empty() {
+            tokio::select! {
+                () = self.common.ended.notified() => outcome = outcome.and(self.take_ends()),
+                () = self.common.dirty.notified() => self.store_soon(),
+                () = at(self.store_at) => self.store().await,
+            }
+        }
+        self.store().await;
+        outcome
+    }
+
+    fn store_soon(&mut self) {
+        self.store_at.get_or_insert(Instant::now() + STORE_WAIT);
+    }
+
+    fn scan_soon(&mut self) {
+        self.scan_at = self.scan_at.min(Instant::now().max(self.scan_not_before));
+    }
+
+    fn take_ends(&mut self) -> Result<(), Failure> {
+        let ends = std::mem::take(&mut *self.common.ends.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut outcome = Ok(());
+        for ended in ends {
+            let tracked = self.files.remove(&ended.inode);
+            if let (Some((id, mark)), Some(tracked)) = (ended.left_at, tracked) {
+                self.known.set(id, mark, &tracked.state().path);
+            }
+            if !ended.in_order {
+                outcome = Err(Failure::us("the reader of a file died; all of them begin again"));
+            }
+        }
+        self.common.heads.tidy();
+        self.scan_soon();
+        outcome
+    }
+
+    /// Finds out which files there are, and gives new ones a reader.
+    async fn scan(&mut self) {
+        let started = Instant::now();
+        // A folder that appeared may hold files from before it was watched.
+        while let Some(scan) = self.walk().await {
+            let watched_all = self.watch_folders(&scan);
+            let beginnings = self.compare(scan);
+            self.first = false;
+            for beginning in beginnings {
+                self.start(beginning).await;
+            }
+            if watched_all {
+                break;
+            }
+        }
+        let now = Instant::now();
+        self.scan_not_before = now + SCAN_GAP.max((now - started) * SCAN_SHARE);
+        self.scan_at = now + self.common.options.rescan;
+        if !self.had_run {
+            self.store_soon();
+        }
+    }
+
+    async fn walk(&mut self) -> Option<Scan> {
+        let options = self.common.options.clone();
+        tokio::task::spawn_blocking(move || options.patterns.scan()).await.ok()
+    }
+
+    /// True if all of them were watched already.
+    fn watch_folders(&mut self, scan: &Scan) -> bool {
+        for (folder, error) in &scan.unreadable {
+            let text = format_args!("cannot read the folder {}: {error}", folder.display());
+            self.context.reporter.warn("unreadable_folder", text);
+        }
+        let Some(watch) = &mut self.watch else { return true };
+        let mut known = true;
+        for folder in &scan.folders {
+            match watch.folder(folder) {
+                Ok(new) => known &= !new,
+                Err(error) => self.context.reporter.warn(
+                    "inotify",
+                    format_args!(
+                        "the kernel gives no notices of {} ({error}); it is looked at by time",
+                        folder.display()
+                    ),
+                ),
+            }
+        }
+        known
+    }
+
+    /// Holds what was found against the files that have a reader; gives those that need one.
+    fn compare(&mut self, scan: Scan) -> Vec<Beginning> {
+        let (matching, rotated): (Vec<_>, Vec<_>) = scan.files.into_iter().partition(|found| found.matches);
+        let mut seen = HashSet::new();
+        let mut beginnings = Vec::new();
+        // A matching name first: it decides where one inode has several.
+        for found in matching.into_iter().chain(rotated) {
+            let inode = found.stat.inode;
+            if !seen.insert(inode) {
+                continue;
+            }
+            self.known.touch(inode);
+            match self.files.get(&inode) {
+                Some(tracked) => meet(tracked, found),
+                None => beginnings.extend(self.begin(found)),
+            }
+        }
+        for (inode, tracked) in &self.files {
+            let mut state = tracked.state();
+            if !seen.contains(inode) && state.rotated.is_none() {
+                state.rotated = Some(std::time::Instant::now());
+                tracked.alarm.wake.notify_one();
+            }
+        }
+        beginnings
+    }
+
+    /// Gives a file a reader on the next data thread.
+    async fn start(&mut self, beginning: Beginning) {
+        let Beginning { tracked, begin } = beginning;
+        self.files.insert(tracked.inode, tracked.clone());
+        let (common, context, stop) = (self.common.clone(), self.context.clone(), self.stop.clone());
+        let reporter = context.reporter.clone();
+        let read = async move || {
+            let died = Ended { inode: tracked.inode, left_at: tracked.state().settled, in_order: false };
+            let mut guard = EndGuard { common: common.clone(), ended: Some(died) };
+            let ended = Reader::new(common, context, stop, tracked, begin).run().await;
+            guard.ended = Some(ended);
+        };
+        self.context.threads.spawn(&reporter, read).await;
+    }
+
+    /// Writes the positions, if they are ours to keep. Behind a durable channel only that there was a run is noted.
+    async fn store(&mut self) {
+        self.store_at = None;
+        if self.common.durable && self.had_run {
+            return;
+        }
+        // A file of which nobody knows yet where it begins must not look like one that appeared since.
+        if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        for tracked in self.files.values() {
+            let state = tracked.state();
+            if let Some((id, mark)) = state.settled {
+                self.known.set(id, mark, &state.path);
+            }
+        }
+        let entries = if self.common.durable { Vec::new() } else { self.known.entries() };
+        let folder = self.context.folder.clone();
+        let stored = tokio::task::spawn_blocking(move || positions::store(&folder, &entries)).await;
+        match stored {
+            Ok(Ok(())) => self.had_run = true,
+            Ok(Err(error)) => {
+                let folder = self.context.folder.display();
+                let text = format_args!("cannot write the positions to {folder}: {error}; trying again");
+                self.context.reporter.error("positions", text);
+                self.store_soon();
+            }
+            Err(_) => self.store_soon(),
+        }
+    }
+}
+
+/// A file that has a reader was found.
+fn meet(tracked: &Tracked, found: Found) {
+    let mut state = tracked.state();
+    let since = (!found.matches).then(std::time::Instant::now);
+    let rotated = state.rotated.or(since).filter(|_| !found.matches);
+    let news = rotated.is_some() != state.rotated.is_some()
+        || state.path != found.path
+        || state.sent != found.stat.len;
+    state.rotated = rotated;
+    state.path = found.path;
+    drop(state);
+    if news {
+        tracked.alarm.wake.notify_one();
+    }
+}
+
+/// Whether a scan may find something else; never without notices.
+async fn changed(watch: &mut Option<Watch>) -> bool {
+    match watch {
+        Some(watch) => watch.changed().await.is_ok(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Opens a file that was found; None if it cannot be read now: the next scan tries again.
+pub(super) fn open(found: &Found, context: &SourceContext) -> Option<fs::File> {
+    let opened = fs::File::open(&found.path);
+    opened
+        .inspect_err(|error| {
+            let text = format_args!("cannot read {}: {error}; it is tried again", found.path.display());
+            context.reporter.warn("unreadable", text);
+        })
+        .ok()
+}

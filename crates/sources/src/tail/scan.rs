@@ -1,0 +1,295 @@
+//! Which files the patterns name now: a walk through the folders.
+//!
+//! Besides the files that match, it reports those whose name begins with a name that matches (`app.log.1` beside
+//! `*.log`): what was renamed away is found again there, and its rest is read. Folders into which no pattern leads are
+//! not entered. Symbolic links are followed; each folder is entered once.
+
+use std::{
+    collections::HashSet,
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Component, Path, PathBuf},
+};
+
+use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
+
+use super::identity::Stat;
+
+/// Folders below folders, at most: a guard against odd trees.
+const DEPTH_MAX: usize = 64;
+
+/// The checked options `paths` and `exclude`.
+#[derive(Clone, Debug)]
+pub(super) struct Patterns {
+    paths: Vec<Pattern>,
+    matches: GlobSet,
+    /// Excluded by their whole path.
+    excluded_paths: GlobSet,
+    /// Excluded by their name, as patterns without a slash say.
+    excluded_names: GlobSet,
+}
+
+/// One path pattern as the walk needs it.
+#[derive(Clone, Debug)]
+struct Pattern {
+    /// The folder that the walk starts at: all up to the first part with a wildcard.
+    base: PathBuf,
+    /// What the folders below may be called, level by level, up to the first `**`.
+    levels: Vec<GlobMatcher>,
+    /// Whether it goes on through any folders.
+    deep: bool,
+}
+
+/// A file that was found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// Where.
+    pub path: PathBuf,
+    /// What it is.
+    pub stat: Stat,
+    /// Whether its name matches; else it only begins with a name that does.
+    pub matches: bool,
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// The files, sorted by path.
+    pub files: Vec<Found>,
+    /// The folders that were entered, and those from which a missing one would be seen to appear.
+    pub folders: Vec<PathBuf>,
+    /// Folders that could not be read, with why.
+    pub unreadable: Vec<(PathBuf, String)>,
+}
+
+fn glob(pattern: &str) -> Result<Glob, String> {
+    let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+    glob.map_err(|error| format!("`{pattern}` is no path pattern: {}", error.kind()))
+}
+
+fn glob_set<'a>(patterns: impl Iterator<Item = &'a str>) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(glob(pattern)?);
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+fn is_literal(part: &str) -> bool {
+    !part.contains(['*', '?', '[', ']', '{', '}', '\\'])
+}
+
+impl Pattern {
+    fn new(pattern: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).collect();
+        let folders = parts.len().saturating_sub(1);
+        let fixed = parts[..folders].iter().take_while(|part| is_literal(part)).count();
+        let mut base = PathBuf::from(if pattern.starts_with('/') { "/" } else { "." });
+        base.extend(&parts[..fixed]);
+        let mut levels = Vec::new();
+        let mut deep = false;
+        for part in &parts[fixed..folders] {
+            // A brace that holds a slash spans levels: from there on any folder may lead to a match.
+            if part.contains("**") || part.matches('{').count() != part.matches('}').count() {
+                deep = true;
+                break;
+            }
+            levels.push(glob(part)?.compile_matcher());
+        }
+        deep |= parts.last().is_some_and(|last| last.contains("**"));
+        Ok(Self { base, levels, deep })
+    }
+
+    /// Whether the walk goes on into a folder `depth` levels below the base.
+    fn enters(&self, name: &OsStr, depth: usize) -> bool {
+        match self.levels.get(depth) {
+            Some(level) => level.is_match(Path::new(name)),
+            None => self.deep,
+        }
+    }
+}
+
+impl Patterns {
+    /// From the options; the error names the pattern at fault.
+    pub(super) fn new<'a>(
+        paths: impl IntoIterator<Item = &'a str>,
+        exclude: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, String> {
+        let paths: Vec<String> = paths.into_iter().map(tidy).collect();
+        let (by_path, by_name): (Vec<_>, Vec<_>) =
+            exclude.into_iter().partition(|pattern| pattern.contains('/'));
+        let by_path: Vec<String> = by_path.into_iter().map(tidy).collect();
+        Ok(Self {
+            matches: glob_set(paths.iter().map(String::as_str))?,
+            paths: paths.iter().map(|path| Pattern::new(path)).collect::<Result<_, _>>()?,
+            excluded_paths: glob_set(by_path.iter().map(String::as_str))?,
+            excluded_names: glob_set(by_name.into_iter())?,
+        })
+    }
+
+    fn excludes(&self, path: &Path) -> bool {
+        self.excluded_paths.is_match(path)
+            || path.file_name().is_some_and(|name| self.excluded_names.is_match(Path::new(name)))
+    }
+
+    /// Whether some beginning of the file's name, cut where a suffix starts, is a name that matches.
+    fn matches_beginning(&self, path: &Path) -> bool {
+        let Some(name) = path.file_name() else { return false };
+        let name = name.as_bytes();
+        let cuts = (1..name.len()).rev().filter(|at| !name[*at].is_ascii_alphanumeric());
+        cuts.take(8).any(|at| {
+            let shorter = path.with_file_name(OsStr::from_bytes(&name[..at]));
+            self.matches.is_match(&shorter) && !self.excludes(&shorter)
+        })
+    }
+
+    /// Walks through all folders. Takes long in large trees: not for a data thread.
+    pub(super) fn scan(&self) -> Scan {
+        let mut scan = Scan::default();
+        let mut known = HashSet::new();
+        for pattern in &self.paths {
+            let mut entered = HashSet::new();
+            self.enter(pattern, pattern.base.clone(), 0, &mut entered, &mut known, &mut scan);
+        }
+        scan.files.sort_by(|a, b| a.path.cmp(&b.path));
+        scan.folders.sort();
+        scan.folders.dedup();
+        scan
+    }
+
+    fn enter(
+        &self,
+        pattern: &Pattern,
+        folder: PathBuf,
+        depth: usize,
+        entered: &mut HashSet<(u64, u64)>,
+        known: &mut HashSet<PathBuf>,
+        scan: &mut Scan,
+    ) {
+        let metadata = fs::metadata(&folder);
+        let entries = match (&metadata, fs::read_dir(&folder)) {
+            (Ok(metadata), Ok(entries)) if entered.insert((metadata.dev(), metadata.ino())) => entries,
+            (Ok(_), Ok(_)) => return,
+            (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                // It will appear in the nearest folder that is there.
+                let there = folder.ancestors().skip(1).find(|folder| folder.is_dir());
+                scan.folders.extend(there.map(Path::to_path_buf));
+                return;
+            }
+            (_, Err(error)) => return scan.unreadable.push((folder, error.to_string())),
+            (Err(error), _) => return scan.unreadable.push((folder, error.to_string())),
+        };
+        scan.folders.push(folder.clone());
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let path = folder.join(&name);
+            let is_folder = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => true,
+                Ok(kind) if kind.is_symlink() => path.is_dir(),
+                _ => false,
+            };
+            if !is_folder {
+                self.take_file(path, known, scan);
+            } else if depth < DEPTH_MAX && pattern.enters(&name, depth) {
+                self.enter(pattern, path, depth + 1, entered, known, scan);
+            }
+        }
+    }
+
+    fn take_file(&self, path: PathBuf, known: &mut HashSet<PathBuf>, scan: &mut Scan) {
+        let path = match path.strip_prefix("./") {
+            Ok(short) => short.to_path_buf(),
+            Err(_) => path,
+        };
+        if known.contains(&path) || self.excludes(&path) {
+            return;
+        }
+        let matches = self.matches.is_match(&path);
+        if !matches && !self.matches_beginning(&path) {
+            return;
+        }
+        // Gone since the folder was read, or a link to nothing: it was no file.
+        let Ok(stat) = Stat::at(&path) else { return };
+        if stat.is_file {
+            known.insert(path.clone());
+            scan.files.push(Found { path, stat, matches });
+        }
+    }
+}
+
+/// A pattern without `.` parts and doubled slashes, as the paths are that it is matched with.
+fn tidy(pattern: &str) -> String {
+    let tidied: PathBuf = Path::new(pattern).components().filter(|part| *part != Component::CurDir).collect();
+    tidied.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x\n").unwrap();
+        }
+        root
+    }
+
+    /// (matching names, names that begin like a matching one).
+    fn found(root: &Path, paths: &[&str], exclude: &[&str]) -> (Vec<String>, Vec<String>) {
+        let within = |pattern: &&str| format!("{}/{pattern}", root.display());
+        let paths: Vec<String> = paths.iter().map(within).collect();
+        let patterns = Patterns::new(paths.iter().map(String::as_str), exclude.iter().copied()).unwrap();
+        let (matching, others): (Vec<_>, Vec<_>) =
+            patterns.scan().files.into_iter().partition(|file| file.matches);
+        let name = |file: Found| file.path.strip_prefix(root).unwrap().display().to_string();
+        (matching.into_iter().map(name).collect(), others.into_iter().map(name).collect())
+    }
+
+    #[test]
+    fn stars_braces_and_excludes_choose_the_files() {
+        let root = tree(&["a.log", "b.log", "c.txt", "old.gz", "x/d.log", "x/y/e.log", "x/y/z/f.log"]);
+        let find = |paths: &[&str], exclude: &[&str]| found(root.path(), paths, exclude).0;
+        assert_eq!(find(&["*.log"], &[]), ["a.log", "b.log"]);
+        assert_eq!(find(&["{a,c}.*"], &[]), ["a.log", "c.txt"]);
+        assert_eq!(find(&["**/*.log"], &["b.*"]), ["a.log", "x/d.log", "x/y/e.log", "x/y/z/f.log"]);
+        assert_eq!(find(&["*/*.log", "x/**"], &[]), ["x/d.log", "x/y/e.log", "x/y/z/f.log"]);
+        assert_eq!(find(&["x/{y,q/r}/*.log"], &[]), ["x/y/e.log"]);
+        let below = format!("{}/x/**", root.path().display());
+        assert_eq!(find(&["**/*.log"], &[&below]), ["a.log", "b.log"]);
+        assert_eq!(find(&["nothing/*.log"], &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rotated_names_are_told_beside_those_that_match() {
+        let root = tree(&["a.log", "a.log.1", "a.log-20260101", "a.log.2.gz", "b.txt", "b.txt.1"]);
+        let (matching, rotated) = found(root.path(), &["*.log"], &["*.gz"]);
+        assert_eq!(matching, ["a.log"]);
+        assert_eq!(rotated, ["a.log-20260101", "a.log.1"]);
+    }
+
+    #[test]
+    fn links_are_followed_and_a_loop_of_folders_ends() {
+        let root = tree(&["x/a.log"]);
+        std::os::unix::fs::symlink(root.path().join("x/a.log"), root.path().join("link.log")).unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("x/loop")).unwrap();
+        let (matching, _) = found(root.path(), &["**/*.log"], &[]);
+        assert_eq!(matching, ["link.log", "x/a.log"]);
+    }
+
+    #[test]
+    fn the_folder_that_a_missing_one_would_appear_in_is_told() {
+        let root = tree(&["x/a.log"]);
+        let pattern = format!("{}/x/later/deeper/*.log", root.path().display());
+        let scan = Patterns::new([pattern.as_str()], []).unwrap().scan();
+        assert_eq!(scan.folders, [root.path().join("x")]);
+    }
+
+    #[test]
+    fn a_broken_pattern_is_named() {
+        assert!(Patterns::new(["/a/{b"], []).unwrap_err().contains("/a/{b"));
+    }
+}

@@ -1,0 +1,208 @@
+//! What the scan and the reader of one file share, and how a copy of a file is recognised by it.
+//!
+//! logrotate's `copytruncate` copies a file and then truncates it. Where the copy matches `paths` too, it holds what was
+//! read already, under a new inode. A new file that begins as another does is therefore held against the marks of that
+//! other: where they fit, it is read from where the other was left, as soon as the other has been truncated.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use millstream_record::FileId;
+
+use super::{
+    identity::{Inode, Mark, Stat, file_id, read_start},
+    watch::Alarm,
+};
+
+/// So many ends of batches are remembered of each file, to hold a copy against that is shorter than what was read.
+const MARKS_MAX: usize = 64;
+/// A file that was truncated longer ago than this has no copy that is still to be found.
+const COPY_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// One file that has a reader.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    /// Which inode.
+    pub inode: Inode,
+    /// Wakes its reader.
+    pub alarm: Arc<Alarm>,
+    state: Mutex<State>,
+}
+
+/// What changes about it.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Its name by now.
+    pub path: PathBuf,
+    /// Since when no name that matches leads to it.
+    pub rotated: Option<Instant>,
+    /// Who it is and up to where it is settled.
+    pub settled: Option<(FileId, Mark)>,
+    /// Up to where it was sent.
+    pub sent: u64,
+    marks: VecDeque<Mark>,
+    previous: Option<Previous>,
+}
+
+/// What the inode held before it was truncated.
+#[derive(Clone, Debug)]
+pub(super) struct Previous {
+    /// Who that was.
+    pub id: FileId,
+    /// Up to where it was settled: from there on only a copy has it.
+    pub settled: u64,
+    /// Ends of batches; none if it was truncated while we did not run.
+    pub marks: Vec<Mark>,
+    /// When we noticed.
+    pub noticed: Instant,
+}
+
+impl Tracked {
+    /// A file at a path.
+    pub(super) fn new(inode: Inode, path: PathBuf, previous: Option<Previous>) -> Arc<Self> {
+        Arc::new(Self {
+            inode,
+            alarm: Arc::default(),
+            state: Mutex::new(State {
+                path,
+                rotated: None,
+                settled: None,
+                sent: 0,
+                marks: VecDeque::new(),
+                previous,
+            }),
+        })
+    }
+
+    /// Its state, for a moment.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn began_as(&self, head: u64) -> bool {
+        let previous = self.previous.as_ref().map(|previous| key(&previous.id));
+        self.settled.map(|(id, _)| key(&id)) == Some(head) || previous == Some(head)
+    }
+
+    /// A batch that ends at `mark` was sent.
+    pub(super) fn advance(&mut self, mark: Mark) {
+        self.sent = mark.offset;
+        if self.marks.len() == MARKS_MAX {
+            self.marks.pop_front();
+        }
+        self.marks.push_back(mark);
+    }
+
+    /// The content is gone, the inode begins anew.
+    pub(super) fn replace(&mut self) {
+        let marks = std::mem::take(&mut self.marks).into();
+        if let Some((id, mark)) = self.settled.take() {
+            self.previous = Some(Previous { id, settled: mark.offset, marks, noticed: Instant::now() });
+        }
+        self.sent = 0;
+    }
+}
+
+/// The files that have a reader, by how they begin. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heads(Arc<Mutex<HashMap<u64, Vec<Weak<Tracked>>>>>);
+
+/// What a new file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Likeness {
+    /// Like no other.
+    Own,
+    /// Like one that may be truncated soon.
+    Perhaps,
+    /// A copy of one that was truncated: read it from there on.
+    CopyUpTo(u64),
+}
+
+/// The head without its generation.
+fn key(id: &FileId) -> u64 {
+    id.head & 0x0000_ffff_ffff_ffff
+}
+
+impl Heads {
+    /// Notes how a file begins.
+    pub(super) fn put(&self, id: &FileId, tracked: &Arc<Tracked>) {
+        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = heads.entry(key(id)).or_default();
+        alike.retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, tracked)));
+        alike.push(Arc::downgrade(tracked));
+    }
+
+    /// Forgets files that have no reader any more.
+    pub(super) fn tidy(&self) {
+        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heads.retain(|head, alike| {
+            alike.retain(|other| other.upgrade().is_some_and(|other| other.state().began_as(*head)));
+            !alike.is_empty()
+        });
+    }
+
+    /// Holds a new file of `len` bytes against the others.
+    pub(super) fn likeness(&self, new: &Tracked, file: &fs::File, len: u64) -> io::Result<Likeness> {
+        let head = key(&file_id(new.inode, 0, &read_start(file)?));
+        let alike: Vec<_> = {
+            let heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            heads.get(&head).into_iter().flatten().filter_map(Weak::upgrade).collect()
+        };
+        let mut likeness = Likeness::Own;
+        for other in alike.iter().filter(|other| other.inode != new.inode) {
+            let (previous, id, path) = {
+                let state = other.state();
+                let id = state.settled.map(|(id, _)| id);
+                (state.previous.clone(), id, state.path.clone())
+            };
+            if let Some(previous) = previous.filter(|previous| key(&previous.id) == head) {
+                let copied = match previous.marks.is_empty() {
+                    // Truncated while we did not run: the name has to tell.
+                    true => is_suffixed(&new.state().path, &path),
+                    false => fits(file, len, &previous.marks)?,
+                };
+                if copied && previous.noticed.elapsed() < COPY_AGE_MAX {
+                    return Ok(Likeness::CopyUpTo(previous.settled.min(len)));
+                }
+            }
+            if id.is_some_and(|id| key(&id) == head) && begins_alike(file, len, &path, other.inode)? {
+                likeness = Likeness::Perhaps;
+            }
+        }
+        Ok(likeness)
+    }
+}
+
+/// Whether the file has the same bytes before the last mark that lies within it.
+fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
+    match marks.iter().rev().find(|mark| mark.offset <= len) {
+        Some(mark) => Ok(Mark::read(file, mark.offset)? == Some(*mark)),
+        None => Ok(false),
+    }
+}
+
+/// Whether a new file of `len` bytes ends as the one at `path` does there, or that one is shorter by now: then it is being
+/// truncated.
+fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Result<bool> {
+    let Ok(other) = fs::File::open(path) else { return Ok(false) };
+    if Stat::of(&other)?.inode != inode {
+        return Ok(false);
+    }
+    let there = Mark::read(&other, len)?;
+    Ok(there.is_none() || there == Mark::read(new, len)?)
+}
+
+/// Whether the name of `path` is that of `of` with something behind it.
+fn is_suffixed(path: &Path, of: &Path) -> bool {
+    match (path.file_name(), of.file_name()) {
+        (Some(name), Some(of)) => name.as_encoded_bytes().starts_with(of.as_encoded_bytes()),
+        _ => false,
+    }
+}

@@ -1,0 +1,162 @@
+//! The kernel's notices: which folders changed, and which files were written.
+//!
+//! Folders are watched for names that come and go. A file is watched only while its reader waits at its end, and only
+//! for one notice: a busy file costs nothing, an idle one neither. Where the kernel gives no notices (limits, network
+//! file systems), readers and the scan look by themselves, seldom.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use inotify::{EventMask, Inotify, WatchMask, Watches};
+use tokio::{io::unix::AsyncFd, sync::Notify};
+
+/// Room for the events of one read: some hundred.
+const EVENT_BYTES: usize = 16 << 10;
+
+/// Wakes the reader of one file.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    /// Told when there is something to look at.
+    pub wake: Notify,
+    /// Whether the kernel will tell of the next write.
+    armed: AtomicBool,
+}
+
+/// The notices of one source.
+pub(super) struct Watch {
+    inotify: AsyncFd<Inotify>,
+    folders: HashMap<i32, PathBuf>,
+    watched: HashSet<PathBuf>,
+    alarms: Alarms,
+}
+
+/// Sets alarms on files. Cloning shares them.
+#[derive(Clone)]
+pub(super) struct Alarms {
+    watches: Watches,
+    set: Arc<Mutex<HashMap<i32, Weak<Alarm>>>>,
+}
+
+impl Watch {
+    /// Starts listening; needs a runtime.
+    pub(super) fn new() -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let alarms = Alarms { watches: inotify.watches(), set: Arc::default() };
+        // The constructor that replaces this one is unsafe, for types that lie about their descriptor; this one owns it.
+        #[allow(deprecated)]
+        let inotify = AsyncFd::new(inotify)?;
+        Ok(Self {
+            inotify,
+            folders: HashMap::new(),
+            watched: HashSet::new(),
+            alarms,
+        })
+    }
+
+    /// The setter of alarms.
+    pub(super) fn alarms(&self) -> Alarms {
+        self.alarms.clone()
+    }
+
+    /// Watches a folder; true if it was not watched before.
+    pub(super) fn folder(&mut self, path: &Path) -> io::Result<bool> {
+        if self.watched.contains(path) {
+            return Ok(false);
+        }
+        let mask = WatchMask::CREATE
+            | WatchMask::MOVE
+            | WatchMask::DELETE
+            | WatchMask::ATTRIB
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF
+            | WatchMask::ONLYDIR;
+        let watch = self.alarms.watches.add(path, mask)?;
+        self.folders.insert(watch.get_watch_descriptor_id(), path.to_path_buf());
+        Ok(self.watched.insert(path.to_path_buf()))
+    }
+
+    /// Wakes the readers of files that were written; returns when names have changed, so that a scan may find others.
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
+        loop {
+            let mut ready = self.inotify.readable_mut().await?;
+            let mut buffer = [0; EVENT_BYTES];
+            let events = match ready.get_inner_mut().read_events(&mut buffer) {
+                Ok(events) => events,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let mut changed = false;
+            let mut alarms = self.alarms.lock();
+            for event in events {
+                let id = event.wd.get_watch_descriptor_id();
+                if event.mask.contains(EventMask::Q_OVERFLOW) {
+                    changed = true;
+                    alarms.values().for_each(raise);
+                } else if event.mask.contains(EventMask::IGNORED) {
+                    if let Some(alarm) = alarms.remove(&id) {
+                        raise(&alarm);
+                    }
+                    if let Some(folder) = self.folders.remove(&id) {
+                        self.watched.remove(&folder);
+                        changed = true;
+                    }
+                } else if let Some(alarm) = alarms.remove(&id) {
+                    raise(&alarm);
+                    changed |= !event.mask.contains(EventMask::MODIFY);
+                } else {
+                    changed = true;
+                }
+                // A folder that was moved keeps its watch, but not its path: the next scan watches what is there then.
+                if event.mask.contains(EventMask::MOVE_SELF) {
+                    if let Some(folder) = self.folders.remove(&id) {
+                        self.watched.remove(&folder);
+                    }
+                    let _ = self.alarms.watches.clone().remove(event.wd);
+                }
+            }
+            if changed {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn raise(alarm: &Weak<Alarm>) {
+    if let Some(alarm) = alarm.upgrade() {
+        alarm.armed.store(false, Ordering::Relaxed);
+        alarm.wake.notify_one();
+    }
+}
+
+impl Alarms {
+    /// Lets the next write to `file`, its next rename or removal wake `alarm`. True if it was not set already: what was
+    /// written before is not told, so look once more.
+    pub(super) fn set(&self, file: &fs::File, alarm: &Arc<Alarm>) -> io::Result<bool> {
+        if alarm.armed.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let mask = WatchMask::MODIFY | WatchMask::MOVE_SELF | WatchMask::ATTRIB | WatchMask::ONESHOT;
+        // The open file itself, whatever its name is by now.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let mut set = self.lock();
+        let watch = self.watches.clone().add(path, mask)?;
+        set.insert(watch.get_watch_descriptor_id(), Arc::downgrade(alarm));
+        alarm.armed.store(true, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<i32, Weak<Alarm>>> {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
