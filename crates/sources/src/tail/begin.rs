@@ -32,7 +32,10 @@ impl Run {
         let beginning = self.judge(&file, &found);
         beginning
             .inspect_err(|error| {
-                let text = format_args!("cannot read {}: {error}; it is tried again", found.path.display());
+                let text = format_args!(
+                    "cannot read {}: {error}; it is tried again",
+                    found.path.display()
+                );
                 self.context.reporter.warn("unreadable", text);
             })
             .ok()
@@ -64,8 +67,14 @@ impl Run {
                 begins(self.begin_at_end(file, &stat)?, None)
             }
             Verdict::New => {
-                let appeared = !at_first_start && !self.context.once;
-                begins(Begin::Fresh { generation: 0, appeared }, None)
+                let appeared = !at_first_start;
+                begins(
+                    Begin::Fresh {
+                        generation: 0,
+                        appeared,
+                    },
+                    None,
+                )
             }
             Verdict::Replaced(past) => {
                 let previous = Previous {
@@ -75,7 +84,13 @@ impl Run {
                     noticed: Instant::now(),
                 };
                 let generation = generation(&past.id).wrapping_add(1);
-                let beginning = begins(Begin::Fresh { generation, appeared: false }, Some(previous));
+                let beginning = begins(
+                    Begin::Fresh {
+                        generation,
+                        appeared: false,
+                    },
+                    Some(previous),
+                );
                 if let Some(beginning) = &beginning {
                     self.common.heads.put(&past.id, &beginning.tracked);
                 }
@@ -99,7 +114,10 @@ impl Run {
                 self.common.announcing();
                 Begin::Announce(read_file_id(file, stat.inode, 0)?, mark)
             }
-            _ => Begin::Fresh { generation: 0, appeared: false },
+            _ => Begin::Fresh {
+                generation: 0,
+                appeared: false,
+            },
         })
     }
 }

@@ -21,7 +21,10 @@ pub(super) struct Flight {
 impl Flight {
     /// None under way, all settled up to `settled`.
     pub(super) fn new(settled: Mark) -> Self {
-        Self { under_way: VecDeque::new(), settled }
+        Self {
+            under_way: VecDeque::new(),
+            settled,
+        }
     }
 
     /// A batch that ends at `mark` was sent.
@@ -40,11 +43,6 @@ impl Flight {
     /// Up to where everything is settled.
     pub(super) fn settled(&self) -> Mark {
         self.settled
-    }
-
-    /// Whether nothing is under way.
-    pub(super) fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
     }
 
     /// Whether one has to wait before the next batch.

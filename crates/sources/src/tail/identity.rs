@@ -58,18 +58,25 @@ pub(super) struct Stat {
 
 impl From<fs::Metadata> for Stat {
     fn from(metadata: fs::Metadata) -> Self {
-        let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).map(|since| since.as_nanos());
+        let nanos = |time: SystemTime| {
+            time.duration_since(UNIX_EPOCH)
+                .map(|since| since.as_nanos())
+        };
         let birth = metadata.created().ok().and_then(|time| nanos(time).ok());
         let modified = metadata.modified().ok();
         Self {
             inode: Inode {
                 device: metadata.dev(),
                 number: metadata.ino(),
-                birth: birth.and_then(|nanos| i64::try_from(nanos).ok()).unwrap_or(0),
+                birth: birth
+                    .and_then(|nanos| i64::try_from(nanos).ok())
+                    .unwrap_or(0),
             },
             len: metadata.len(),
             is_file: metadata.is_file(),
-            age: modified.and_then(|time| time.elapsed().ok()).unwrap_or_default(),
+            age: modified
+                .and_then(|time| time.elapsed().ok())
+                .unwrap_or_default(),
         }
     }
 }
@@ -115,7 +122,9 @@ pub(super) fn generation(id: &FileId) -> u16 {
 /// Whether `start`, the first 1024 bytes of a file, begins as the file of this identity does.
 pub(super) fn begins_as(id: &FileId, start: &[u8]) -> bool {
     let n = (id.head >> 32 & 0xffff) as usize;
-    start.get(..n).is_some_and(|head| crc32c(head) == id.head as u32)
+    start
+        .get(..n)
+        .is_some_and(|head| crc32c(head) == id.head as u32)
 }
 
 /// The first bytes of a file, as many as [`begins_as`] may ask for.
@@ -138,7 +147,10 @@ impl Mark {
     /// The mark at `offset`, before which `before` stands: at least as many bytes as a mark covers.
     pub(super) fn new(offset: u64, before: &[u8]) -> Self {
         let covered = &before[before.len() - covered_bytes(offset).min(before.len())..];
-        Self { offset, crc: crc32c(covered) }
+        Self {
+            offset,
+            crc: crc32c(covered),
+        }
     }
 
     /// The mark at `offset` of an open file; None if the file is shorter.
@@ -173,7 +185,11 @@ pub(super) fn crc32c(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    const INODE: Inode = Inode { device: 1, number: 2, birth: 3 };
+    const INODE: Inode = Inode {
+        device: 1,
+        number: 2,
+        birth: 3,
+    };
 
     #[test]
     fn a_file_that_grows_keeps_its_head() {

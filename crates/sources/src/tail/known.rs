@@ -18,8 +18,8 @@ pub(super) struct Past {
     pub id: FileId,
     /// Where reading goes on.
     pub offset: u64,
-    /// What stood before that, if we know.
-    pub crc: Option<u32>,
+    /// A mark at or before that, if we know one: a durable channel says the offset only.
+    pub mark: Option<Mark>,
     seen: u64,
     path: String,
 }
@@ -43,11 +43,29 @@ impl Known {
     /// From what a durable channel and the positions say; the channel is right where both speak.
     pub(super) fn new(origins: Vec<(FileId, u64)>, entries: Vec<Entry>) -> Self {
         let mut known = Self::default();
-        for Entry { id, mark, seen, path } in entries {
-            known.put(Past { id, offset: mark.offset, crc: Some(mark.crc), seen, path });
+        for Entry {
+            id,
+            mark,
+            seen,
+            path,
+        } in entries
+        {
+            known.put(Past {
+                id,
+                offset: mark.offset,
+                mark: Some(mark),
+                seen,
+                path,
+            });
         }
         for (id, offset) in origins {
-            known.put(Past { id, offset, crc: None, seen: positions::now(), path: String::new() });
+            known.put(Past {
+                id,
+                offset,
+                mark: None,
+                seen: positions::now(),
+                path: String::new(),
+            });
         }
         known
     }
@@ -57,16 +75,26 @@ impl Known {
         self.put(Past {
             id,
             offset: mark.offset,
-            crc: Some(mark.crc),
+            mark: Some(mark),
             seen: positions::now(),
             path: path.to_string_lossy().into_owned(),
         });
     }
 
     /// Of the contents that one inode had, only the newest can still be there.
-    fn put(&mut self, past: Past) {
+    fn put(&mut self, mut past: Past) {
         let all = self.0.entry((past.id.inode, past.id.birth)).or_default();
-        match all.iter_mut().find(|other| other.id.device == past.id.device) {
+        match all
+            .iter_mut()
+            .find(|other| other.id.device == past.id.device)
+        {
+            Some(other) if other.id == past.id => {
+                past.mark = past
+                    .mark
+                    .or(other.mark)
+                    .filter(|mark| mark.offset <= past.offset);
+                *other = past;
+            }
             Some(other) if generation(&past.id) >= generation(&other.id) => *other = past,
             Some(_) => {}
             None => all.push(past),
@@ -76,7 +104,12 @@ impl Known {
     /// Notes that a scan has seen an inode.
     pub(super) fn touch(&mut self, inode: Inode) {
         let now = positions::now();
-        for past in self.0.get_mut(&(inode.number, inode.birth)).into_iter().flatten() {
+        for past in self
+            .0
+            .get_mut(&(inode.number, inode.birth))
+            .into_iter()
+            .flatten()
+        {
             past.seen = now;
         }
     }
@@ -91,16 +124,21 @@ impl Known {
 
     /// Holds an open file against what is known.
     pub(super) fn judge(&self, file: &fs::File, stat: &Stat) -> io::Result<Verdict> {
-        let Some(past) = self.find(stat.inode) else { return Ok(Verdict::New) };
+        let Some(past) = self.find(stat.inode) else {
+            return Ok(Verdict::New);
+        };
         let replaced = || Ok(Verdict::Replaced(past.clone()));
         if stat.len < past.offset || !begins_as(&past.id, &read_start(file)?) {
             return replaced();
         }
+        if let Some(mark) = past.mark.filter(|mark| mark.offset > 0)
+            && Mark::read(file, mark.offset)? != Some(mark)
+        {
+            return replaced();
+        }
         match Mark::read(file, past.offset)? {
-            Some(mark) if past.crc.is_none_or(|crc| crc == mark.crc) => {
-                Ok(Verdict::Continues(past.id, mark))
-            }
-            _ => replaced(),
+            Some(mark) => Ok(Verdict::Continues(past.id, mark)),
+            None => replaced(),
         }
     }
 
@@ -110,7 +148,7 @@ impl Known {
         all.filter_map(|past| {
             Some(Entry {
                 id: past.id,
-                mark: Mark { offset: past.offset, crc: past.crc? },
+                mark: past.mark?,
                 seen: past.seen,
                 path: past.path.clone(),
             })

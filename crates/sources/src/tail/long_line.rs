@@ -23,7 +23,12 @@ const SEARCH_BYTES: usize = 256 << 10;
 
 impl Reader {
     /// The line at the start of `buffer[covered..]` is too long; the file has `len` bytes.
-    pub(super) async fn long_line(&mut self, mut buffer: Buffer, covered: usize, len: u64) -> io::Result<Step> {
+    pub(super) async fn long_line(
+        &mut self,
+        mut buffer: Buffer,
+        covered: usize,
+        len: u64,
+    ) -> io::Result<Step> {
         let piece = piece(&buffer[covered..], self.common.options.line_max);
         let end = match self.too_long() {
             TooLong::Split => {
@@ -43,7 +48,8 @@ impl Reader {
         self.searched = 0;
         buffer.truncate(covered + piece);
         buffer.push(b'\n');
-        self.send(buffer, covered..covered + piece + 1, mark).await?;
+        self.send(buffer, covered..covered + piece + 1, mark)
+            .await?;
         Ok(Step::On)
     }
 
@@ -52,7 +58,9 @@ impl Reader {
         let mut at = self.searched.max(self.next.offset + piece as u64);
         let mut bytes = Vec::with_capacity(SEARCH_BYTES);
         while at < len {
-            let Some(file) = &self.file else { return Ok(None) };
+            let Some(file) = &self.file else {
+                return Ok(None);
+            };
             bytes.clear();
             let read = read_at(file, &mut bytes, SEARCH_BYTES, at)?;
             if let Some(newline) = memchr::memchr(b'\n', &bytes) {
@@ -73,12 +81,19 @@ impl Reader {
         let begin = self.next.offset;
         let id = self.identify()?;
         let line_max = self.common.options.line_max;
-        let reason = format!("a line of {} bytes is longer than line_max ({line_max})", end - begin);
+        let reason = format!(
+            "a line of {} bytes is longer than line_max ({line_max})",
+            end - begin
+        );
         let mut at = begin;
         while at < end {
-            let Some(file) = &self.file else { return Ok(Step::On) };
+            let Some(file) = &self.file else {
+                return Ok(Step::On);
+            };
             let mut bytes = Vec::new();
-            let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(line_max.max(1));
+            let wanted = usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(line_max.max(1));
             let read = read_at(file, &mut bytes, wanted, at)?;
             if read == 0 {
                 return Ok(Step::Replaced);
@@ -86,7 +101,14 @@ impl Reader {
             at += read as u64;
             let from = self.batch(id, Bytes::new(), 0, at);
             let rejected = reject::batch(&self.context.name, &from, [&bytes[..]], &reason);
-            if self.context.rejects.send(rejected, true).await.await.is_err() {
+            if self
+                .context
+                .rejects
+                .send(rejected, true)
+                .await
+                .await
+                .is_err()
+            {
                 return Ok(Step::Again);
             }
         }

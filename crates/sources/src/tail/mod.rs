@@ -139,17 +139,26 @@ enum TagRule {
 
 impl TagRule {
     fn new(tag: Option<&str>) -> Result<Self, String> {
-        let Some(tag) = tag else { return Ok(Self::Name) };
+        let Some(tag) = tag else {
+            return Ok(Self::Name);
+        };
         if !tag.contains(['{', '%']) {
             return Ok(Self::Star(tag.to_owned()));
         }
         let template = Template::parse(tag).map_err(|error| error.to_string())?;
         if template.depends() > Depends::Batch {
-            return Err("the tag of a file holds for all its lines: it cannot name a field or the time".to_owned());
+            return Err(
+                "the tag of a file holds for all its lines: it cannot name a field or the time"
+                    .to_owned(),
+            );
         }
-        let foreign = template.names().find(|name| !["host", "path"].contains(name));
+        let foreign = template
+            .names()
+            .find(|name| !["host", "path"].contains(name));
         match foreign.map(str::to_owned) {
-            Some(name) => Err(format!("a tailed file has no value `{name}`: there are `host` and `path`")),
+            Some(name) => Err(format!(
+                "a tailed file has no value `{name}`: there are `host` and `path`"
+            )),
             None => Ok(Self::Template(template)),
         }
     }
@@ -166,8 +175,14 @@ impl Options {
             }
             TagRule::Template(template) => {
                 let mut tag = Vec::new();
-                let shared = Shared { tag: &context.name, values };
-                let event = Event { time: Time::now(), record: Record::None };
+                let shared = Shared {
+                    tag: &context.name,
+                    values,
+                };
+                let event = Event {
+                    time: Time::now(),
+                    record: Record::None,
+                };
                 // All names were checked, so no value can be missing.
                 let _ = Renderer::text(template, TimeZone::UTC).render(shared, event, &mut tag);
                 Tag::from(&*String::from_utf8_lossy(&tag))
@@ -187,7 +202,10 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
         problems.push(node.problem_at("line_max", "`line_max` must be between 1B and 1GiB"));
     }
     if config.rescan.is_zero() {
-        problems.push(node.problem_at("rescan", "`rescan` cannot be 0: without it files may be missed"));
+        problems.push(node.problem_at(
+            "rescan",
+            "`rescan` cannot be 0: without it files may be missed",
+        ));
     }
     let patterns = Patterns::new(
         config.paths.iter().map(String::as_str),
@@ -196,7 +214,9 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     let patterns = patterns.map_err(|why| problems.push(node.problem_at("paths", why)));
     let tag = TagRule::new(config.tag.as_deref());
     let tag = tag.map_err(|why| problems.push(node.problem_at("tag", why)));
-    let (Ok(patterns), Ok(tag), []) = (patterns, tag, &problems[..]) else { return Err(problems) };
+    let (Ok(patterns), Ok(tag), []) = (patterns, tag, &problems[..]) else {
+        return Err(problems);
+    };
     Ok(Box::new(Tail(Arc::new(Options {
         patterns,
         start: config.start,

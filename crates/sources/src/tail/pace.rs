@@ -31,7 +31,13 @@ impl Pace {
     /// A reader that adds to a gauge.
     pub(super) fn new(lag: Meter) -> Self {
         let now = Instant::now();
-        Self { lag, behind: 0, woken: now, near: 0, last_read: now }
+        Self {
+            lag,
+            behind: 0,
+            woken: now,
+            near: 0,
+            last_read: now,
+        }
     }
 
     /// There are `bytes` bytes to read.
@@ -51,7 +57,11 @@ impl Pace {
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
         // The nap itself does not make wake-ups rare.
-        self.near = if now.duration_since(self.woken) < NEAR { self.near + 1 } else { 0 };
+        self.near = if now.duration_since(self.woken) < NEAR {
+            self.near + 1
+        } else {
+            0
+        };
         self.woken = now;
         (self.near >= WAKES).then(|| {
             self.woken += NAP;

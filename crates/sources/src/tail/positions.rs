@@ -1,4 +1,5 @@
-//! The positions of a tail whose batches no durable channel keeps: one small file, replaced as a whole.
+//! The positions of a tail: one small file, replaced as a whole. Where a durable channel knows the offsets better, it
+//! still has the marks, by which a file is recognised that was truncated and grew while we did not run.
 //!
 //! ```text
 //! millstream tail positions 1
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! The new file is written beside the old one, synced, renamed over it, and the folder is synced: after a crash there is
-//! the old one or the new one. It stands there from the first run on, also without a line (behind a durable channel):
-//! that it is there says that what is not in it is new, and is read from its beginning.
+//! the old one or the new one. It stands there from the first run on, also without a line: that it is there says that what
+//! is not in it is new, and is read from its beginning.
 
 use std::{
     fmt::Write as _,
@@ -46,7 +47,10 @@ pub(super) struct Entry {
 
 /// Seconds since 1970, now.
 pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 /// Reads the positions; None if there are none yet.
@@ -55,7 +59,12 @@ pub(super) fn load(folder: &Path) -> Result<Option<Vec<Entry>>, Failure> {
     let text = match fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::disk(format!("cannot read {}: {error}", path.display()))),
+        Err(error) => {
+            return Err(Failure::disk(format!(
+                "cannot read {}: {error}",
+                path.display()
+            )));
+        }
     };
     match parse(&text) {
         Ok(entries) => Ok(Some(entries)),
@@ -69,10 +78,16 @@ pub(super) fn load(folder: &Path) -> Result<Option<Vec<Entry>>, Failure> {
 
 fn parse(text: &[u8]) -> Result<Vec<Entry>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is no text".to_owned())?;
-    let version = text.strip_prefix(TITLE).and_then(|rest| rest.lines().next());
-    let version: u32 = version.and_then(|version| version.parse().ok()).ok_or("is damaged: it has no title")?;
+    let version = text
+        .strip_prefix(TITLE)
+        .and_then(|rest| rest.lines().next());
+    let version: u32 = version
+        .and_then(|version| version.parse().ok())
+        .ok_or("is damaged: it has no title")?;
     if version != VERSION {
-        return Err(format!("has the format version {version}; this program knows {VERSION}"));
+        return Err(format!(
+            "has the format version {version}; this program knows {VERSION}"
+        ));
     }
     let end = text.rfind("end ").ok_or("is damaged: it has no end")?;
     let (body, end) = text.split_at(end);
@@ -80,7 +95,10 @@ fn parse(text: &[u8]) -> Result<Vec<Entry>, String> {
     if crc.and_then(|crc| u32::from_str_radix(crc, 16).ok()) != Some(crc32c(body.as_bytes())) {
         return Err("is damaged: its checksum is wrong".to_owned());
     }
-    let entries = body.lines().skip(1).map(|line| entry(line).ok_or_else(|| format!("is damaged at `{line}`")));
+    let entries = body
+        .lines()
+        .skip(1)
+        .map(|line| entry(line).ok_or_else(|| format!("is damaged at `{line}`")));
     entries.collect()
 }
 
@@ -107,7 +125,13 @@ pub(super) fn store(folder: &Path, entries: &[Entry]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = format!("{TITLE}{VERSION}\n");
-    for Entry { id, mark, seen, path } in entries.iter().filter(|entry| entry.seen >= oldest) {
+    for Entry {
+        id,
+        mark,
+        seen,
+        path,
+    } in entries.iter().filter(|entry| entry.seen >= oldest)
+    {
         // It is for people only, and stays on its line.
         let path = path.replace(char::is_control, "?");
         let _ = writeln!(
@@ -132,8 +156,16 @@ mod tests {
 
     fn example() -> Entry {
         Entry {
-            id: FileId { device: 1, inode: 2, birth: -3, head: 0xffff_0000_0000_0001 },
-            mark: Mark { offset: 12, crc: 0xabc },
+            id: FileId {
+                device: 1,
+                inode: 2,
+                birth: -3,
+                head: 0xffff_0000_0000_0001,
+            },
+            mark: Mark {
+                offset: 12,
+                crc: 0xabc,
+            },
             seen: now(),
             path: "/var/log/end of a name".to_owned(),
         }
@@ -146,7 +178,10 @@ mod tests {
         assert_eq!(load(&folder).unwrap(), None);
         store(&folder, &[]).unwrap();
         assert_eq!(load(&folder).unwrap(), Some(vec![]));
-        let forgotten = Entry { seen: 5, ..example() };
+        let forgotten = Entry {
+            seen: 5,
+            ..example()
+        };
         store(&folder, &[example(), forgotten]).unwrap();
         assert_eq!(load(&folder).unwrap(), Some(vec![example()]));
     }
@@ -167,6 +202,11 @@ mod tests {
             let failure = load(folder.path()).unwrap_err();
             assert!(failure.message.contains("positions"), "{failure}");
         }
-        assert!(load(folder.path()).unwrap_err().message.contains("version 2"));
+        assert!(
+            load(folder.path())
+                .unwrap_err()
+                .message
+                .contains("version 2")
+        );
     }
 }

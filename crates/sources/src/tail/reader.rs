@@ -110,9 +110,24 @@ impl Reader {
         values.set("host", &*context.host);
         values.set("path", path.to_string_lossy());
         let (id, next, generation, appeared, announce) = match begin {
-            Begin::Fresh { generation, appeared } => (None, Mark::default(), generation, appeared, false),
-            Begin::At(id, mark) => (Some(id), mark, super::identity::generation(&id), false, false),
-            Begin::Announce(id, mark) => (Some(id), mark, super::identity::generation(&id), false, true),
+            Begin::Fresh {
+                generation,
+                appeared,
+            } => (None, Mark::default(), generation, appeared, false),
+            Begin::At(id, mark) => (
+                Some(id),
+                mark,
+                super::identity::generation(&id),
+                false,
+                false,
+            ),
+            Begin::Announce(id, mark) => (
+                Some(id),
+                mark,
+                super::identity::generation(&id),
+                false,
+                true,
+            ),
         };
         let mut reader = Self {
             tag: common.options.tag_of(&path, &context, &values),
@@ -186,23 +201,39 @@ impl Reader {
         if self.file.is_none() && !self.open()? {
             return Ok(Step::End);
         }
-        let Some(file) = &self.file else { return Ok(Step::End) };
+        let Some(file) = &self.file else {
+            return Ok(Step::End);
+        };
         let len = Stat::of(file)?.len;
         self.pace.lag(len.saturating_sub(self.next.offset));
-        let Some(available) = len.checked_sub(self.next.offset) else { return Ok(Step::Replaced) };
+        let Some(available) = len.checked_sub(self.next.offset) else {
+            return Ok(Step::Replaced);
+        };
         if available == self.partial {
-            let same = self.next.covered() == 0 || Mark::read(file, self.next.offset)? == Some(self.next);
+            let same =
+                self.next.covered() == 0 || Mark::read(file, self.next.offset)? == Some(self.next);
             return Ok(if same { Step::End } else { Step::Replaced });
         }
         if std::mem::take(&mut self.appeared) && self.is_copy(len).await? {
             return Ok(Step::On);
         }
         let covered = self.next.covered();
-        let wanted = usize::try_from(available).unwrap_or(usize::MAX).min(self.read_bytes);
+        let wanted = usize::try_from(available)
+            .unwrap_or(usize::MAX)
+            .min(self.read_bytes);
         // One byte more: a newline may have to be put at the end.
-        let mut buffer = self.context.pool.reserve(covered + wanted + 1).await;
-        let Some(file) = &self.file else { return Ok(Step::End) };
-        read_at(file, &mut buffer, covered + wanted, self.next.offset - covered as u64)?;
+        let Some(mut buffer) = self.reserve(covered + wanted + 1).await else {
+            return Ok(Step::End);
+        };
+        let Some(file) = &self.file else {
+            return Ok(Step::End);
+        };
+        read_at(
+            file,
+            &mut buffer,
+            covered + wanted,
+            self.next.offset - covered as u64,
+        )?;
         match buffer.get(..covered) {
             Some(before) if self.next.fits(before) => {}
             _ => return Ok(Step::Replaced),
@@ -223,6 +254,15 @@ impl Reader {
                 Ok(Step::End)
             }
             Found::TooLong => self.long_line(buffer, covered, len).await,
+        }
+    }
+
+    /// A buffer; None when it is time to stop: memory may be short because nothing moves any more.
+    pub(super) async fn reserve(&mut self, bytes: usize) -> Option<Buffer> {
+        tokio::select! {
+            biased;
+            buffer = self.context.pool.reserve(bytes) => Some(buffer),
+            () = self.stop.stopped() => None,
         }
     }
 
@@ -251,7 +291,11 @@ impl Reader {
             count,
             received: Time::now(),
             values: self.values.clone(),
-            origins: vec![Origin::File(FileOrigin { file, begin: self.next.offset, next })],
+            origins: vec![Origin::File(FileOrigin {
+                file,
+                begin: self.next.offset,
+                next,
+            })],
         }
     }
 
@@ -267,7 +311,9 @@ impl Reader {
     /// Tells a durable channel where the file begins, with a batch without records: were it told only with the first
     /// lines, a crash before them would begin at a later end.
     async fn announce_start(&mut self) {
-        let Some(id) = self.id.filter(|_| self.common.durable) else { return self.common.announced() };
+        let Some(id) = self.id.filter(|_| self.common.durable) else {
+            return self.common.announced();
+        };
         let mut wait = false;
         while !self.stop.is_stopped() {
             if std::mem::replace(&mut wait, true) {
@@ -305,11 +351,15 @@ impl Reader {
     async fn is_copy(&mut self, mut len: u64) -> io::Result<bool> {
         let mut quiet = tokio::time::Instant::now();
         while !self.stop.is_stopped() && quiet.elapsed() < COPY_WAIT {
-            let Some(file) = &self.file else { return Ok(false) };
+            let Some(file) = &self.file else {
+                return Ok(false);
+            };
             match self.common.heads.likeness(&self.tracked, file, len)? {
                 Likeness::Own => return Ok(false),
                 Likeness::CopyUpTo(offset) => {
-                    let Some(mark) = Mark::read(file, offset)? else { return Ok(false) };
+                    let Some(mark) = Mark::read(file, offset)? else {
+                        return Ok(false);
+                    };
                     let id = read_file_id(file, self.tracked.inode, self.generation)?;
                     self.next = mark;
                     self.flight = Flight::new(mark);
@@ -318,10 +368,14 @@ impl Reader {
                     self.announce_start().await;
                     return Ok(true);
                 }
+                // With `--once` what is there now counts.
+                Likeness::Perhaps if self.context.once => return Ok(false),
                 Likeness::Perhaps => {}
             }
             self.pause(COPY_LOOK).await;
-            let Some(file) = &self.file else { return Ok(false) };
+            let Some(file) = &self.file else {
+                return Ok(false);
+            };
             let now = Stat::of(file)?.len;
             if now != len {
                 len = now;
@@ -382,9 +436,7 @@ impl Reader {
     fn publish(&self) {
         let Some(id) = self.id else { return };
         self.tracked.state().settled = Some((id, self.flight.settled()));
-        if !self.common.durable {
-            self.common.dirty.notify_one();
-        }
+        self.common.dirty.notify_one();
     }
 
     /// What becomes of a line that is too long.

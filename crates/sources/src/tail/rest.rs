@@ -29,13 +29,19 @@ impl Reader {
             return self.let_go().await;
         }
         let rotated = self.tracked.state().rotated;
-        let until = rotated.map(|since| since.max(self.pace.last_read) + self.common.options.rotate_wait);
+        let until =
+            rotated.map(|since| since.max(self.pace.last_read) + self.common.options.rotate_wait);
         if until.is_some_and(|until| until <= std::time::Instant::now()) {
             return self.let_go().await;
         }
         let mut until = until.map(Instant::from_std);
         if let Some(file) = &self.file {
-            match self.common.alarms.as_ref().map(|alarms| alarms.set(file, &self.tracked.alarm)) {
+            match self
+                .common
+                .alarms
+                .as_ref()
+                .map(|alarms| alarms.set(file, &self.tracked.alarm))
+            {
                 // What was written before the alarm was set is not told.
                 Some(Ok(true)) => return false,
                 Some(Ok(false)) => self.close_if_old(rotated.is_some()),
@@ -128,13 +134,26 @@ impl Reader {
     }
 
     async fn send_partial(&mut self) -> io::Result<bool> {
-        let wanted = usize::try_from(self.partial).unwrap_or(usize::MAX).min(self.common.options.line_max);
+        let wanted = usize::try_from(self.partial)
+            .unwrap_or(usize::MAX)
+            .min(self.common.options.line_max);
         let covered = self.next.covered();
-        let mut buffer = self.context.pool.reserve(covered + wanted + 2).await;
-        let Some(file) = &self.file else { return Ok(true) };
+        let Some(mut buffer) = self.reserve(covered + wanted + 2).await else {
+            return Ok(true);
+        };
+        let Some(file) = &self.file else {
+            return Ok(true);
+        };
         // One byte more than there was: it shows whether the line goes on.
-        read_at(file, &mut buffer, covered + wanted + 1, self.next.offset - covered as u64)?;
-        let fits = buffer.get(..covered).is_some_and(|before| self.next.fits(before));
+        read_at(
+            file,
+            &mut buffer,
+            covered + wanted + 1,
+            self.next.offset - covered as u64,
+        )?;
+        let fits = buffer
+            .get(..covered)
+            .is_some_and(|before| self.next.fits(before));
         let more = wanted as u64 == self.partial && buffer.len() > covered + wanted;
         if !fits || buffer.len() < covered + wanted || more {
             return Ok(false);
@@ -150,7 +169,8 @@ impl Reader {
             return Ok(self.reject_line(end, mark).await? == Step::On);
         }
         buffer.push(b'\n');
-        self.send(buffer, covered..covered + wanted + 1, mark).await?;
+        self.send(buffer, covered..covered + wanted + 1, mark)
+            .await?;
         Ok(true)
     }
 }
@@ -162,4 +182,3 @@ impl Drop for Reader {
         }
     }
 }
-

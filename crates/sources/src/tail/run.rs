@@ -42,6 +42,8 @@ const SCAN_GAP: Duration = Duration::from_millis(20);
 const SCAN_SHARE: u32 = 20;
 /// Positions are written this long after the first of them moved, and after a failure.
 const STORE_WAIT: Duration = Duration::from_secs(1);
+/// The same behind a durable channel, where they only help to recognise files.
+const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
 
 /// What the readers of a source share.
 pub(super) struct Common {
@@ -76,7 +78,10 @@ impl Common {
     }
 
     fn end(&self, ended: Ended) {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
+        self.ends
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(ended);
         self.ended.notify_one();
     }
 }
@@ -124,7 +129,8 @@ impl Run {
     pub(super) fn new(options: Arc<Options>, context: SourceContext) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
         let stored = positions::load(&context.folder)?;
-        let had_run = stored.is_some() || origins.as_ref().is_some_and(|origins| !origins.is_empty());
+        let had_run =
+            stored.is_some() || origins.as_ref().is_some_and(|origins| !origins.is_empty());
         let watch = Watch::new().inspect_err(|error| {
             context.reporter.warn(
                 "inotify",
@@ -172,7 +178,10 @@ impl Run {
         self.scan().await;
         let mut outer = self.context.stop.clone();
         let mut outcome = Ok(());
-        while outcome.is_ok() && !outer.is_stopped() && !(self.context.once && self.files.is_empty()) {
+        while outcome.is_ok()
+            && !outer.is_stopped()
+            && !(self.context.once && self.files.is_empty())
+        {
             let scans = !self.context.once;
             tokio::select! {
                 () = outer.stopped() => {}
@@ -202,7 +211,12 @@ impl Run {
     }
 
     fn store_soon(&mut self) {
-        self.store_at.get_or_insert(Instant::now() + STORE_WAIT);
+        let wait = if self.common.durable && self.had_run {
+            STORE_WAIT_DURABLE
+        } else {
+            STORE_WAIT
+        };
+        self.store_at.get_or_insert(Instant::now() + wait);
     }
 
     fn scan_soon(&mut self) {
@@ -210,7 +224,13 @@ impl Run {
     }
 
     fn take_ends(&mut self) -> Result<(), Failure> {
-        let ends = std::mem::take(&mut *self.common.ends.lock().unwrap_or_else(PoisonError::into_inner));
+        let ends = std::mem::take(
+            &mut *self
+                .common
+                .ends
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         let mut outcome = Ok(());
         for ended in ends {
             let tracked = self.files.remove(&ended.inode);
@@ -218,7 +238,9 @@ impl Run {
                 self.known.set(id, mark, &tracked.state().path);
             }
             if !ended.in_order {
-                outcome = Err(Failure::us("the reader of a file died; all of them begin again"));
+                outcome = Err(Failure::us(
+                    "the reader of a file died; all of them begin again",
+                ));
             }
         }
         self.common.heads.tidy();
@@ -251,7 +273,9 @@ impl Run {
 
     async fn walk(&mut self) -> Option<Scan> {
         let options = self.common.options.clone();
-        tokio::task::spawn_blocking(move || options.patterns.scan()).await.ok()
+        tokio::task::spawn_blocking(move || options.patterns.scan())
+            .await
+            .ok()
     }
 
     /// True if all of them were watched already.
@@ -260,7 +284,9 @@ impl Run {
             let text = format_args!("cannot read the folder {}: {error}", folder.display());
             self.context.reporter.warn("unreadable_folder", text);
         }
-        let Some(watch) = &mut self.watch else { return true };
+        let Some(watch) = &mut self.watch else {
+            return true;
+        };
         let mut known = true;
         for folder in &scan.folders {
             match watch.folder(folder) {
@@ -279,7 +305,8 @@ impl Run {
 
     /// Holds what was found against the files that have a reader; gives those that need one.
     fn compare(&mut self, scan: Scan) -> Vec<Beginning> {
-        let (matching, rotated): (Vec<_>, Vec<_>) = scan.files.into_iter().partition(|found| found.matches);
+        let (matching, rotated): (Vec<_>, Vec<_>) =
+            scan.files.into_iter().partition(|found| found.matches);
         let mut seen = HashSet::new();
         let mut beginnings = Vec::new();
         // A matching name first: it decides where one inode has several.
@@ -308,23 +335,30 @@ impl Run {
     async fn start(&mut self, beginning: Beginning) {
         let Beginning { tracked, begin } = beginning;
         self.files.insert(tracked.inode, tracked.clone());
-        let (common, context, stop) = (self.common.clone(), self.context.clone(), self.stop.clone());
+        let (common, context, stop) =
+            (self.common.clone(), self.context.clone(), self.stop.clone());
         let reporter = context.reporter.clone();
         let read = async move || {
-            let died = Ended { inode: tracked.inode, left_at: tracked.state().settled, in_order: false };
-            let mut guard = EndGuard { common: common.clone(), ended: Some(died) };
-            let ended = Reader::new(common, context, stop, tracked, begin).run().await;
+            let died = Ended {
+                inode: tracked.inode,
+                left_at: tracked.state().settled,
+                in_order: false,
+            };
+            let mut guard = EndGuard {
+                common: common.clone(),
+                ended: Some(died),
+            };
+            let ended = Reader::new(common, context, stop, tracked, begin)
+                .run()
+                .await;
             guard.ended = Some(ended);
         };
         self.context.threads.spawn(&reporter, read).await;
     }
 
-    /// Writes the positions, if they are ours to keep. Behind a durable channel only that there was a run is noted.
+    /// Writes the positions. Behind a durable channel they are not what a restart goes by, but they hold the marks.
     async fn store(&mut self) {
         self.store_at = None;
-        if self.common.durable && self.had_run {
-            return;
-        }
         // A file of which nobody knows yet where it begins must not look like one that appeared since.
         if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
             return;
@@ -335,14 +369,15 @@ impl Run {
                 self.known.set(id, mark, &state.path);
             }
         }
-        let entries = if self.common.durable { Vec::new() } else { self.known.entries() };
+        let entries = self.known.entries();
         let folder = self.context.folder.clone();
         let stored = tokio::task::spawn_blocking(move || positions::store(&folder, &entries)).await;
         match stored {
             Ok(Ok(())) => self.had_run = true,
             Ok(Err(error)) => {
                 let folder = self.context.folder.display();
-                let text = format_args!("cannot write the positions to {folder}: {error}; trying again");
+                let text =
+                    format_args!("cannot write the positions to {folder}: {error}; trying again");
                 self.context.reporter.error("positions", text);
                 self.store_soon();
             }
@@ -387,7 +422,10 @@ pub(super) fn open(found: &Found, context: &SourceContext) -> Option<fs::File> {
     let opened = fs::File::open(&found.path);
     opened
         .inspect_err(|error| {
-            let text = format_args!("cannot read {}: {error}; it is tried again", found.path.display());
+            let text = format_args!(
+                "cannot read {}: {error}; it is tried again",
+                found.path.display()
+            );
             context.reporter.warn("unreadable", text);
         })
         .ok()

@@ -64,7 +64,10 @@ pub(super) struct Scan {
 }
 
 fn glob(pattern: &str) -> Result<Glob, String> {
-    let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+    let glob = GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build();
     glob.map_err(|error| format!("`{pattern}` is no path pattern: {}", error.kind()))
 }
 
@@ -84,7 +87,10 @@ impl Pattern {
     fn new(pattern: &str) -> Result<Self, String> {
         let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).collect();
         let folders = parts.len().saturating_sub(1);
-        let fixed = parts[..folders].iter().take_while(|part| is_literal(part)).count();
+        let fixed = parts[..folders]
+            .iter()
+            .take_while(|part| is_literal(part))
+            .count();
         let mut base = PathBuf::from(if pattern.starts_with('/') { "/" } else { "." });
         base.extend(&parts[..fixed]);
         let mut levels = Vec::new();
@@ -117,12 +123,16 @@ impl Patterns {
         exclude: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, String> {
         let paths: Vec<String> = paths.into_iter().map(tidy).collect();
-        let (by_path, by_name): (Vec<_>, Vec<_>) =
-            exclude.into_iter().partition(|pattern| pattern.contains('/'));
+        let (by_path, by_name): (Vec<_>, Vec<_>) = exclude
+            .into_iter()
+            .partition(|pattern| pattern.contains('/'));
         let by_path: Vec<String> = by_path.into_iter().map(tidy).collect();
         Ok(Self {
             matches: glob_set(paths.iter().map(String::as_str))?,
-            paths: paths.iter().map(|path| Pattern::new(path)).collect::<Result<_, _>>()?,
+            paths: paths
+                .iter()
+                .map(|path| Pattern::new(path))
+                .collect::<Result<_, _>>()?,
             excluded_paths: glob_set(by_path.iter().map(String::as_str))?,
             excluded_names: glob_set(by_name.into_iter())?,
         })
@@ -130,14 +140,20 @@ impl Patterns {
 
     fn excludes(&self, path: &Path) -> bool {
         self.excluded_paths.is_match(path)
-            || path.file_name().is_some_and(|name| self.excluded_names.is_match(Path::new(name)))
+            || path
+                .file_name()
+                .is_some_and(|name| self.excluded_names.is_match(Path::new(name)))
     }
 
     /// Whether some beginning of the file's name, cut where a suffix starts, is a name that matches.
     fn matches_beginning(&self, path: &Path) -> bool {
-        let Some(name) = path.file_name() else { return false };
+        let Some(name) = path.file_name() else {
+            return false;
+        };
         let name = name.as_bytes();
-        let cuts = (1..name.len()).rev().filter(|at| !name[*at].is_ascii_alphanumeric());
+        let cuts = (1..name.len())
+            .rev()
+            .filter(|at| !name[*at].is_ascii_alphanumeric());
         cuts.take(8).any(|at| {
             let shorter = path.with_file_name(OsStr::from_bytes(&name[..at]));
             self.matches.is_match(&shorter) && !self.excludes(&shorter)
@@ -150,7 +166,14 @@ impl Patterns {
         let mut known = HashSet::new();
         for pattern in &self.paths {
             let mut entered = HashSet::new();
-            self.enter(pattern, pattern.base.clone(), 0, &mut entered, &mut known, &mut scan);
+            self.enter(
+                pattern,
+                pattern.base.clone(),
+                0,
+                &mut entered,
+                &mut known,
+                &mut scan,
+            );
         }
         scan.files.sort_by(|a, b| a.path.cmp(&b.path));
         scan.folders.sort();
@@ -169,7 +192,9 @@ impl Patterns {
     ) {
         let metadata = fs::metadata(&folder);
         let entries = match (&metadata, fs::read_dir(&folder)) {
-            (Ok(metadata), Ok(entries)) if entered.insert((metadata.dev(), metadata.ino())) => entries,
+            (Ok(metadata), Ok(entries)) if entered.insert((metadata.dev(), metadata.ino())) => {
+                entries
+            }
             (Ok(_), Ok(_)) => return,
             (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
                 // It will appear in the nearest folder that is there.
@@ -213,14 +238,21 @@ impl Patterns {
         let Ok(stat) = Stat::at(&path) else { return };
         if stat.is_file {
             known.insert(path.clone());
-            scan.files.push(Found { path, stat, matches });
+            scan.files.push(Found {
+                path,
+                stat,
+                matches,
+            });
         }
     }
 }
 
 /// A pattern without `.` parts and doubled slashes, as the paths are that it is matched with.
 fn tidy(pattern: &str) -> String {
-    let tidied: PathBuf = Path::new(pattern).components().filter(|part| *part != Component::CurDir).collect();
+    let tidied: PathBuf = Path::new(pattern)
+        .components()
+        .filter(|part| *part != Component::CurDir)
+        .collect();
     tidied.to_string_lossy().into_owned()
 }
 
@@ -242,21 +274,42 @@ mod tests {
     fn found(root: &Path, paths: &[&str], exclude: &[&str]) -> (Vec<String>, Vec<String>) {
         let within = |pattern: &&str| format!("{}/{pattern}", root.display());
         let paths: Vec<String> = paths.iter().map(within).collect();
-        let patterns = Patterns::new(paths.iter().map(String::as_str), exclude.iter().copied()).unwrap();
-        let (matching, others): (Vec<_>, Vec<_>) =
-            patterns.scan().files.into_iter().partition(|file| file.matches);
+        let patterns =
+            Patterns::new(paths.iter().map(String::as_str), exclude.iter().copied()).unwrap();
+        let (matching, others): (Vec<_>, Vec<_>) = patterns
+            .scan()
+            .files
+            .into_iter()
+            .partition(|file| file.matches);
         let name = |file: Found| file.path.strip_prefix(root).unwrap().display().to_string();
-        (matching.into_iter().map(name).collect(), others.into_iter().map(name).collect())
+        (
+            matching.into_iter().map(name).collect(),
+            others.into_iter().map(name).collect(),
+        )
     }
 
     #[test]
     fn stars_braces_and_excludes_choose_the_files() {
-        let root = tree(&["a.log", "b.log", "c.txt", "old.gz", "x/d.log", "x/y/e.log", "x/y/z/f.log"]);
+        let root = tree(&[
+            "a.log",
+            "b.log",
+            "c.txt",
+            "old.gz",
+            "x/d.log",
+            "x/y/e.log",
+            "x/y/z/f.log",
+        ]);
         let find = |paths: &[&str], exclude: &[&str]| found(root.path(), paths, exclude).0;
         assert_eq!(find(&["*.log"], &[]), ["a.log", "b.log"]);
         assert_eq!(find(&["{a,c}.*"], &[]), ["a.log", "c.txt"]);
-        assert_eq!(find(&["**/*.log"], &["b.*"]), ["a.log", "x/d.log", "x/y/e.log", "x/y/z/f.log"]);
-        assert_eq!(find(&["*/*.log", "x/**"], &[]), ["x/d.log", "x/y/e.log", "x/y/z/f.log"]);
+        assert_eq!(
+            find(&["**/*.log"], &["b.*"]),
+            ["a.log", "x/d.log", "x/y/e.log", "x/y/z/f.log"]
+        );
+        assert_eq!(
+            find(&["*/*.log", "x/**"], &[]),
+            ["x/d.log", "x/y/e.log", "x/y/z/f.log"]
+        );
         assert_eq!(find(&["x/{y,q/r}/*.log"], &[]), ["x/y/e.log"]);
         let below = format!("{}/x/**", root.path().display());
         assert_eq!(find(&["**/*.log"], &[&below]), ["a.log", "b.log"]);
@@ -265,7 +318,14 @@ mod tests {
 
     #[test]
     fn rotated_names_are_told_beside_those_that_match() {
-        let root = tree(&["a.log", "a.log.1", "a.log-20260101", "a.log.2.gz", "b.txt", "b.txt.1"]);
+        let root = tree(&[
+            "a.log",
+            "a.log.1",
+            "a.log-20260101",
+            "a.log.2.gz",
+            "b.txt",
+            "b.txt.1",
+        ]);
         let (matching, rotated) = found(root.path(), &["*.log"], &["*.gz"]);
         assert_eq!(matching, ["a.log"]);
         assert_eq!(rotated, ["a.log-20260101", "a.log.1"]);
@@ -274,7 +334,8 @@ mod tests {
     #[test]
     fn links_are_followed_and_a_loop_of_folders_ends() {
         let root = tree(&["x/a.log"]);
-        std::os::unix::fs::symlink(root.path().join("x/a.log"), root.path().join("link.log")).unwrap();
+        std::os::unix::fs::symlink(root.path().join("x/a.log"), root.path().join("link.log"))
+            .unwrap();
         std::os::unix::fs::symlink(root.path(), root.path().join("x/loop")).unwrap();
         let (matching, _) = found(root.path(), &["**/*.log"], &[]);
         assert_eq!(matching, ["link.log", "x/a.log"]);

@@ -21,6 +21,8 @@ use super::{
 
 /// So many ends of batches are remembered of each file, to hold a copy against that is shorter than what was read.
 const MARKS_MAX: usize = 64;
+/// So many contents of one inode are remembered: rotations may follow each other faster than copies are looked at.
+const PREVIOUS_MAX: usize = 8;
 /// A file that was truncated longer ago than this has no copy that is still to be found.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
 
@@ -46,7 +48,8 @@ pub(super) struct State {
     /// Up to where it was sent.
     pub sent: u64,
     marks: VecDeque<Mark>,
-    previous: Option<Previous>,
+    /// The latest last.
+    previous: VecDeque<Previous>,
 }
 
 /// What the inode held before it was truncated.
@@ -74,7 +77,7 @@ impl Tracked {
                 settled: None,
                 sent: 0,
                 marks: VecDeque::new(),
-                previous,
+                previous: previous.into_iter().collect(),
             }),
         })
     }
@@ -87,8 +90,12 @@ impl Tracked {
 
 impl State {
     fn began_as(&self, head: u64) -> bool {
-        let previous = self.previous.as_ref().map(|previous| key(&previous.id));
-        self.settled.map(|(id, _)| key(&id)) == Some(head) || previous == Some(head)
+        let mut ids = self
+            .previous
+            .iter()
+            .map(|previous| previous.id)
+            .chain(self.settled.map(|(id, _)| id));
+        ids.any(|id| key(&id) == head)
     }
 
     /// A batch that ends at `mark` was sent.
@@ -104,7 +111,16 @@ impl State {
     pub(super) fn replace(&mut self) {
         let marks = std::mem::take(&mut self.marks).into();
         if let Some((id, mark)) = self.settled.take() {
-            self.previous = Some(Previous { id, settled: mark.offset, marks, noticed: Instant::now() });
+            if self.previous.len() == PREVIOUS_MAX {
+                self.previous.pop_front();
+            }
+            let noticed = Instant::now();
+            self.previous.push_back(Previous {
+                id,
+                settled: mark.offset,
+                marks,
+                noticed,
+            });
         }
         self.sent = 0;
     }
@@ -135,7 +151,11 @@ impl Heads {
     pub(super) fn put(&self, id: &FileId, tracked: &Arc<Tracked>) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = heads.entry(key(id)).or_default();
-        alike.retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, tracked)));
+        alike.retain(|other| {
+            other
+                .upgrade()
+                .is_some_and(|other| !Arc::ptr_eq(&other, tracked))
+        });
         alike.push(Arc::downgrade(tracked));
     }
 
@@ -143,26 +163,45 @@ impl Heads {
     pub(super) fn tidy(&self) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         heads.retain(|head, alike| {
-            alike.retain(|other| other.upgrade().is_some_and(|other| other.state().began_as(*head)));
+            alike.retain(|other| {
+                other
+                    .upgrade()
+                    .is_some_and(|other| other.state().began_as(*head))
+            });
             !alike.is_empty()
         });
     }
 
     /// Holds a new file of `len` bytes against the others.
-    pub(super) fn likeness(&self, new: &Tracked, file: &fs::File, len: u64) -> io::Result<Likeness> {
+    pub(super) fn likeness(
+        &self,
+        new: &Tracked,
+        file: &fs::File,
+        len: u64,
+    ) -> io::Result<Likeness> {
         let head = key(&file_id(new.inode, 0, &read_start(file)?));
         let alike: Vec<_> = {
             let heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            heads.get(&head).into_iter().flatten().filter_map(Weak::upgrade).collect()
+            heads
+                .get(&head)
+                .into_iter()
+                .flatten()
+                .filter_map(Weak::upgrade)
+                .collect()
         };
         let mut likeness = Likeness::Own;
         for other in alike.iter().filter(|other| other.inode != new.inode) {
-            let (previous, id, path) = {
+            let (previous, id, marks, path) = {
                 let state = other.state();
                 let id = state.settled.map(|(id, _)| id);
-                (state.previous.clone(), id, state.path.clone())
+                (
+                    state.previous.clone(),
+                    id,
+                    Vec::from(state.marks.clone()),
+                    state.path.clone(),
+                )
             };
-            if let Some(previous) = previous.filter(|previous| key(&previous.id) == head) {
+            for previous in previous.iter().filter(|previous| key(&previous.id) == head) {
                 let copied = match previous.marks.is_empty() {
                     // Truncated while we did not run: the name has to tell.
                     true => is_suffixed(&new.state().path, &path),
@@ -172,7 +211,10 @@ impl Heads {
                     return Ok(Likeness::CopyUpTo(previous.settled.min(len)));
                 }
             }
-            if id.is_some_and(|id| key(&id) == head) && begins_alike(file, len, &path, other.inode)? {
+            // While it is not truncated, or we have not noticed.
+            if id.is_some_and(|id| key(&id) == head)
+                && (fits(file, len, &marks)? || begins_alike(file, len, &path, other.inode)?)
+            {
                 likeness = Likeness::Perhaps;
             }
         }
@@ -191,7 +233,9 @@ fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
 /// Whether a new file of `len` bytes ends as the one at `path` does there, or that one is shorter by now: then it is being
 /// truncated.
 fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Result<bool> {
-    let Ok(other) = fs::File::open(path) else { return Ok(false) };
+    let Ok(other) = fs::File::open(path) else {
+        return Ok(false);
+    };
     if Stat::of(&other)?.inode != inode {
         return Ok(false);
     }

@@ -49,7 +49,10 @@ impl Watch {
     /// Starts listening; needs a runtime.
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
-        let alarms = Alarms { watches: inotify.watches(), set: Arc::default() };
+        let alarms = Alarms {
+            watches: inotify.watches(),
+            set: Arc::default(),
+        };
         // The constructor that replaces this one is unsafe, for types that lie about their descriptor; this one owns it.
         #[allow(deprecated)]
         let inotify = AsyncFd::new(inotify)?;
@@ -79,7 +82,8 @@ impl Watch {
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
         let watch = self.alarms.watches.add(path, mask)?;
-        self.folders.insert(watch.get_watch_descriptor_id(), path.to_path_buf());
+        self.folders
+            .insert(watch.get_watch_descriptor_id(), path.to_path_buf());
         Ok(self.watched.insert(path.to_path_buf()))
     }
 
@@ -146,7 +150,8 @@ impl Alarms {
         if alarm.armed.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let mask = WatchMask::MODIFY | WatchMask::MOVE_SELF | WatchMask::ATTRIB | WatchMask::ONESHOT;
+        let mask =
+            WatchMask::MODIFY | WatchMask::MOVE_SELF | WatchMask::ATTRIB | WatchMask::ONESHOT;
         // The open file itself, whatever its name is by now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut set = self.lock();

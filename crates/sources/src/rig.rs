@@ -1,0 +1,325 @@
+//! What sources are tested with: a channel that the test holds in its hands, and a run of a source. Tests only.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use millstream_config::{Node, Place, Value};
+use millstream_pipeline::{
+    channel::{BoxFuture, Channel, Group},
+    delivery::{self, Token},
+    failure::Failure,
+    meters::{Meter, Meters},
+    node::{Build, Component, Source, SourceContext},
+    outlet::{Edge, Feed, Outlet},
+    report::Reporter,
+    stop::{Stopper, stop},
+    threads::Threads,
+};
+use millstream_record::{Batch, FileId, Origin, Pool};
+
+/// The channel behind a source. What it holds survives the source, as a disk channel does.
+#[derive(Clone, Default)]
+pub(crate) struct Downstream(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    durable: bool,
+    /// Whether it answers at once; else answers are held back.
+    answers: bool,
+    batches: Vec<Batch>,
+    held: Vec<Token>,
+    origins: HashMap<FileId, u64>,
+    /// Batches that were there already, whole or in part.
+    repeats: usize,
+}
+
+impl Downstream {
+    /// A sink behind memory that settles everything at once.
+    pub(crate) fn memory() -> Self {
+        let downstream = Self::default();
+        downstream.lock().answers = true;
+        downstream
+    }
+
+    /// A disk channel: it keeps everything at once, knows where files go on, and drops or cuts what it has.
+    pub(crate) fn durable() -> Self {
+        let downstream = Self::memory();
+        downstream.lock().durable = true;
+        downstream
+    }
+
+    /// From now on nothing is answered until [`Downstream::settle`] or [`Downstream::drop_held`].
+    pub(crate) fn hold(&self) {
+        self.lock().answers = false;
+    }
+
+    /// Settles what was held, and answers at once from now on.
+    #[allow(dead_code)]
+    pub(crate) fn settle(&self) {
+        let mut state = self.lock();
+        state.answers = true;
+        state.held.drain(..).for_each(Token::settle);
+    }
+
+    /// Drops what was held, as a consumer that dies does, with the batches that were not answered; answers from now on.
+    pub(crate) fn drop_held(&self) {
+        let mut state = self.lock();
+        state.answers = true;
+        let kept = state.batches.len() - state.held.len();
+        state.batches.truncate(kept);
+        state.held.clear();
+    }
+
+    /// All batches so far.
+    pub(crate) fn batches(&self) -> Vec<Batch> {
+        self.lock().batches.clone()
+    }
+
+    /// All lines so far, batch by batch.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let batches = self.batches();
+        let lines = batches.iter().flat_map(|batch| {
+            assert!(batch.body.is_empty() || batch.body.ends_with(b"\n"));
+            let text = String::from_utf8_lossy(&batch.body).into_owned();
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            assert_eq!(lines.len(), batch.count as usize);
+            lines
+        });
+        lines.collect()
+    }
+
+    /// How many batches were there already, whole or in part.
+    pub(crate) fn repeats(&self) -> usize {
+        self.lock().repeats
+    }
+
+    /// The origins as a disk channel knows them.
+    pub(crate) fn origins(&self) -> Vec<(FileId, u64)> {
+        self.lock()
+            .origins
+            .iter()
+            .map(|(file, next)| (*file, *next))
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl State {
+    /// What of a batch is new.
+    fn cut(&mut self, mut batch: Batch) -> Option<Batch> {
+        let Some(Origin::File(origin)) = batch.origins.first().cloned() else {
+            return Some(batch);
+        };
+        let known = self.origins.get(&origin.file).copied();
+        self.origins
+            .insert(origin.file, origin.next.max(known.unwrap_or(0)));
+        match known {
+            Some(known) if known >= origin.next && origin.next > origin.begin => {
+                self.repeats += 1;
+                return None;
+            }
+            Some(known) if known > origin.begin => {
+                self.repeats += 1;
+                batch.body = batch.body.slice((known - origin.begin) as usize..);
+                batch.count = millstream_wire::lines::count(&batch.body);
+            }
+            _ => {}
+        }
+        Some(batch)
+    }
+}
+
+impl Channel for Downstream {
+    fn put(&self, mut group: Group) -> BoxFuture<'_, ()> {
+        let (empty, _) = delivery::receipt(false, 0, Meter::default());
+        let token = std::mem::replace(&mut group.token, empty);
+        let mut state = self.lock();
+        assert_eq!(group.batches.len(), 1);
+        for batch in group.batches {
+            let batch = if state.durable {
+                state.cut(batch)
+            } else {
+                Some(batch)
+            };
+            // Copied, as a channel does that writes: the buffer goes back to its pool.
+            state.batches.extend(batch.map(|batch| Batch {
+                body: batch.body.to_vec().into(),
+                ..batch
+            }));
+        }
+        if state.answers {
+            token.settle();
+        } else {
+            state.held.push(token);
+        }
+        Box::pin(std::future::ready(()))
+    }
+
+    fn close(&self) {}
+
+    fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
+        let durable = self.lock().durable;
+        durable.then(|| self.origins())
+    }
+
+    fn id(&self) -> Option<u128> {
+        self.lock().durable.then_some(7)
+    }
+}
+
+/// A source that runs, on threads of its own.
+pub(crate) struct Running {
+    pub(crate) meters: Meters,
+    pub(crate) rejected: Downstream,
+    stopper: Stopper,
+    thread: Option<JoinHandle<Result<(), Failure>>>,
+}
+
+impl Running {
+    /// Runs a component with these options (in JSON) in front of `downstream`.
+    pub(crate) fn start(
+        component: &Component,
+        options: &str,
+        downstream: &Downstream,
+        folder: &Path,
+    ) -> Self {
+        Self::launch(component, options, downstream, folder, false)
+    }
+
+    /// The same with `--once`, to its end.
+    pub(crate) fn once(
+        component: &Component,
+        options: &str,
+        downstream: &Downstream,
+        folder: &Path,
+    ) -> Self {
+        let mut running = Self::launch(component, options, downstream, folder, true);
+        running.thread.take().unwrap().join().unwrap().unwrap();
+        running
+    }
+
+    fn launch(
+        component: &Component,
+        options: &str,
+        downstream: &Downstream,
+        folder: &Path,
+        once: bool,
+    ) -> Self {
+        let mut source =
+            try_build(component, options).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let meters = Meters::default();
+        let (stopper, stop) = stop();
+        let rejected = Downstream::memory();
+        let (all, to, rejects) = (meters.clone(), downstream.clone(), rejected.clone());
+        let folder = folder.to_owned();
+        let thread = thread::spawn(move || {
+            let outlet = |to: Downstream, rejected| {
+                let edge = Edge {
+                    tags: None,
+                    feed: Feed::new(Arc::new(to)),
+                };
+                Outlet::new(vec![edge], &all.of("source"), rejected)
+            };
+            let context = SourceContext {
+                name: "source".into(),
+                outlet: outlet(to, false),
+                rejects: outlet(rejects, true),
+                threads: Threads::start(2).unwrap(),
+                stop,
+                once,
+                pool: Pool::new(64 << 20),
+                meters: all.of("source"),
+                reporter: Reporter::new("source"),
+                host: "here".into(),
+                folder,
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            source.bind(&context)?;
+            runtime.block_on(source.run(context))
+        });
+        Self {
+            meters,
+            rejected,
+            stopper,
+            thread: Some(thread),
+        }
+    }
+
+    /// Asks it to stop and waits for its end.
+    pub(crate) fn stop(mut self) {
+        self.stopper.stop();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+
+    /// Waits for it to end by itself.
+    #[allow(dead_code)]
+    pub(crate) fn ended(mut self) -> Result<(), Failure> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// The value of one of its meters.
+    pub(crate) fn meter(&self, name: &str) -> u64 {
+        self.meters.value("source", name)
+    }
+}
+
+/// Builds a source of these options (in JSON), or says what is wrong with them.
+pub(crate) fn try_build(
+    component: &Component,
+    options: &str,
+) -> Result<Box<dyn Source>, Vec<String>> {
+    let Build::Source(build) = component.build else {
+        panic!("{} is no source", component.name)
+    };
+    let node = node(serde_json::from_str(options).unwrap());
+    build("source", &node).map_err(|problems| problems.into_iter().map(|p| p.message).collect())
+}
+
+/// A tree of the configuration out of JSON.
+pub(crate) fn node(value: serde_json::Value) -> Node {
+    use serde_json::Value as Json;
+    let place = || Place::whole(millstream_config::Source::new("test.yaml", "", 0));
+    let value = match value {
+        Json::Null => Value::Null,
+        Json::Bool(bool) => Value::Bool(bool),
+        Json::Number(number) => Value::Integer(number.as_i64().unwrap().into()),
+        Json::String(text) => Value::Text(millstream_config::Text::new(text)),
+        Json::Array(list) => Value::List(list.into_iter().map(node).collect()),
+        Json::Object(entries) => {
+            let key = |text| millstream_config::Key {
+                text,
+                place: place(),
+            };
+            let mut map = millstream_config::Map::default();
+            map.entries = entries
+                .into_iter()
+                .map(|(name, value)| (key(name), node(value)))
+                .collect();
+            Value::Map(map)
+        }
+    };
+    Node {
+        value,
+        place: place(),
+    }
+}
+
+/// Waits until something holds; panics when it does not within 20 seconds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < give_up, "it never came to this: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
