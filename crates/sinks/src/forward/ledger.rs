@@ -73,6 +73,11 @@ impl<C> Ledger<C> {
         self.open.front().copied().flatten()
     }
 
+    /// How many chunks it remembers: from the oldest that is not done to the newest.
+    pub(super) fn open_chunks(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether every chunk is done and every cut has come out.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.cuts.is_empty()

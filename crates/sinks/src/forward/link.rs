@@ -210,6 +210,13 @@ impl Link {
     }
 
     async fn talk(&self, stream: TcpStream, backoff: &mut Backoff) {
+        if self.state.get() == State::Failed {
+            let address = &self.server.address;
+            self.reporter.info(
+                "connected",
+                format_args!("server {address} is connected again"),
+            );
+        }
         self.set(State::Up);
         self.meters.connections_open.add(1);
         let open = Open(&self.meters.connections_open);

@@ -36,6 +36,10 @@ use super::{
 /// How often it looks at what waits too long, and how late it is.
 const TICK: Duration = Duration::from_secs(1);
 
+/// So many chunks may be done behind one that is not (a server in doubt that others have overtaken): what the ledger
+/// remembers of each is small, but not nothing.
+const OPEN_CHUNKS_MAX: usize = 1 << 16;
+
 /// One lane of the sink.
 pub(super) struct Relay<'a> {
     sink: &'a Forward,
@@ -143,13 +147,14 @@ impl<'a> Relay<'a> {
     async fn next(&mut self) -> Result<Next, Failure> {
         // While a chunk has no server, nothing more is taken: here back-pressure starts.
         let dealt = self.hub.pending.borrow().is_empty();
+        let room = dealt && self.ledger.open_chunks() < OPEN_CHUNKS_MAX;
         Ok(tokio::select! {
             biased;
             () = self.hub.changed.notified() => Next::Changed,
             died = self.tasks.join_next() => Next::Died(died),
-            event = self.inlet.next(), if dealt && !self.ended => Next::Event(event?),
-            () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
             _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
+            event = self.inlet.next(), if room && !self.ended => Next::Event(event?),
+            () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
             () = self.context.stop.stopped(), if !self.stopped => Next::Stopped,
         })
     }

@@ -101,3 +101,38 @@ fn to_several_servers_nothing_is_lost_and_the_same_id_is_the_same_bytes() {
         assert_eq!(numbers, (0..CHUNKS).collect::<Vec<_>>(), "seed {seed}");
     }
 }
+
+#[test]
+fn behind_memory_every_receipt_is_good_in_the_end_and_nothing_is_lost() {
+    for seed in [21, 22, 23] {
+        local(async {
+            let server = Server::start(faulty(Random(seed))).await;
+            let upstream = Upstream::memory();
+            let mut rig = rig(
+                &upstream,
+                &options(&[&server], r#", "ack_timeout": "60ms""#),
+            );
+            let mut random = Random(seed ^ 5);
+            run_until(&mut rig, async {
+                let mut receipts = Vec::new();
+                for number in 0..CHUNKS {
+                    let size = [1, 100, 200_000][random.below(3) as usize];
+                    let text = format!("{number} {}\n", "x".repeat(size));
+                    receipts.push(upstream.put(packed("t", &text), random.below(2) == 0));
+                    if random.below(10) == 0 {
+                        tokio::time::sleep(Duration::from_millis(random.below(20))).await;
+                    }
+                }
+                eventually(|| receipts.iter().all(settled)).await;
+            })
+            .await;
+            let received = server.received();
+            let messages = once_each(&received)
+                .into_iter()
+                .flat_map(Received::messages);
+            let number = |text: String| text.split(' ').next().unwrap().parse().unwrap();
+            let numbers: Vec<usize> = messages.map(number).collect();
+            assert_eq!(numbers, (0..CHUNKS).collect::<Vec<_>>(), "seed {seed}");
+        });
+    }
+}
