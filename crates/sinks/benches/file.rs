@@ -66,8 +66,24 @@ fn packed() -> Batch {
         write_time(&mut body, Time(1_700_000_000_000_000_000 + n * 1_000_003));
         write_map_len(&mut body, 1);
         write_str(&mut body, b"message");
-        let text = format!("{n:010}\tGET\t/index.html\t200\thost-7\t{}", "x".repeat(60));
-        write_str(&mut body, &text.as_bytes()[..101]);
+        let text = format!("{n:010}\tGET\t/index.html\t200\thost-7\t{}", "x".repeat(70));
+        assert!(text.len() > 100, "the entry has 122 bytes");
+        write_str(&mut body, &text.as_bytes()[..100]);
+    }
+    batch(Encoding::Packed, body, 8192)
+}
+
+/// 8192 entries of two fields, the first of which names one of ten files, another one each time.
+fn scattered() -> Batch {
+    let mut body = Vec::new();
+    for n in 0..8192 {
+        write_array_len(&mut body, 2);
+        write_time(&mut body, Time(1_700_000_000_000_000_000 + n));
+        write_map_len(&mut body, 2);
+        write_str(&mut body, b"host");
+        write_str(&mut body, format!("{}", n * 7 % 10).as_bytes());
+        write_str(&mut body, b"message");
+        write_str(&mut body, "x".repeat(90).as_bytes());
     }
     batch(Encoding::Packed, body, 8192)
 }
@@ -99,7 +115,12 @@ fn cpu() -> f64 {
 }
 
 fn sink(folder: &Path, options: &str, batch: &Batch, rounds: u64) {
-    let path = folder.join("out");
+    let name = if batch.body[12..17] == *b"\xa4host" {
+        "out.{.host}"
+    } else {
+        "out"
+    };
+    let path = folder.join(name);
     let yaml = format!("{{ path: {path:?}, {options} }}");
     let node = Node::parse("bench.yaml", &yaml).expect("the options are good");
     let file = millstream_sinks::COMPONENTS
@@ -170,6 +191,12 @@ fn main() {
             "packed -> raw, cache: keep",
             "format: raw, cache: keep",
             packed(),
+            500,
+        ),
+        (
+            "packed -> raw, a file a host",
+            "format: raw",
+            scattered(),
             500,
         ),
         ("packed -> msgpack", "format: msgpack", packed(), 1000),

@@ -19,8 +19,18 @@ use super::{
     writer::Writer,
 };
 
-/// A file nothing was written to for so long is closed, so that one that was removed gives its room back.
+/// A file nothing was written to for so long is closed, so that one that was removed gives its room back, and leaves the
+/// journal, unless a rule has to remember it.
 const CLOSE_AFTER: Duration = Duration::from_secs(60);
+/// The clock is looked at no more often, however many files are due one after the other.
+const TICK_MIN: Duration = Duration::from_millis(50);
+
+/// What the clock asks of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Rotate,
+    Close,
+}
 
 /// When files are rotated; 0 = no such rule.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,22 +80,34 @@ impl Rotate {
         now + rules.min().unwrap_or(CLOSE_AFTER).min(CLOSE_AFTER)
     }
 
-    /// When a file is due by the clock: rotated (true) or closed (false).
-    fn due(&self, files: &Files, output: &Output, clock: Time) -> (Instant, bool) {
-        let close = output.written + CLOSE_AFTER;
-        if output.length == 0 || output.let_go {
-            return (close, false);
+    /// When a file is due by the clock, and for what.
+    fn due(&self, now: Instant, clock: Time, output: &Output) -> Option<(Instant, Due)> {
+        if output.let_go {
+            return None;
         }
         let left = later(output.since_clock, self.interval)
             .0
             .saturating_sub(clock.0);
         let left = Duration::from_nanos(u64::try_from(left).unwrap_or(0));
-        let interval = (!self.interval.is_zero()).then(|| files.now + left);
+        let interval = (!self.interval.is_zero()).then(|| now + left);
         let idle = (!self.idle.is_zero()).then(|| output.written + self.idle);
-        match interval.into_iter().chain(idle).min() {
-            Some(rotate) if rotate <= close || output.file.is_none() => (rotate, true),
-            _ => (close, false),
+        let rotate = interval
+            .into_iter()
+            .chain(idle)
+            .min()
+            .filter(|_| output.length > 0);
+        let closes = output.file.is_some() || !self.remembers(output);
+        let close = closes.then(|| output.written + CLOSE_AFTER);
+        match (rotate, close) {
+            (Some(rotate), Some(close)) if close < rotate => Some((close, Due::Close)),
+            (Some(rotate), _) => Some((rotate, Due::Rotate)),
+            (None, close) => Some((close?, Due::Close)),
         }
+    }
+
+    /// Whether a rule asks what was written to a file long ago.
+    fn remembers(&self, output: &Output) -> bool {
+        output.length > 0 && (self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero())
     }
 }
 
@@ -100,6 +122,9 @@ fn later(time: Time, by: Duration) -> Time {
 impl Writer {
     /// Gives file `id` its rotated name; nothing waits for it. The next record makes a new file.
     pub(super) fn rotate(&mut self, id: u32, time: Time) -> Result<(), Failure> {
+        if self.files.get(id).let_go {
+            return Ok(());
+        }
         let id = self.files.ready(id)?;
         let output = self.files.get(id);
         // What was moved away by somebody else meanwhile needs no other name.
@@ -150,33 +175,43 @@ impl Writer {
     /// Rotates and closes what is due by the clock; nothing waits. Returns when to come again, if ever.
     pub(super) fn tick(&mut self) -> Result<Option<Instant>, Failure> {
         let (clock, now) = (Time::now(), self.files.now);
-        let dues = |writer: &Self| -> Vec<(u32, Instant, bool)> {
-            let live = writer.files.iter().filter(|(_, output)| {
-                let rules = !writer.rotate.interval.is_zero() || !writer.rotate.idle.is_zero();
-                !output.let_go && (output.file.is_some() || rules && output.length > 0)
-            });
-            live.map(|(id, output)| {
-                let (due, rotates) = writer.rotate.due(&writer.files, output, clock);
-                (id, due, rotates)
-            })
-            .collect()
-        };
         let mut rotated = false;
-        for (id, due, rotates) in dues(self) {
+        for (id, due, what) in self.dues(clock) {
             if due > now {
                 continue;
             }
-            if rotates {
+            if what == Due::Rotate {
                 self.rotate(id, clock)?;
                 rotated = true;
-            } else {
-                self.files.close(&[id])?;
+                continue;
+            }
+            self.files.close(&[id])?;
+            let output = self.files.get(id);
+            if output.is_clean() && !self.rotate.remembers(output) {
+                if output.entered {
+                    self.change(Change::Leave(id));
+                }
+                self.files.remove(id);
             }
         }
-        if rotated && self.is_clean() {
-            self.commit(None)?;
+        // Between two commits only: else the next one is near.
+        if self.is_clean() {
+            if rotated {
+                self.commit(None)?;
+            }
+            self.note()?;
         }
-        Ok(dues(self).into_iter().map(|(_, due, _)| due).min())
+        let next = self.dues(clock).into_iter().map(|(_, due, _)| due).min();
+        Ok(next.map(|due| due.max(now + TICK_MIN)))
+    }
+
+    fn dues(&self, clock: Time) -> Vec<(u32, Instant, Due)> {
+        let now = self.files.now;
+        let dues = self.files.iter().filter_map(|(id, output)| {
+            let (due, what) = self.rotate.due(now, clock, output)?;
+            Some((id, due, what))
+        });
+        dues.collect()
     }
 }
 

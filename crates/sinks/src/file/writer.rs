@@ -198,6 +198,7 @@ impl Writer {
                 format_args!("{path} has {found} bytes in place of {expected}: somebody else writes or cuts it"),
             );
             output.length = found;
+            output.committed = output.committed.min(found);
             if found < expected {
                 output.head.clear();
                 output.records = 0;

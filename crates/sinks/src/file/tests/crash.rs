@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use millstream_config::Node;
@@ -23,7 +24,10 @@ use millstream_sys::disk::{Disk, Open};
 use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
 
 use super::block_on;
-use crate::{file::FileSink, rig::lines};
+use crate::{
+    file::{FileSink, files::Files, recover::recover, rotate::Rotate, writer::Writer},
+    rig::lines,
+};
 
 /// What a test does with the disk before a batch is taken.
 type Meddle = fn(&SimulatedDisk, usize);
@@ -275,6 +279,53 @@ fn crash_at_every_step(case: &Case, crash: Crash) {
             &disk,
             &format!("{}, {crash:?} in call {call}", case.options),
         );
+    }
+}
+
+#[test]
+fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_it() {
+    let open = |rotate: Rotate| {
+        let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+        let reporter = Reporter::new("sink");
+        let (journal, table) = recover(&disk, Path::new("/state"), Some(7), &reporter).unwrap();
+        let files = Files::new(disk, reporter.clone(), 10, true);
+        Writer::new(
+            files,
+            journal,
+            table,
+            rotate,
+            true,
+            reporter,
+            &Meters::default().of("sink"),
+        )
+    };
+    let records = Rotate {
+        records: 100,
+        ..Rotate::default()
+    };
+    for (rotate, rows) in [(Rotate::default(), 0), (records, 3)] {
+        let mut writer = open(rotate);
+        for path in ["/out/a", "/out/b", "/out/c"] {
+            let id = writer.file(path.as_bytes(), Time(0)).unwrap();
+            writer.add_shared(id, "1\n".into(), 1);
+        }
+        let position = Some(Position { epoch: 1, seq: 1 });
+        writer.commit(position).unwrap();
+        let due = writer.tick().unwrap().unwrap();
+        assert!(due > writer.files.now + Duration::from_secs(59));
+        assert!(writer.files.iter().all(|(_, output)| output.file.is_some()));
+        writer.files.now = due;
+        writer.tick().unwrap();
+        assert_eq!(
+            (writer.table.rows.len(), writer.files.iter().count()),
+            (rows, rows)
+        );
+        assert!(writer.files.iter().all(|(_, output)| output.file.is_none()));
+        // The next record finds them again.
+        let id = writer.file(b"/out/b", Time(0)).unwrap();
+        writer.add_shared(id, "2\n".into(), 1);
+        writer.commit(position).unwrap();
+        assert_eq!(writer.files.get(id).length, 4);
     }
 }
 
