@@ -17,7 +17,7 @@ use millstream_record::{Buffer, Encoding, Tag, Time, Values};
 use millstream_wire::forward::{Check, Decoder, Refusal, Step};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     time::{sleep, timeout},
 };
 
@@ -27,6 +27,7 @@ use super::{
     outgoing::Outgoing,
     pace::Pace,
     payload::Arrived,
+    socket::{self, Plain, Reading},
     stash::Stash,
     watch::Watch,
 };
@@ -63,13 +64,14 @@ pub(super) enum End {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve(
-    mut reader: impl AsyncRead + Unpin,
-    mut writer: impl AsyncWrite + Unpin,
-    peer: Arc<str>,
-    values: Values,
-    shared: Arc<Shared>,
-) {
+pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared: Arc<Shared>) {
+    let (mut reader, mut writer) = match socket::share(socket) {
+        Ok(sides) => sides,
+        Err(error) => {
+            let text = format_args!("{peer}: the connection cannot be watched: {error}");
+            return shared.context.reporter.warn("watch", text);
+        }
+    };
     let Ok(number) = random() else {
         let text = "no random number for a connection: the system's source of them fails";
         return shared.context.reporter.error("random", text);
@@ -193,7 +195,7 @@ struct Incoming {
 }
 
 impl Intake {
-    async fn run(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> End {
+    async fn run(&mut self, reader: &mut Reading) -> End {
         let end = self.read_all(reader).await;
         // What stands whole is kept, however the connection ends.
         self.out.leave().await;
@@ -210,8 +212,7 @@ impl Intake {
         end
     }
 
-    async fn read_all(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> Result<(), End> {
-        let mut napped = false;
+    async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
         loop {
             let limit = if self.incoming.is_some() {
                 BEHIND_PAYLOAD_BYTES
@@ -219,39 +220,64 @@ impl Intake {
                 usize::MAX
             };
             let fill = self.stash.fill(reader, limit);
-            let read = if napped {
-                // Whether something came meanwhile decides on the next nap.
-                tokio::select! {
-                    biased;
-                    read = fill => Some(read),
-                    () = std::future::ready(()) => None,
-                }
-            } else {
-                Some(self.watch.until(&self.out, fill).await?)
-            };
-            napped = false;
-            let Some(read) = read else {
-                self.pace.calm();
-                continue;
-            };
+            let read = self.watch.until(&self.out, fill).await?;
             let (count, drained) = read.map_err(|_| End::Broken)?;
             if count == 0 {
                 return Ok(());
             }
-            self.note_read(count);
-            self.decode(reader).await?;
-            if self.watch.stop.is_stopped() {
-                return Err(End::Stopped);
-            }
-            if drained && self.incoming.is_none() {
-                self.out.leave().await;
-                let asked = std::mem::take(&mut self.out.asked);
-                if self.pace.is_busy(count, self.watch.last, asked) {
-                    sleep(self.out.shared.gather).await;
-                    napped = true;
+            if self.take(reader, count, drained).await? {
+                reader.set_aside().map_err(|_| End::Broken)?;
+                let ended = self.read_by_the_clock(reader).await;
+                reader.watch().map_err(|_| End::Broken)?;
+                self.pace.calm();
+                if ended? {
+                    return Ok(());
                 }
             }
         }
+    }
+
+    /// Reads a busy connection once a tick, until nothing has come for a tick or somebody waits for acks. Whether its
+    /// peer has closed it.
+    async fn read_by_the_clock(&mut self, reader: &mut Reading) -> Result<bool, End> {
+        sleep(self.out.shared.gather).await;
+        while reader.is_aside() {
+            let read = self.stash.fill_aside(reader).map_err(|_| End::Broken)?;
+            let Some((count, drained)) = read else {
+                break;
+            };
+            if count == 0 {
+                return Ok(true);
+            }
+            let busy = self.take(reader, count, drained).await?;
+            if drained && !busy {
+                break;
+            }
+            if drained {
+                sleep(self.out.shared.gather).await;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Decodes what a read of `count` bytes brought; `drained`: nothing more is there. Whether to wait before the next.
+    async fn take(
+        &mut self,
+        reader: &mut Reading,
+        count: usize,
+        drained: bool,
+    ) -> Result<bool, End> {
+        self.note_read(count);
+        self.decode(reader).await?;
+        if self.watch.stop.is_stopped() {
+            return Err(End::Stopped);
+        }
+        if !drained || self.incoming.is_some() {
+            return Ok(false);
+        }
+        self.out.leave().await;
+        let asked = std::mem::take(&mut self.out.asked) || self.out.answers.open() > 0;
+        Ok(self.pace.is_busy(count, self.watch.last, asked))
     }
 
     fn note_read(&mut self, count: usize) {
@@ -261,7 +287,7 @@ impl Intake {
     }
 
     /// Takes everything from the read buffer that stands whole in it, and long payloads from the connection.
-    async fn decode(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> Result<(), End> {
+    async fn decode(&mut self, reader: &mut Reading) -> Result<(), End> {
         loop {
             if let Some((body, count, head)) = self.out.gather.run() {
                 let (consumed, records) = self.decoder.run(self.stash.bytes(), head, body);
@@ -315,11 +341,12 @@ impl Intake {
     /// Reads a payload exactly, validating it as it comes.
     async fn receive(
         &mut self,
-        reader: &mut (impl AsyncRead + Unpin),
+        reader: &mut Reading,
         tag: Tag,
         encoding: Encoding,
         length: usize,
     ) -> Result<(), End> {
+        reader.watch().map_err(|_| End::Broken)?;
         // Who waits for memory holds none.
         self.out.leave().await;
         self.pace.calm();

@@ -25,7 +25,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Shared, connection::serve, heartbeat};
+use super::{Shared, connection::serve, heartbeat, socket::Plain};
 
 /// The port of the protocol.
 const PORT: u16 = 24224;
@@ -308,24 +308,17 @@ async fn converse(stream: Stream, permit: OwnedSemaphorePermit, shared: Arc<Shar
     let mut values = Values::new();
     match stream {
         Stream::Tcp(stream, address) => {
-            let Ok(mut stream) = tokio::net::TcpStream::from_std(stream) else {
-                return;
-            };
             // An address of IPv4 that came by a socket of IPv6 is shown as what it is.
             let host = address.ip().to_canonical().to_string();
             values.set("host", host.as_str());
             values.set("peer", host);
-            let (reader, writer) = stream.split();
-            serve(reader, writer, address.to_string().into(), values, shared).await;
+            let peer = address.to_string().into();
+            serve(Plain::Tcp(stream), peer, values, shared).await;
         }
         Stream::Unix(stream) => {
-            let Ok(mut stream) = tokio::net::UnixStream::from_std(stream) else {
-                return;
-            };
             values.set("host", &*shared.context.host);
             values.set("peer", "unix");
-            let (reader, writer) = stream.split();
-            serve(reader, writer, "unix".into(), values, shared).await;
+            serve(Plain::Unix(stream), "unix".into(), values, shared).await;
         }
     }
 }

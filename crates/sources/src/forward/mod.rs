@@ -17,6 +17,7 @@ mod outgoing;
 mod pace;
 mod payload;
 mod poison;
+mod socket;
 mod stash;
 mod watch;
 

@@ -9,7 +9,9 @@ use std::{
 
 use bytes::BufMut;
 use millstream_record::{Buffer, Pool};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
+
+use super::socket::Reading;
 
 /// Bytes of the buffer. Larger ones gain a tenth at most (reference: bench `decoder`), smaller ones cost system calls.
 pub(super) const STASH_BYTES: usize = 64 << 10;
@@ -90,7 +92,7 @@ impl Stash {
     /// Reads once, at most `limit` bytes; 0: the peer has closed. Also tells whether all that was there was read.
     pub(super) async fn fill(
         &mut self,
-        reader: &mut (impl AsyncRead + Unpin),
+        reader: &mut Reading,
         limit: usize,
     ) -> io::Result<(usize, bool)> {
         poll_fn(|context| {
@@ -108,6 +110,18 @@ impl Stash {
             }
         })
         .await
+    }
+
+    /// Reads once from a socket that is set aside; `None`: nothing is there. Else as [`Stash::fill`].
+    pub(super) fn fill_aside(&mut self, reader: &Reading) -> io::Result<Option<(usize, bool)>> {
+        self.prepare();
+        let bytes = self.store.bytes();
+        let room = bytes.capacity() - bytes.len();
+        let read = reader.read_aside(bytes);
+        if let Ok(None) = read {
+            self.rest();
+        }
+        Ok(read?.map(|count| (count, count < room)))
     }
 
     /// Whether the frame at the front fills the buffer.

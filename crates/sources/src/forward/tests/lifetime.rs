@@ -245,3 +245,23 @@ fn an_address_that_is_taken_fails_the_start() {
         "{failure}"
     );
 }
+
+#[test]
+fn a_busy_client_that_begins_to_ask_for_acks_gets_them() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "gather: 5ms");
+    let mut stream = server.connect();
+    for round in 0..20 {
+        for number in 0..99 {
+            write(&mut stream, &message("t", round * 100 + number, None));
+        }
+        write(&mut stream, &message("t", round * 100 + 99, Some("a")));
+        expect_acks(&mut stream, &["a"]);
+        if round % 2 == 0 {
+            let chunk = packed("t", &entries(0..2000), Some("b"));
+            write(&mut stream, &chunk);
+            expect_acks(&mut stream, &["b"]);
+        }
+    }
+    assert_eq!(records(&taken.records(22_000)), 22_000);
+}
