@@ -5,7 +5,9 @@
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use millstream_record::{Batch, FileId, Position};
@@ -48,6 +50,46 @@ pub enum Note {
         /// Everything up to and with this is settled.
         position: Position,
     },
+}
+
+/// How far a consumer of a durable channel may be behind, and what happens then: the option `behind` of a sink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Behind {
+    /// Bytes that are kept and that it has not settled; 0: no bound but the channel's own.
+    pub size: u64,
+    /// Age of the oldest batch that it has not settled; 0: no bound.
+    pub age: Duration,
+    /// What happens beyond a bound, or when the channel is full.
+    pub then: Then,
+}
+
+/// What happens when a consumer is too far behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// The sources wait for it.
+    #[default]
+    Block,
+    /// The oldest is dropped for this consumer alone, and said so.
+    Skip,
+}
+
+/// A consumer of a durable channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consumer {
+    /// The sink's name: its cursor is called so.
+    pub name: Arc<str>,
+    /// How far it may be behind.
+    pub behind: Behind,
+}
+
+impl From<&str> for Consumer {
+    fn from(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            behind: Behind::default(),
+        }
+    }
 }
 
 /// A future that a trait object returns; one allocation per batch.

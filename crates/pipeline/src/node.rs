@@ -6,7 +6,7 @@ use millstream_config::{Node, Problem};
 use millstream_record::Pool;
 
 use crate::{
-    channel::{BoxFuture, Channel, Reader},
+    channel::{BoxFuture, Channel, Consumer, Reader},
     failure::Failure,
     inlet::{CUT_AGE, Inlet},
     meters::NodeMeters,
@@ -143,7 +143,7 @@ pub struct Opened {
 /// A channel's checked configuration.
 pub trait ChannelConfig: Send {
     /// Opens (recovers) a durable channel for these consumers.
-    fn open(&self, context: ChannelContext, consumers: &[Arc<str>]) -> Result<Opened, Failure>;
+    fn open(&self, context: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure>;
     /// For a channel that keeps nothing: the bytes of a queue. The plan leaves it out and lays such queues between its
     /// inputs and its consumers.
     fn memory_bytes(&self) -> Option<usize> {

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use crate::{
+    channel::Consumer,
     node::{ChannelConfig, Sink, Source},
     tags::TagFilter,
 };
@@ -71,8 +72,8 @@ pub struct ChannelPlan {
     pub kind: &'static str,
     /// What it is.
     pub config: Box<dyn ChannelConfig>,
-    /// Names of the sinks that read it.
-    pub consumers: Vec<Arc<str>>,
+    /// The sinks that read it.
+    pub consumers: Vec<Consumer>,
 }
 
 /// A sink and where it takes from.

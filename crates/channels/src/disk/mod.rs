@@ -18,7 +18,7 @@ use std::{io::Read, path::Path, sync::Arc};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
-    channel::{self, BoxFuture, Channel, Group, Note},
+    channel::{self, BoxFuture, Channel, Consumer, Group, Note},
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
     promise::{Guarantee, Promise},
@@ -26,7 +26,7 @@ use millstream_pipeline::{
 use millstream_record::FileId;
 use millstream_sys::disk::{Disk, HostDisk};
 
-use log::{Behind, ChannelId, Error, Log, Recovered, Sync, Watch};
+use log::{ChannelId, Error, Log, Recovered, Sync, Watch};
 use options::Config;
 use queue::Queue;
 use reader::DiskReader;
@@ -50,7 +50,7 @@ fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Prob
 }
 
 impl ChannelConfig for Config {
-    fn open(&self, context: ChannelContext, consumers: &[Arc<str>]) -> Result<Opened, Failure> {
+    fn open(&self, context: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure> {
         open(self, Arc::new(HostDisk), context, consumers)
     }
 
@@ -74,7 +74,7 @@ fn open(
     config: &Config,
     disk: Arc<dyn Disk>,
     context: ChannelContext,
-    consumers: &[Arc<str>],
+    consumers: &[Consumer],
 ) -> Result<Opened, Failure> {
     make_parents(&context.folder)?;
     let (log, recovered) =
@@ -85,7 +85,7 @@ fn open(
     let mut readers: Vec<Box<dyn channel::Reader>> = Vec::new();
     for consumer in consumers {
         let reader = log
-            .reader(consumer, Behind::default(), context.pool.clone())
+            .reader(&consumer.name, consumer.behind, context.pool.clone())
             .map_err(failure)?;
         readers.push(Box::new(DiskReader::new(
             reader,
@@ -180,7 +180,7 @@ fn say_what_was_found(
     context: &ChannelContext,
     recovered: &Recovered,
     log: &Log,
-    consumers: &[Arc<str>],
+    consumers: &[Consumer],
 ) {
     let reporter = &context.reporter;
     reporter.info(
@@ -205,7 +205,7 @@ fn say_what_was_found(
         reporter.error("damage", format_args!("{}: {what}", path.display()));
     }
     for (name, position) in log.consumers() {
-        if !consumers.iter().any(|consumer| **consumer == *name) {
+        if !consumers.iter().any(|consumer| *consumer.name == *name) {
             reporter.error(
                 "consumer",
                 format_args!(

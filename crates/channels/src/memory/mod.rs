@@ -17,7 +17,7 @@ use std::{
 
 use millstream_config::{Node, Problem, Size};
 use millstream_pipeline::{
-    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    channel::{BoxFuture, Channel, Consumer, Delivered, Group, Reader},
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
     promise::{Guarantee, Promise},
@@ -65,7 +65,7 @@ fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Prob
 }
 
 impl ChannelConfig for Config {
-    fn open(&self, _: ChannelContext, _: &[Arc<str>]) -> Result<Opened, Failure> {
+    fn open(&self, _: ChannelContext, _: &[Consumer]) -> Result<Opened, Failure> {
         Err(Failure::us(
             "a memory channel is laid out with its consumers and not opened",
         ))

@@ -44,7 +44,7 @@ impl Sink for Fake {
 }
 
 impl ChannelConfig for Fake {
-    fn open(&self, _: ChannelContext, _: &[Arc<str>]) -> Result<Opened, Failure> {
+    fn open(&self, _: ChannelContext, _: &[millstream_pipeline::channel::Consumer]) -> Result<Opened, Failure> {
         Err(Failure::us("never opened"))
     }
     fn promise(&self) -> Promise {

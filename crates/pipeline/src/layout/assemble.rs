@@ -2,16 +2,19 @@
 
 use super::{Built, Entry, Port, Takers, is_channel, is_memory};
 use crate::{
+    channel::{Behind, Consumer},
     node::Build,
     plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
 };
 
-/// Puts the checked graph together. `queues`: bytes of the memory in front of each entry.
+/// Puts the checked graph together. `queues`: bytes of the memory in front of each entry; `behinds`: how far each may be
+/// behind its channel.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,
     takers: &Takers,
     queues: &[usize],
+    behinds: &[Option<Behind>],
     settings: RunSettings,
 ) -> Plan {
     let wires = Wires::new(entries, &built, takers);
@@ -43,7 +46,10 @@ pub fn assemble(
             Some(Built::Channel(config)) if config.memory_bytes().is_none() => {
                 let readers = takers.get(&(at, false)).into_iter().flatten();
                 let consumers = readers
-                    .map(|(taker, _)| entries[*taker].name.clone())
+                    .map(|(taker, _)| Consumer {
+                        name: entries[*taker].name.clone(),
+                        behind: behinds[*taker].unwrap_or_default(),
+                    })
                     .collect();
                 plan.channels.push(ChannelPlan {
                     name,

@@ -39,6 +39,12 @@ pub fn check_graph(
             let help = "a sink has one position: let it take from one channel that takes from all, or use two sinks";
             problems.push(Problem::new(&own.place, message).help(help));
         }
+        if let Some((_, place)) = own.behind.as_ref().filter(|_| channels == 0) {
+            let message = format!("`{}` does not read a durable channel", entry.name);
+            problems.push(Problem::new(place, message).help(
+                "`behind` is how far a sink may be behind a disk channel; leave it out here",
+            ));
+        }
         if built[at].is_some() && reaches(at, at, takers) {
             let message = format!("what `{}` rejects comes back to it", entry.name);
             problems.push(

@@ -1,12 +1,46 @@
 //! Inputs: from names and globs to ports.
 
 use globset::{GlobBuilder, GlobMatcher};
-use millstream_config::{Node, Place, Problem, names};
+use millstream_config::{Node, Period, Place, Problem, Size, names};
+use serde::Deserialize;
 
 use super::{Entry, Inputs, Port, Takers};
-use crate::{node::Build, tags::TagFilter};
+use crate::{
+    channel::{Behind, Then},
+    node::Build,
+    tags::TagFilter,
+};
 
-/// Takes `inputs` and `tags` out of the options of a consumer.
+/// The option `behind` as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+struct BehindOption {
+    size: Size,
+    age: Period,
+    then: Then,
+}
+
+/// Takes `behind` out of the options of a consumer.
+fn take_behind(options: &mut Node, problems: &mut Vec<Problem>) -> Option<(Behind, Place)> {
+    let (key, node) = options.take("behind")?;
+    match node.read::<BehindOption>() {
+        Ok(BehindOption { size, age, then }) => {
+            let behind = Behind {
+                size: size.as_bytes(),
+                age: age.as_duration(),
+                then,
+            };
+            Some((behind, key.place))
+        }
+        Err(found) => {
+            problems.extend(found);
+            None
+        }
+    }
+}
+
+/// Takes `inputs`, `tags` and `behind` out of the options of a consumer.
 pub fn take_inputs(
     entry: &Entry,
     options: &mut Node,
@@ -26,6 +60,7 @@ pub fn take_inputs(
                 None
             }
         });
+    let behind = take_behind(options, problems);
     let Some((key, node)) = options.take("inputs") else {
         let message = format!("`{}` has no `inputs`", entry.name);
         problems.push(
@@ -44,6 +79,7 @@ pub fn take_inputs(
     Some(Inputs {
         patterns,
         tags,
+        behind,
         place: key.place,
     })
 }

@@ -9,6 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use millstream_config::{Node, Place, Problem};
 
 use crate::{
+    channel::Behind,
     node::{Build, ChannelConfig, Component, Sink, Source},
     plan::{Plan, RunSettings},
     tags::TagFilter,
@@ -51,6 +52,8 @@ enum Built {
 struct Inputs {
     patterns: Vec<(String, Place)>,
     tags: Option<TagFilter>,
+    /// The option `behind`, and where it stands.
+    behind: Option<(Behind, Place)>,
     place: Place,
 }
 
@@ -95,8 +98,10 @@ pub fn lay_out(
         return Err(problems);
     }
     let warnings = warn_of_unused(&entries, &built, &takers);
+    let behind = |inputs: &Option<Inputs>| Some(inputs.as_ref()?.behind.as_ref()?.0);
+    let behinds: Vec<_> = inputs.iter().map(behind).collect();
     Ok(Laid {
-        plan: assemble(&entries, built, &takers, &queues, settings),
+        plan: assemble(&entries, built, &takers, &queues, &behinds, settings),
         warnings,
     })
 }

@@ -199,15 +199,17 @@ impl Intake {
         let end = self.read_all(reader).await;
         // What stands whole is kept, however the connection ends.
         self.out.leave().await;
-        let end = end.err().unwrap_or(End::Closed);
-        if matches!(end, End::Closed) {
-            if self.decoder.is_amid(self.stash.bytes().len()) {
-                return End::Cut;
-            }
-            if self.out.shared.durable && self.out.answers.open() == 0 {
-                let note = Note::ConnectionClosed(self.out.number);
-                self.out.shared.context.outlet.note(note);
-            }
+        let mut end = end.err().unwrap_or(End::Closed);
+        if matches!(end, End::Closed) && self.decoder.is_amid(self.stash.bytes().len()) {
+            end = End::Cut;
+        }
+        if self.out.shared.durable {
+            let number = self.out.number;
+            let orderly = matches!(end, End::Closed) && self.out.answers.open() == 0;
+            self.out.shared.context.outlet.note(match orderly {
+                true => Note::ConnectionClosed(number),
+                false => Note::ConnectionBroken(number),
+            });
         }
         end
     }

@@ -8,45 +8,15 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::Waker,
-    time::Duration,
 };
 
+use millstream_pipeline::channel::Behind;
 use millstream_record::{Batch, FileId, Position, Time};
 
 use super::{cursor::Cursor, segment::Segment};
 
 /// Batches in memory, whatever their size: each may hold a pooled buffer far larger than itself.
 const HOT_BATCHES_MAX: usize = 256;
-
-/// How far a consumer may be behind, and what happens then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behind {
-    /// Bytes; 0 = no bound but the channel's own.
-    pub size: u64,
-    /// Age of the oldest batch that is not settled; 0 = no bound.
-    pub age: Duration,
-    /// What happens beyond a bound, or when the channel is full.
-    pub then: Then,
-}
-
-/// What happens when a consumer is too far behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// The sources wait for it.
-    Block,
-    /// The oldest segments are dropped for this consumer alone; it is told so.
-    Skip,
-}
-
-impl Default for Behind {
-    fn default() -> Self {
-        Self {
-            size: 0,
-            age: Duration::ZERO,
-            then: Then::Block,
-        }
-    }
-}
 
 /// A kept batch in memory.
 pub(super) struct Hot {

@@ -35,6 +35,8 @@ mod roll;
 mod segment;
 mod survey;
 mod tail;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod window;
 mod write;
@@ -43,7 +45,8 @@ use std::{fmt, time::Duration};
 
 pub use commit::Log;
 pub use error::Error;
-pub use index::{Behind, Then, Watch};
+pub use index::Watch;
+pub use millstream_pipeline::channel::{Behind, Then};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
 pub use window::Dedupe;

@@ -1,0 +1,418 @@
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Pool, Position, Tag, Time, Values};
+use millstream_sys::disk::Disk;
+use millstream_testkit::{Call, Crash, SimulatedDisk};
+
+use super::{
+    Behind, ChannelId, Error, Item, Log, Lost, Options, Reader, Sync, Then,
+    inspect::{self, Folder, Seen},
+};
+
+const SEGMENT: u64 = 16 << 10;
+const FOLDER: &str = "/c";
+
+fn options(sync: Sync) -> Options {
+    Options {
+        sync,
+        size_max: 10 * SEGMENT,
+        segment_bytes: SEGMENT,
+        hot_bytes: 0,
+        ..Options::default()
+    }
+}
+
+fn open(disk: &SimulatedDisk) -> Log {
+    open_with(disk, options(Sync::Batch))
+}
+
+fn open_with(disk: &SimulatedDisk, options: Options) -> Log {
+    let disk = Arc::new(disk.clone());
+    let opened = Log::open(disk, Path::new(FOLDER), options, ChannelId([1; 16]));
+    opened.unwrap().0
+}
+
+fn reader(log: &Log, behind: Behind) -> Reader {
+    log.reader("sink", behind, Pool::new(1 << 20)).unwrap()
+}
+
+fn batch(number: u64, bytes: usize) -> Batch {
+    let mut body = format!("{number:08}").into_bytes();
+    body.resize(bytes, b'.');
+    let origin = ChunkOrigin {
+        id: Bytes::from(format!("\u{18}{number:024}").into_bytes()),
+        connection: 1,
+        length: bytes as u32,
+        checksum: 7,
+        start: 0,
+        end: bytes as u32,
+        records: 1,
+    };
+    let id = Bytes::from([&[0xb8][..], &origin.id[1..]].concat());
+    Batch {
+        tag: Tag::from("t"),
+        encoding: Encoding::Lines,
+        body: Bytes::from(body),
+        count: 1,
+        received: Time(0),
+        values: Arc::new(Values::new()),
+        origins: vec![Origin::Chunk(ChunkOrigin { id, ..origin })],
+    }
+}
+
+/// Keeps `numbers`, each with one commit.
+fn keep(log: &mut Log, numbers: std::ops::Range<u64>) -> Result<(), Error> {
+    for number in numbers {
+        log.append(vec![batch(number, 1000)], 0, at(number))
+            .unwrap();
+        log.commit(at(number))?;
+    }
+    Ok(())
+}
+
+/// One batch a second.
+fn at(number: u64) -> Time {
+    Time::from_parts(1_000_000 + number as i64, 0)
+}
+
+/// Everything that is there: numbers of batches, and gaps.
+fn drain(reader: &mut Reader) -> (Vec<u64>, Vec<Lost>) {
+    let (mut numbers, mut lost) = (Vec::new(), Vec::new());
+    while let Some(item) = reader.read().unwrap() {
+        match item {
+            Item::Batch(_, batch) => {
+                let digits = std::str::from_utf8(&batch.body[..8]).unwrap();
+                numbers.push(digits.parse().unwrap());
+            }
+            Item::Lost(gap) => lost.push(gap),
+        }
+    }
+    (numbers, lost)
+}
+
+fn names(disk: &SimulatedDisk) -> Vec<String> {
+    let names = disk.list(Path::new(FOLDER)).unwrap();
+    names
+        .into_iter()
+        .map(|n| n.into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn what_a_reader_has_not_settled_is_there_again_and_settled_segments_are_used_again() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut first = reader(&log, Behind::default());
+    for round in 0..20 {
+        keep(&mut log, round * 10..round * 10 + 10).unwrap();
+        assert_eq!(
+            drain(&mut first).0,
+            (round * 10..round * 10 + 10).collect::<Vec<_>>()
+        );
+        let position = first.position();
+        first.commit(position).unwrap();
+    }
+    let files = names(&disk).iter().filter(|n| n.ends_with(".seg")).count();
+    assert!(files <= 4, "{:?}", names(&disk));
+    keep(&mut log, 200..205).unwrap();
+    drop((log, first));
+    let log = open(&disk);
+    assert_eq!(
+        drain(&mut reader(&log, Behind::default())).0,
+        (200..205).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_full_channel_waits_for_its_consumer() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut reader = reader(&log, Behind::default());
+    let error = keep(&mut log, 0..200).unwrap_err();
+    assert!(
+        matches!(&error, Error::Full { consumer: Some(name), .. } if name == "sink"),
+        "{error}"
+    );
+    let kept = log.kept().seq;
+    assert_eq!(drain(&mut reader).0.len() as u64, kept);
+    reader.commit(reader.position()).unwrap();
+    log.commit(at(200)).unwrap();
+    assert_eq!(drain(&mut reader).0, [kept]);
+}
+
+#[test]
+fn a_consumer_that_may_skip_loses_the_oldest_and_is_told() {
+    let disk = SimulatedDisk::new(1);
+    for behind in [
+        Behind {
+            size: 3 * SEGMENT,
+            age: Duration::ZERO,
+            then: Then::Skip,
+        },
+        Behind {
+            size: 0,
+            age: Duration::from_secs(40),
+            then: Then::Skip,
+        },
+        Behind {
+            size: 0,
+            age: Duration::ZERO,
+            then: Then::Skip,
+        },
+    ] {
+        let mut log = open(&disk);
+        let mut reader = reader(&log, behind);
+        let before = log.kept().seq;
+        keep(&mut log, before..before + 400).unwrap();
+        let (numbers, lost) = drain(&mut reader);
+        assert_eq!(
+            numbers.last(),
+            Some(&(before + 399)),
+            "the newest are there"
+        );
+        assert_eq!(
+            numbers.len() as u64,
+            numbers.last().unwrap() - numbers[0] + 1
+        );
+        assert_eq!(lost.len(), 1, "{lost:?}");
+        assert_eq!(lost[0].before.seq, numbers[0] + 1);
+        assert_eq!(lost[0].damaged, None);
+        let few = numbers.len();
+        match (behind.size, behind.age.as_secs()) {
+            (0, 0) => assert!((90..150).contains(&few), "{few}"),
+            _ => assert!((20..80).contains(&few), "{few}"),
+        }
+        reader.commit(reader.position()).unwrap();
+        drop(reader);
+        log.close(at(1000)).unwrap();
+    }
+}
+
+#[test]
+fn a_consumer_that_is_too_far_behind_holds_the_sources() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let behind = Behind {
+        size: 2 * SEGMENT,
+        age: Duration::ZERO,
+        then: Then::Block,
+    };
+    let _reader = reader(&log, behind);
+    let error = keep(&mut log, 0..200).unwrap_err();
+    assert!(error.is_for_now() && log.kept().seq < 50, "{error}");
+}
+
+#[test]
+fn damage_is_named_passed_over_and_put_aside() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    keep(&mut log, 0..60).unwrap();
+    let damaged = PathBuf::from(format!("{FOLDER}/0000000002.seg"));
+    assert!(disk.damage(&damaged, 4096 + 3000));
+    let (numbers, lost) = drain(&mut sink);
+    assert_eq!((numbers.len(), lost.len()), (59, 1), "{lost:?}");
+    assert_eq!(lost[0].damaged.as_ref(), Some(&damaged));
+    assert_eq!(lost[0].before.seq - lost[0].after.seq, 2);
+    sink.commit(sink.position()).unwrap();
+    log.commit(at(60)).unwrap();
+    assert!(
+        names(&disk).contains(&"0000000002.bad".to_owned()),
+        "{:?}",
+        names(&disk)
+    );
+}
+
+#[test]
+fn damage_below_the_last_synced_end_is_no_torn_tail() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    keep(&mut log, 0..8).unwrap();
+    drop(log);
+    disk.restart(Crash::Kill);
+    let path = PathBuf::from(format!("{FOLDER}/0000000001.seg"));
+    assert!(disk.damage(&path, 4096 + 3000));
+    let (log, recovered) = Log::open(
+        Arc::new(disk.clone()),
+        Path::new(FOLDER),
+        options(Sync::Batch),
+        ChannelId([9; 16]),
+    )
+    .unwrap();
+    assert_eq!((recovered.kept.seq, recovered.epoch), (8, 2));
+    assert_eq!(recovered.damage.len(), 1);
+    let (numbers, lost) = drain(&mut reader(&log, Behind::default()));
+    assert_eq!((numbers.len(), lost.len()), (7, 1));
+}
+
+#[test]
+fn ids_outlive_their_segments_and_restarts() {
+    let disk = SimulatedDisk::new(1);
+    for round in 0..3 {
+        let mut log = open(&disk);
+        let mut sink = reader(&log, Behind::default());
+        if round == 0 {
+            for some in 0..20 {
+                keep(&mut log, some * 10..some * 10 + 10).unwrap();
+                drain(&mut sink);
+                sink.commit(sink.position()).unwrap();
+            }
+        }
+        for number in 0..200 {
+            let seq = log.append(vec![batch(number, 1000)], 0, at(300)).unwrap();
+            assert_eq!(seq, 0, "round {round}: {number} is kept already");
+        }
+        assert_eq!(log.repeats(), 200);
+        drop((log, sink));
+        disk.restart(Crash::Power);
+    }
+}
+
+#[test]
+fn a_group_larger_than_a_segment_gets_one_of_its_own() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    let group = (0..5).map(|number| batch(number, 20_000)).collect();
+    log.append(group, 0, at(0)).unwrap();
+    log.commit(at(0)).unwrap();
+    keep(&mut log, 5..20).unwrap();
+    assert_eq!(drain(&mut sink).0, (0..20).collect::<Vec<_>>());
+    let huge = vec![Batch {
+        body: Bytes::from(vec![0; (1 << 30) + 1]),
+        ..batch(0, 8)
+    }];
+    assert!(matches!(
+        log.append(huge, 0, at(0)),
+        Err(Error::TooLarge { .. })
+    ));
+}
+
+#[test]
+fn what_was_kept_without_a_sync_is_read_back_when_the_sync_fails() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open_with(&disk, options(Sync::Every(Duration::from_secs(3600))));
+    keep(&mut log, 0..5).unwrap();
+    disk.fail(Call::Sync, 1, 5);
+    log.sync().unwrap();
+    assert_eq!(log.take_lost(), []);
+    drop(log);
+    disk.restart(Crash::Power);
+    let log = open(&disk);
+    assert_eq!(
+        drain(&mut reader(&log, Behind::default())).0,
+        [0, 1, 2, 3, 4]
+    );
+}
+
+#[test]
+fn a_second_process_and_a_newer_format_are_refused() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    keep(&mut log, 0..1).unwrap();
+    let again = |options| {
+        let opened = Log::open(
+            Arc::new(disk.clone()),
+            Path::new(FOLDER),
+            options,
+            ChannelId([1; 16]),
+        );
+        opened.map(|_| ()).unwrap_err()
+    };
+    assert!(matches!(again(options(Sync::Batch)), Error::Locked(_)));
+    let sink = reader(&log, Behind::default());
+    drop(log);
+    assert!(
+        matches!(again(options(Sync::Batch)), Error::Locked(_)),
+        "cursors are still written"
+    );
+    drop(sink);
+    // The version stands behind the magic; the damage makes it 1 + 16.
+    assert!(disk.damage(Path::new("/c/0000000001.seg"), 8));
+    let error = again(options(Sync::Batch)).to_string();
+    assert!(
+        error.contains("version 17") && error.contains("up to 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_consumer_that_is_gone_holds_its_data_until_it_is_forgotten() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    drop(reader(&log, Behind::default()));
+    assert!(keep(&mut log, 0..200).unwrap_err().is_for_now());
+    assert_eq!(log.consumers().len(), 1);
+    log.forget("sink").unwrap();
+    assert!(matches!(log.forget("sink"), Err(Error::Consumer(_))));
+    let mut other = log
+        .reader("other", Behind::default(), Pool::new(1 << 20))
+        .unwrap();
+    let numbers = drain(&mut other).0;
+    assert_eq!(numbers[0], 0, "a new consumer begins at the oldest");
+    other.commit(other.position()).unwrap();
+    log.commit(at(200)).unwrap();
+    assert!(
+        log.reader("../x", Behind::default(), Pool::new(1))
+            .is_err()
+    );
+}
+
+#[test]
+fn a_sink_that_knows_better_than_the_cursor_is_believed() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    keep(&mut log, 0..20).unwrap();
+    drain(&mut sink);
+    sink.commit(Position { epoch: 1, seq: 10 }).unwrap();
+    sink.seek(Position { epoch: 1, seq: 15 });
+    assert_eq!(drain(&mut sink).0, [15, 16, 17, 18, 19]);
+    sink.seek(Position { epoch: 1, seq: 4 });
+    assert_eq!(drain(&mut sink).0[0], 4);
+}
+
+#[test]
+fn the_operator_sees_reads_and_skips() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    drop(reader(&log, Behind::default()));
+    keep(&mut log, 0..30).unwrap();
+    log.close(at(30)).unwrap();
+    let folder = Folder::open(&disk, Path::new(FOLDER)).unwrap();
+    assert_eq!(
+        folder.consumers,
+        [("sink".to_owned(), Some(Position::default()))]
+    );
+    assert!(folder.segments.len() > 2);
+    let mut frames = 0;
+    for seen in folder.read(Position { epoch: 1, seq: 10 }) {
+        match seen.unwrap() {
+            Seen::Frame(frame) => frames += usize::from(frame.position.seq > 10),
+            Seen::End { torn_bytes, clean } => assert!(torn_bytes == 0 && clean),
+            Seen::Damage(damage) => panic!("{damage:?}"),
+        }
+    }
+    assert_eq!(frames, 20);
+    let to = Position { epoch: 1, seq: 25 };
+    let passed = inspect::skip::<Error>(&disk, Path::new(FOLDER), "sink", to, |_| Ok(()));
+    assert_eq!(passed.unwrap(), 25);
+    let log = open(&disk);
+    assert_eq!(
+        drain(&mut reader(&log, Behind::default())).0,
+        [25, 26, 27, 28, 29]
+    );
+    drop(log);
+    assert!(disk.damage(&folder.segments[0].path, 4096 + 3000));
+    let seen: Vec<_> = folder
+        .read(Position::default())
+        .map(Result::unwrap)
+        .collect();
+    let damage = seen.iter().filter(|seen| matches!(seen, Seen::Damage(_)));
+    assert_eq!((damage.count(), seen.len()), (1, 29 + 1 + 1));
+}
