@@ -1,5 +1,7 @@
 //! The runtime with real memory channels and made-up nodes: panics, failures for good, drain, rejects, spread.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     collections::BTreeSet,
     path::Path,

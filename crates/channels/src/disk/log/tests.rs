@@ -357,10 +357,7 @@ fn a_consumer_that_is_gone_holds_its_data_until_it_is_forgotten() {
     assert_eq!(numbers[0], 0, "a new consumer begins at the oldest");
     other.commit(other.position()).unwrap();
     log.commit(at(200)).unwrap();
-    assert!(
-        log.reader("../x", Behind::default(), Pool::new(1))
-            .is_err()
-    );
+    assert!(log.reader("../x", Behind::default(), Pool::new(1)).is_err());
 }
 
 #[test]
