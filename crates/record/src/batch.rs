@@ -13,7 +13,8 @@ pub enum Encoding {
     /// Newline-delimited text: every record is one line and every line ends with `\n`.
     Lines = 1,
     /// A MessagePack stream of `[time, record]` entries, as the forward protocol's PackedForward carries them. `time` is
-    /// an integer of seconds or an EventTime (ext type 0, 8 bytes), `record` is a map.
+    /// an integer of seconds or an EventTime (ext type 0, 8 bytes), `record` is a map. Fluent Bit may have written
+    /// `[[time, metadata], record]`, which stays as it is.
     Packed = 2,
 }
 

@@ -298,3 +298,53 @@ fn a_frame_above_the_limit_closes_the_connection() {
     server.wait("connections_refused", 2);
     assert!(taken.is_empty());
 }
+
+#[test]
+fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "poison_after: 0");
+    let mut gzip = Vec::new();
+    compress(Codec::Gzip, &entries(0..50), &mut gzip).unwrap();
+    let mut forward = vec![0x93, 0xa1, b't', 0x9a];
+    forward.extend_from_slice(&entries(0..10));
+    forward.extend_from_slice(&option(Some("f"), "text"));
+    let sound = [
+        message("t", 1, None),
+        packed("t", &entries(0..20), Some("a")),
+        forward,
+        packed_as("t", &gzip, Some("c"), "gzip"),
+        packed("t", &entries(0..600), Some("l")),
+        message("t", 2, Some("m")),
+    ]
+    .concat();
+    // Any sequence will do, as long as it is the same in each run.
+    let mut seed = 1u64;
+    let mut random = |below: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    for _ in 0..300 {
+        let mut bytes = sound.clone();
+        for _ in 0..=random(4) {
+            let place = random(bytes.len());
+            bytes[place] = random(256) as u8;
+        }
+        bytes.truncate(1 + random(bytes.len()));
+        let mut stream = server.connect();
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // Acks as far as it goes; in the end the server closes.
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers);
+    }
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 0, Some("x")));
+    expect_acks(&mut stream, &["x"]);
+    drop(stream);
+    server.wait("connections", 0);
+    taken.set(|state| state.batches.clear());
+    server.rejected.set(|state| state.batches.clear());
+    assert_eq!(server.pool.taken_bytes(), 0);
+}
