@@ -22,6 +22,8 @@ enum Work {
         config: &'static str,
         threads: usize,
         settings: &'static [(&'static str, &'static str)],
+        /// Loaded once before it is measured.
+        warm: bool,
         /// Whether an output is there to be verified.
         output: bool,
     },
@@ -79,6 +81,7 @@ fn packed(rows: &mut Rows) {
                 config: DISCARD,
                 threads,
                 settings: &[],
+                warm: false,
                 output: false,
             };
             // One connection with acks waits for each of them: nothing is asked of it.
@@ -126,6 +129,7 @@ fn messages(rows: &mut Rows) {
                 config: DISCARD,
                 threads: 1,
                 settings: &[],
+                warm: false,
                 output: false,
             };
             rows.add(
@@ -154,23 +158,24 @@ fn kept(rows: &mut Rows) {
         Vec::new(),
         Work::Writer(&["--how", "append"]),
     );
-    let disk = |acks, settings| Work::Server {
-        load: load("packed", 2, acks),
+    let disk = |settings, warm| Work::Server {
+        load: load("packed", 2, true),
         config: DISK,
         threads: 2,
         settings,
+        warm,
         output: false,
     };
-    rows.add(
-        "packed -> disk, sync 1s -> discard, 2 conn, acks".into(),
-        vec![Goal::PerCpu(15e6), Goal::Memory(100_000_000)],
-        disk(true, &[("SYNC", "1s")]),
-    );
-    rows.add(
-        "packed -> disk, sync batch -> discard, 2 conn, acks".into(),
-        vec![Goal::Share(0.5, overwrite, By::Wall)],
-        disk(true, &[("SYNC", "batch")]),
-    );
+    let batch = vec![Goal::Share(0.5, overwrite, By::Wall)];
+    let second = vec![Goal::PerCpu(15e6), Goal::Memory(100_000_000)];
+    for (sync, settings, goals) in [
+        ("1s", &[("SYNC", "1s")], second),
+        ("batch", &[("SYNC", "batch")], batch),
+    ] {
+        let name = |state| format!("packed -> disk {sync} -> discard, 2 conn, acks, {state}");
+        rows.add(name("cold"), Vec::new(), disk(settings, false));
+        rows.add(name("warm"), goals, disk(settings, true));
+    }
     for (format, least, settings) in [
         ("json", 7e6, &[("FORMAT", "json")]),
         ("raw", 8e6, &[("FORMAT", "raw")]),
@@ -180,6 +185,7 @@ fn kept(rows: &mut Rows) {
             config: FILE,
             threads: 2,
             settings,
+            warm: false,
             output: true,
         };
         let goals = vec![Goal::PerCpu(least), Goal::Memory(100_000_000)];
@@ -221,6 +227,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
             config,
             threads,
             settings,
+            warm,
             output,
         } => {
             let out = bench.work.join("out.log");
@@ -228,7 +235,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
             let threads = threads.to_string();
             let own = [("OUT", &*path), ("THREADS", &threads)];
             let mut server = Server::start(bench, config, &[&own[..], settings].concat())?;
-            let mut run = server::measure(&mut server, bench, load)?;
+            let mut run = server::measure(&mut server, bench, load, *warm)?;
             run.wrong = run.wrong.or(server.stop());
             if *output {
                 run.wrong = run.wrong.or(server::outcome(&out)?);

@@ -42,7 +42,7 @@ impl Report {
         let mut out = format!(
             "{} on {}: {}, {} cores, {:.0} GB, {}, load {:.1} at the start\n\
              medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines); every sender's SO_SNDBUF 128 KiB;\n\
-             memory cold; CPU-seconds of the program under test alone\n\n",
+             memory cold unless it says warm; CPU-seconds of the program under test alone\n\n",
             self.scenario,
             self.date,
             machine.cpu,
@@ -53,7 +53,7 @@ impl Report {
             self.runs,
         );
         out += &format!(
-            "{:<52}{:>9}{:>9}{:>8}{:>7}{:>10}{:>10}{:>7}\n",
+            "{:<54}{:>9}{:>9}{:>8}{:>7}{:>10}{:>10}{:>7}\n",
             "", "M/CPU-s", "M/s", "MB/s", "cores", "sleeps/s", "faults/s", "MB"
         );
         for row in self.rows.iter().filter(|row| !row.runs.is_empty()) {
@@ -109,7 +109,7 @@ fn line(row: &Row) -> String {
     let memory = mega(|run| run.usage.rss_peak as f64);
     let known = |text: String| if memory > 0.0 { text } else { String::new() };
     format!(
-        "{:<52}{:>9.1}{:>9.1}{:>8.0}{:>7.2}{:>10}{:>10}{:>7}\n",
+        "{:<54}{:>9.1}{:>9.1}{:>8.0}{:>7.2}{:>10}{:>10}{:>7}\n",
         row.name,
         mega(Run::per_cpu),
         mega(Run::per_second),

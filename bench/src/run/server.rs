@@ -155,9 +155,19 @@ fn wrong(sent: &Summary) -> Option<String> {
     (sent.drained < sent.flows).then(|| "the server did not close after the last byte".to_owned())
 }
 
-/// Loads millstream.
-pub fn measure(server: &mut Server, bench: &Bench, load: &Load) -> Result<Run, Failure> {
+/// Loads millstream; with `warm` once before it is measured, so that what it recycles has been touched.
+pub fn measure(
+    server: &mut Server,
+    bench: &Bench,
+    load: &Load,
+    warm: bool,
+) -> Result<Run, Failure> {
     server.ready()?;
+    if warm {
+        load.send(bench, server.address)
+            .map_err(|error| server.explain(&error.to_string()))?;
+        server.settled()?;
+    }
     let (before, started) = (server.usage()?, Instant::now());
     let sent = load
         .send(bench, server.address)
