@@ -17,7 +17,9 @@
 //!          4   4  CRC-32C of generation, offset of the record in the file, length, body
 //!          8      body; the first one of a file holds the whole table, the others what has changed
 //! ```
-//! Integers are little-endian. A record is written once and synced before the next one, so only the last can be torn.
+//! Integers are little-endian. A record is written once and synced before the next one, so only the last can be torn. The
+//! last record of a file whose place the other one has taken is the single byte ff: should the other one be damaged, the old
+//! one is not taken for the newest.
 
 use std::{
     io::{self, IoSlice},
@@ -35,6 +37,9 @@ const MAGIC: &[u8; 8] = b"mill-fsj";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 24;
 const RECORD_HEAD_BYTES: usize = 8;
+/// The body of the last record of a file that counts no more, and the bytes of that record.
+const OVER: &[u8] = &[0xff];
+const OVER_BYTES: usize = record_bytes(OVER.len());
 /// Room of each of the two files at first: thousands of commits of a few files, or the table of some 5,000 files.
 const ROOM_BYTES: usize = 1 << 20;
 /// No journal is longer than this: the table is bounded (`table::ROWS_MAX`), so what is longer is none of ours.
@@ -96,8 +101,8 @@ impl Journal {
         let journal = Self {
             files: sides,
             active,
+            at: read[active].end,
             generation,
-            at: 0,
             durable,
             buffer: Vec::new(),
         };
@@ -116,7 +121,7 @@ impl Journal {
         change: &[u8],
         table: impl FnOnce() -> Vec<u8>,
     ) -> Result<(), Failure> {
-        if self.at + record_bytes(change.len()) > self.files[self.active].room {
+        if self.at + record_bytes(change.len()) + OVER_BYTES > self.files[self.active].room {
             return self.turn(&table());
         }
         self.buffer.clear();
@@ -139,9 +144,14 @@ impl Journal {
             side.grow(4 * self.buffer.len())?;
         }
         side.write(&self.buffer, 0, self.durable)?;
-        self.active = other;
-        self.generation = generation;
-        self.at = self.buffer.len();
+        let at = self.buffer.len();
+        let old = &self.files[self.active];
+        if self.at > 0 && self.at + OVER_BYTES <= old.room {
+            self.buffer.clear();
+            record(&mut self.buffer, self.generation, self.at, OVER);
+            old.write(&self.buffer, self.at, false)?;
+        }
+        (self.active, self.generation, self.at) = (other, generation, at);
         Ok(())
     }
 }
@@ -214,6 +224,12 @@ struct Read {
     /// Of a header that is whole.
     generation: Option<u64>,
     records: Vec<Vec<u8>>,
+    /// Where the next record would stand; 0: there is none.
+    end: usize,
+    /// The other file has taken its place.
+    over: bool,
+    /// There is something, but no header.
+    scratched: bool,
     /// Where a record stands behind one that does not fit: no torn end looks like this.
     gap: Option<usize>,
 }
@@ -227,7 +243,11 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
         return Ok(Read::default());
     };
     if &header[..8] != MAGIC || number(&header[12..]) != header_checksum(header) {
-        return Ok(Read::default());
+        let scratched = header.iter().any(|byte| *byte != 0);
+        return Ok(Read {
+            scratched,
+            ..Read::default()
+        });
     }
     let version = number(&header[8..]);
     if version > VERSION {
@@ -245,7 +265,12 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
     let mut at = HEADER_BYTES;
     while let Some(body) = body_at(&bytes, at, generation) {
         at += record_bytes(body.len());
-        read.records.push(body.to_vec());
+        if body == OVER {
+            read.over = true;
+        } else {
+            read.records.push(body.to_vec());
+            read.end = at;
+        }
     }
     let mut behind = (at..bytes.len()).step_by(8).skip(1);
     read.gap = behind.find(|behind| body_at(&bytes, *behind, generation).is_some());
@@ -255,27 +280,35 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
 /// Which file counts, and what it holds.
 fn choose(sides: &[Side; 2], read: &[Read; 2]) -> (usize, Found) {
     let newer = usize::from(read[1].generation > read[0].generation);
+    let damage = |side: usize, what: &str| {
+        let path = sides[side].path.display();
+        (side, Found::Damage(format!("{path} {what}")))
+    };
     // The newer one without its table: the crash came while it was written, and the other one still counts.
     for side in [newer, 1 - newer] {
-        let Read { records, gap, .. } = &read[side];
+        let Read {
+            records, gap, over, ..
+        } = &read[side];
         if let Some(gap) = gap {
-            let path = sides[side].path.display();
-            return (
-                side,
-                Found::Damage(format!("{path} is damaged before byte {gap}")),
+            return damage(side, &format!("is damaged before byte {gap}"));
+        }
+        if *over {
+            return damage(
+                1 - side,
+                "is damaged: it has taken the place of the other one and cannot be read",
             );
         }
         if !records.is_empty() {
             return (side, Found::Records(records.clone()));
         }
     }
-    // The only header there ever was, torn while it was made, looks the same as damage to it; both lead to an empty table.
-    match read.iter().all(|read| read.generation.is_none()) {
-        true => (newer, Found::Nothing),
-        false => (
-            newer,
-            Found::Damage(format!("{} has no table", sides[newer].path.display())),
-        ),
+    // A first header that was torn while it was made looks the same as damage to it; both lead to an empty table.
+    match read
+        .iter()
+        .any(|read| read.scratched || read.generation.is_some())
+    {
+        true => damage(newer, "has no table"),
+        false => (newer, Found::Nothing),
     }
 }
 
@@ -325,7 +358,7 @@ fn record_checksum(generation: u64, at: usize, length: [u8; 4], body: &[u8]) -> 
     ])
 }
 
-fn record_bytes(body: usize) -> usize {
+const fn record_bytes(body: usize) -> usize {
     (RECORD_HEAD_BYTES + body).next_multiple_of(8)
 }
 

@@ -4,7 +4,7 @@
 //!
 //! One buffer takes what is encoded for all files together; lines that go out as they came in are shared, not copied.
 //! The pieces of a file are linked, so that thousands of files need neither a buffer each nor a sort. Nothing waits for
-//! long: it is written when a mebibyte has come together, when nothing more is ready, and at every cut.
+//! long: it is written when a mebibyte has come together (four for several files), when nothing more is ready, and at every cut.
 
 use std::{io::IoSlice, ops::Range};
 
@@ -17,7 +17,7 @@ pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// the last page again for the next few lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
 /// A buffer that one large batch has blown up beyond this is let go after it.
-const KEEP_BYTES_MAX: usize = 4 << 20;
+const KEEP_BYTES_MAX: usize = 8 << 20;
 /// No further piece.
 const END: u32 = u32::MAX;
 
@@ -59,11 +59,6 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Whether it is time to write.
-    pub(super) fn is_full(&self) -> bool {
-        self.bytes() >= WRITE_BYTES
-    }
-
     /// How much waits.
     pub(super) fn bytes(&self) -> usize {
         self.buffer.len() + self.shared_bytes

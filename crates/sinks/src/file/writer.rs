@@ -26,11 +26,14 @@ use super::{
     journal::Journal,
     naming,
     output::Output,
-    pending::{GATHER_BYTES, Pending},
+    pending::{GATHER_BYTES, Pending, WRITE_BYTES},
     rotate::Rotate,
     table::{Change, Head, ROWS_MAX, Table},
     trouble,
 };
+
+/// So many mebibytes wait at most, for files that are written side by side.
+const SHARES_MAX: usize = 4;
 
 /// A running file sink's hands.
 pub(super) struct Writer {
@@ -311,8 +314,9 @@ impl Writer {
         })
     }
 
-    /// Whether it is time to write.
+    /// Whether it is time to write. Several files share a larger piece, so that each still gets a large write.
     pub(super) fn is_full(&self) -> bool {
-        self.pending.is_full() || self.waiting.len() >= self.files.open_max()
+        let share = self.waiting.len().clamp(1, SHARES_MAX);
+        self.pending.bytes() >= share * WRITE_BYTES || self.waiting.len() >= self.files.open_max()
     }
 }

@@ -1,4 +1,7 @@
+//! What is written, where, and what is rejected; the other files: crashes, rotation, troubles with the disk.
+
 mod crash;
+mod journal;
 mod naming;
 mod rotation;
 mod troubles;

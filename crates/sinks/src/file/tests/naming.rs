@@ -1,3 +1,5 @@
+//! Paths and names, without a disk.
+
 use std::{ffi::OsString, path::Path};
 
 use millstream_record::Time;

@@ -1,3 +1,5 @@
+//! Rotation by size, records and time; what is kept.
+
 use std::{fs, time::Duration};
 
 use millstream_record::{Batch, Time};

@@ -1,3 +1,5 @@
+//! What others do to the files, and what the disk does.
+
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use super::{block_on, entries, names, options, read, run};

@@ -1,0 +1,175 @@
+//! The journal finds what was appended again: over many turns, after a crash at any step, and never a lie after damage.
+
+use std::{path::Path, sync::Arc};
+
+use millstream_record::{Position, Time};
+use millstream_sys::disk::{Disk, Open};
+use millstream_testkit::{Crash, Random, SimulatedDisk};
+
+use crate::file::{
+    journal::{Found, Journal},
+    table::{Change, Head, Row, Table},
+};
+
+const FOLDER: &str = "/data/sinks/sink";
+
+fn row(n: u64) -> Row {
+    Row {
+        path: format!("/out/{n}").into(),
+        renamed: None,
+        device: 1,
+        inode: n,
+        committed: 10 * n,
+        records: n,
+        since: Time(-5),
+        head: Head::of(&n.to_le_bytes()),
+    }
+}
+
+/// The `n`th change of a table that lives long.
+fn change(n: u64) -> Change {
+    let id = (n % 50) as u32;
+    match n % 7 {
+        0 | 1 => Change::Enter(id, row(n)),
+        2 => Change::Grow(id, n, 2 * n, Head::of(b"head")),
+        3 => Change::Rename(id, format!("/out/{n}.rotated").into()),
+        4 => Change::Leave(id),
+        5 => Change::Commit(7, Some(Position { epoch: 1, seq: n })),
+        _ => Change::Number(n),
+    }
+}
+
+/// Appends the changes `from..to`; stops at the first failure and returns how many were taken.
+fn append(journal: &mut Journal, table: &mut Table, from: u64, to: u64) -> u64 {
+    for n in from..to {
+        let mut bytes = Vec::new();
+        change(n).encode(&mut bytes);
+        table.apply(&change(n));
+        if journal.append(&bytes, || table.encode()).is_err() {
+            return n;
+        }
+    }
+    to
+}
+
+fn after(changes: u64) -> Table {
+    let mut table = Table::default();
+    (0..changes).for_each(|n| table.apply(&change(n)));
+    table
+}
+
+fn open(disk: &SimulatedDisk) -> (Journal, Table) {
+    let (mut journal, found) = Journal::open(disk, Path::new(FOLDER), true).unwrap();
+    let table = match found {
+        Found::Records(records) => Table::decode(&records).unwrap(),
+        Found::Nothing => Table::default(),
+        Found::Damage(what) => panic!("{what}"),
+    };
+    journal.begin(&table.encode()).unwrap();
+    (journal, table)
+}
+
+#[test]
+fn what_was_appended_is_found_again_over_many_turns() {
+    let disk = SimulatedDisk::new(1);
+    // More than a mebibyte of records, so the files take turns.
+    let (mut journal, mut table) = open(&disk);
+    assert_eq!(append(&mut journal, &mut table, 0, 40_000), 40_000);
+    drop(journal);
+    disk.restart(Crash::Power);
+    assert!(open(&disk).1 == after(40_000));
+}
+
+#[test]
+fn a_table_larger_than_the_file_makes_it_grow() {
+    let disk = SimulatedDisk::new(1);
+    let (mut journal, mut table) = open(&disk);
+    for n in 0..12_000 {
+        table.apply(&Change::Enter(n as u32, row(n)));
+    }
+    journal.begin(&table.encode()).unwrap();
+    drop(journal);
+    disk.restart(Crash::Power);
+    assert!(open(&disk).1 == table);
+}
+
+#[test]
+fn a_crash_at_any_step_keeps_all_that_append_has_returned_for() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let disk = SimulatedDisk::new(seed);
+        let mut kept = 0;
+        for _ in 0..4 {
+            let (mut journal, mut table) = open(&disk);
+            assert!(
+                table == after(kept) || table == after(kept + 1),
+                "seed {seed}"
+            );
+            kept += u64::from(table != after(kept));
+            disk.crash_at(disk.calls() + random.below(25));
+            kept = append(&mut journal, &mut table, kept, kept + 8);
+            drop(journal);
+            disk.restart(if random.chance(1, 2) {
+                Crash::Power
+            } else {
+                Crash::Kill
+            });
+        }
+    }
+}
+
+#[test]
+fn damage_is_told_or_is_only_the_end() {
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let disk = SimulatedDisk::new(seed);
+        let (mut journal, mut table) = open(&disk);
+        append(&mut journal, &mut table, 0, 20);
+        drop(journal);
+        let side = Path::new(FOLDER).join(["journal.0", "journal.1"][random.below(2) as usize]);
+        assert!(disk.damage(&side, random.below(1500)));
+        disk.restart(Crash::Kill);
+        match Journal::open(&disk, Path::new(FOLDER), true).unwrap().1 {
+            Found::Damage(_) => {}
+            Found::Nothing => panic!("seed {seed}: a journal was there"),
+            Found::Records(records) => {
+                let found = Table::decode(&records).unwrap();
+                // The last record alone can look torn; the file that does not count may be damaged at will.
+                assert!(found == after(20) || found == after(19), "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_bytes_make_the_table_panic() {
+    let mut random = Random::new(7);
+    let mut whole = Vec::new();
+    (0..14).for_each(|n| change(n).encode(&mut whole));
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..=random.below(4) {
+            let place = random.below(bytes.len() as u64) as usize;
+            bytes[place] = random.below(256) as u8;
+        }
+        bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+        let _ = Table::decode(&[bytes]);
+    }
+    assert_eq!(Table::decode(&[whole]), Some(after(14)));
+}
+
+#[test]
+fn two_processes_cannot_have_the_same_journal() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let first = Journal::open(&*disk, Path::new(FOLDER), true).unwrap();
+    let failure = Journal::open(&*disk, Path::new(FOLDER), true)
+        .err()
+        .unwrap();
+    assert!(failure.message.contains("another Millstream"), "{failure}");
+    drop(first);
+    assert!(Journal::open(&*disk, Path::new(FOLDER), true).is_ok());
+    assert!(
+        disk.open(&Path::new(FOLDER).join("journal.1"), Open::Read)
+            .is_ok()
+    );
+}
