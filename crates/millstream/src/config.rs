@@ -2,12 +2,16 @@
 
 use std::{
     io::{IsTerminal, Write},
+    net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
     time::Duration,
 };
 
+use jiff::tz::TimeZone;
 use millstream_channels::memory::SIZE_MAX;
-use millstream_config::{Entry, Environment, Problems, Settings, Word, load, unknown};
+use millstream_config::{
+    Api, Entry, Environment, Problem, Problems, Settings, Tree, Word, load, unknown,
+};
 use millstream_pipeline::{
     layout::{self, Laid},
     plan::{Plan, RunSettings},
@@ -21,6 +25,8 @@ pub struct Loaded {
     pub plan: Plan,
     /// The settings at the top.
     pub settings: Settings,
+    /// Whether `api.listen` stands in the configuration.
+    pub api_is_chosen: bool,
     /// What works but is probably not meant.
     pub warnings: Problems,
 }
@@ -31,6 +37,8 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let sections = loaded.tree.sections();
     let mut problems = loaded.problems.0;
     problems.extend(sections.problems.0);
+    problems.extend(wrong_settings(&sections.settings, &loaded.tree));
+    let api_is_chosen = loaded.tree.root.find("api.listen").is_some();
     let entries: Vec<_> = sections
         .nodes
         .into_iter()
@@ -43,6 +51,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
             Ok(Loaded {
                 plan,
                 settings: sections.settings,
+                api_is_chosen,
                 warnings: Problems(problems),
             })
         }
@@ -54,8 +63,60 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     }
 }
 
+/// What can be read of the settings and cannot be used.
+fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let at = |path: &str, message: String| tree.root.problem_at(path, message);
+    if TimeZone::get(&settings.timezone).is_err() {
+        let message = format!("no time zone is called `{}`", settings.timezone);
+        let help = "a name of the IANA database, such as `Europe/Berlin` or `UTC`";
+        problems.push(at("timezone", message).help(help));
+    }
+    if settings
+        .host
+        .contains(|c: char| c.is_control() || c.is_whitespace())
+    {
+        let message = "a host's name has no spaces and no control characters".to_owned();
+        problems.push(at("host", message));
+    }
+    for address in &settings.api.listen {
+        let Some(sockets) = sockets(address) else {
+            let message = format!("`{address}` is no address and port");
+            problems
+                .push(at("api.listen", message).help("such as `127.0.0.1:8687` or `[::1]:8687`"));
+            continue;
+        };
+        if !sockets.iter().all(|socket| socket.ip().is_loopback()) && settings.api.open.is_empty() {
+            let message = format!(
+                "`{address}` can be reached from other machines, and there are no tokens yet"
+            );
+            let help =
+                "listen on 127.0.0.1, or say what everybody may see: `open: [health, metrics]`";
+            problems.push(at("api.listen", message).help(help));
+        }
+    }
+    problems
+}
+
+/// What `ADDRESS:PORT` stands for. Names other than `localhost` are not looked up: the answer could change.
+fn sockets(address: &str) -> Option<Vec<SocketAddr>> {
+    match address.strip_prefix("localhost:") {
+        Some(_) => Some(address.to_socket_addrs().ok()?.collect()),
+        None => Some(vec![address.parse().ok()?]),
+    }
+}
+
+/// Where the instance of a configuration listens. What is wrong elsewhere in it is passed over: it runs already.
+pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
+    let loaded = load(paths, &Environment::of_process())?;
+    match loaded.tree.root.get("api") {
+        Some(api) => api.read().map_err(Problems),
+        None => Ok(Api::default()),
+    }
+}
+
 /// The component of a node.
-fn find(node: Entry, problems: &mut Vec<millstream_config::Problem>) -> Option<layout::Entry> {
+fn find(node: Entry, problems: &mut Vec<Problem>) -> Option<layout::Entry> {
     let section = node.section.name();
     let Some(component) = registry::find(section, &node.kind.text) else {
         let known: Vec<_> = registry::all()

@@ -1,10 +1,18 @@
-//! The log: lines on stderr, for people or as JSON, in UTC.
+//! The log: lines on stderr, for people or as JSON, in UTC; under journald each with its priority.
 
-use std::io::IsTerminal;
+use std::{fmt, io::IsTerminal};
 
 use millstream_config::{Log, LogFormat, LogLevel};
-use tracing::Level;
-use tracing_subscriber::fmt;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::{
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::{Compact, Format, Writer},
+    },
+    registry::LookupSpan,
+};
+
+use crate::systemd;
 
 /// Starts the log as the settings say.
 pub fn start(log: &Log) {
@@ -15,12 +23,48 @@ pub fn start(log: &Log) {
         LogLevel::Debug => Level::DEBUG,
         LogLevel::Trace => Level::TRACE,
     };
-    let lines = fmt()
+    let lines = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_max_level(level)
         .with_target(false);
     match log.format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Text if systemd::stderr_is_journal() => {
+            let lines = lines.with_ansi(false);
+            lines.event_format(Prioritized::new()).init();
+        }
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
+}
+
+/// Lines as journald reads them: `<4>` and the text (sd-daemon(3)). It adds the time itself.
+struct Prioritized(Format<Compact, ()>);
+
+impl Prioritized {
+    fn new() -> Self {
+        let format = tracing_subscriber::fmt::format().compact();
+        Self(format.without_time().with_level(false).with_target(false))
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Prioritized
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        self.0.format_event(context, writer, event)
     }
 }

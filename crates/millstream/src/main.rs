@@ -1,12 +1,16 @@
 //! The program: command line, configuration, wiring.
 
+mod api;
+mod client;
 mod commands;
 mod config;
 mod explain;
 mod log;
 mod page;
+mod progress;
 mod reference;
 mod registry;
+mod systemd;
 
 use std::process::ExitCode;
 
@@ -27,6 +31,7 @@ struct Cli {
 enum Command {
     Run(commands::run::Run),
     Check(commands::check::Check),
+    Status(commands::status::Status),
     Explain(commands::explain::Explain),
     Components(commands::components::Components),
     Example(commands::components::Example),
@@ -61,6 +66,7 @@ fn main() -> ExitCode {
     ExitCode::from(match cli.command {
         Command::Run(run) => run.execute(),
         Command::Check(check) => check.execute(),
+        Command::Status(status) => status.execute(),
         Command::Explain(explain) => explain.execute(),
         Command::Components(components) => components.execute(),
         Command::Example(example) => example.execute(),

@@ -1,6 +1,8 @@
 //! Text for people: paragraphs that are wrapped, columns that are aligned, and the standard output they go to.
 
-use std::io::Write;
+use std::{io::Write, time::Duration};
+
+use millstream_config::Period;
 
 use crate::exit;
 
@@ -82,6 +84,42 @@ pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{s}")
 }
 
+/// Bytes with a binary unit and one digit behind the point, rounded down: `5.8GiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [
+        ("TiB", 1 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+    ];
+    let unit = UNITS.iter().find(|(_, size)| bytes >= *size);
+    let Some((name, size)) = unit else {
+        return format!("{bytes}B");
+    };
+    match (bytes / size, bytes % size * 10 / size) {
+        (whole, 0) => format!("{whole}{name}"),
+        (whole, tenth) => format!("{whole}.{tenth}{name}"),
+    }
+}
+
+/// `1 234 567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A time as it is written in the configuration: `3m10s`.
+pub fn period(time: Duration) -> String {
+    Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)).to_string()
+}
+
 /// Writes to the standard output; the exit code. Whoever reads it may have gone (`| head`): that is no failure.
 pub fn print(text: &str) -> u8 {
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -106,6 +144,19 @@ mod tests {
         assert!(first.len() <= WIDTH && first.starts_with("  x  word"));
         assert!(rest.starts_with("     word"));
         assert_eq!(paragraph("- ", ""), "-\n");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [bytes(0), bytes(1536), bytes(6_319_125_504)],
+            ["0B", "1.5KiB", "5.8GiB"]
+        );
+        assert_eq!(
+            [grouped(7), grouped(1234), grouped(1_234_567)],
+            ["7", "1 234", "1 234 567"]
+        );
+        assert_eq!(period(Duration::from_secs(190)), "3m10s");
     }
 
     #[test]

@@ -5,3 +5,4 @@ pub mod components;
 pub mod explain;
 pub mod run;
 pub mod schema;
+pub mod status;

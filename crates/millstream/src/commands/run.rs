@@ -9,12 +9,22 @@ use millstream_pipeline::{
     launch::{Launch, Running, launch},
     meters::Meters,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{config, exit, log};
+use crate::{api, config, exit, log, progress::Progress, systemd};
 
 /// Run the pipeline until it is told to stop (SIGTERM or SIGINT), then drain.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream run                         the configuration of /etc/millstream
+  millstream run --once millstream.yaml  until the inputs have ended and everything is settled
+  echo hello | millstream run --once stdin.yaml
+
+Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGHUP is ignored: this version cannot reload yet.
+
+Exit codes: 0 drained, 1 it could not start, gave up, or had to leave something behind, 64 wrong command line,
+78 wrong configuration")]
 pub struct Run {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
@@ -22,7 +32,7 @@ pub struct Run {
     /// End when the inputs have ended and everything is settled.
     #[arg(long)]
     once: bool,
-    /// How long to drain after a signal before leaving what is left, such as `30s`. A second signal ends it at once.
+    /// How long to drain after a signal before leaving what is left, such as `30s`.
     #[arg(long, default_value = "30s", value_parser = config::period)]
     drain: Duration,
 }
@@ -49,13 +59,8 @@ impl Run {
     }
 
     async fn run(&self, loaded: config::Loaded) -> u8 {
-        let start = Launch {
-            once: self.once,
-            open_memory: MemoryChannel::open,
-            meters: Meters::default(),
-        };
-        let mut running = match launch(loaded.plan, start).await {
-            Ok(running) => running,
+        let (mut running, mut signals) = match self.start(loaded).await {
+            Ok(started) => started,
             Err(failure) => {
                 tracing::error!("{failure}");
                 return if failure.who == Who::Config {
@@ -66,8 +71,10 @@ impl Run {
             }
         };
         tracing::info!("started {} nodes", running.nodes.len());
-        match self.until_ended(&mut running).await {
+        systemd::notify("READY=1");
+        match self.until_ended(&mut running, &mut signals).await {
             Some(failures) if failures.is_empty() => exit::DRAINED,
+            // The node that failed has said why.
             Some(_) => exit::FAILED,
             None => {
                 let left = running.pending_records();
@@ -79,24 +86,34 @@ impl Run {
         }
     }
 
-    /// The failures it ended with; None if it had to leave something behind.
-    async fn until_ended(&self, running: &mut Running) -> Option<Vec<Failure>> {
-        let (mut term, mut int) = match (
-            signal(SignalKind::terminate()),
-            signal(SignalKind::interrupt()),
-        ) {
-            (Ok(term), Ok(int)) => (term, int),
-            (Err(error), _) | (_, Err(error)) => {
-                return Some(vec![Failure::us(format!(
-                    "cannot listen for signals: {error}"
-                ))]);
-            }
+    /// Signals come first, so that none ends the process from here on; then addresses; then the pipeline.
+    async fn start(&self, loaded: config::Loaded) -> Result<(Running, Signals), Failure> {
+        let signals = Signals::new()?;
+        let bound = api::bind(&loaded.settings.api, loaded.api_is_chosen).await?;
+        let start = Launch {
+            once: self.once,
+            open_memory: MemoryChannel::open,
+            meters: Meters::default(),
         };
+        let running = launch(loaded.plan, start).await?;
+        bound.serve(&running);
+        Ok((running, signals))
+    }
+
+    /// The failures it ended with; None if it had to leave something behind.
+    async fn until_ended(
+        &self,
+        running: &mut Running,
+        signals: &mut Signals,
+    ) -> Option<Vec<Failure>> {
+        let mut progress = Progress::new(self.once, &running.meters);
         tokio::select! {
             failures = running.ended() => return Some(failures),
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+            () = signals.asks_to_end() => {}
+            () = progress.show() => {}
         }
+        drop(progress);
+        systemd::notify("STOPPING=1");
         tracing::info!(
             "draining for at most {} s; a second signal ends it at once",
             self.drain.as_secs()
@@ -105,8 +122,40 @@ impl Run {
         tokio::select! {
             failures = running.ended() => Some(failures),
             () = tokio::time::sleep(self.drain) => None,
-            _ = term.recv() => None,
-            _ = int.recv() => None,
+            () = signals.asks_to_end() => None,
+        }
+    }
+}
+
+/// The signals that mean something.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::us(format!("cannot listen for signals: {error}")))
+        };
+        Ok(Self {
+            term: listen(SignalKind::terminate())?,
+            int: listen(SignalKind::interrupt())?,
+            hup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// Returns when somebody wants the process to end.
+    async fn asks_to_end(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return,
+                _ = self.int.recv() => return,
+                _ = self.hup.recv() => {
+                    tracing::warn!("SIGHUP: this version cannot reload; restart it to take a new configuration");
+                }
+            }
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::{fmt::Write, time::Duration};
 
-use millstream_config::{Period, Size};
 use millstream_pipeline::promise::{Guarantee, Promise};
 
 use super::{Explained, Kind, Port, Source};
-use crate::page::{columns, count, list, paragraph, width};
+use crate::page::{bytes, columns, count, list, paragraph, period, width};
 
 /// The whole page.
 pub fn render(explained: &Explained) -> String {
@@ -17,7 +16,7 @@ pub fn render(explained: &Explained) -> String {
         count(of(Kind::Channel), "disk channel"),
         count(of(Kind::Sink), "sink"),
         count(explained.threads, "data thread"),
-        Size::bytes(explained.memory_max as u64),
+        bytes(explained.memory_max as u64),
     );
     let folder = explained.data_dir.display().to_string();
     let mut out = paragraph("", &title) + &paragraph("everything durable in ", &folder);
@@ -205,7 +204,7 @@ fn answer(explained: &Explained, source: &Source) -> String {
     let time = match times.and_then(|times| times.into_iter().max()) {
         Some(time) => format!(
             "{} at most while it can write; it waits as long as it cannot",
-            Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
+            period(time)
         ),
         None => "no bound is known, as the next system decides".to_owned(),
     };

@@ -1,0 +1,136 @@
+//! The interface for people and monitoring, over HTTP/1.1: `/health`, `/metrics`, `/status`.
+//!
+//! It only reads. A peer on this machine may see everything; a peer elsewhere only what `api.open` names, as there are no
+//! tokens yet. Connections are few and bounded, and silent ones are closed. It runs beside the pipeline, on the main
+//! thread, so that nothing it does takes time from the data threads.
+
+mod connection;
+mod view;
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use axum::{
+    Router,
+    extract::{ConnectInfo, Request, State},
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use millstream_config::{Api, Open};
+use millstream_pipeline::{failure::Failure, launch::NodeStatus, launch::Running, meters::Meters};
+use millstream_record::Pool;
+
+use connection::{Listener, Peer};
+
+/// The format of `/metrics`.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Listeners that are bound and do not answer yet.
+pub struct Bound {
+    listeners: Vec<Listener>,
+    open: Vec<Open>,
+}
+
+/// What the pages are made from.
+struct Shown {
+    nodes: Arc<Vec<NodeStatus>>,
+    meters: Meters,
+    pool: Pool,
+    started: Instant,
+    open: Vec<Open>,
+}
+
+/// Takes the addresses. An address that is taken by another ends the start if it was chosen (`chosen`: it stands in the
+/// configuration), and costs a warning and the interface if it is only the default.
+pub async fn bind(api: &Api, chosen: bool) -> Result<Bound, Failure> {
+    let mut listeners = Vec::new();
+    for address in &*api.listen {
+        match Listener::bind(address).await {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if chosen => {
+                return Err(Failure::us(format!(
+                    "cannot listen on {address} (api.listen): {error}; set `api: {{ listen: ... }}` to another address, or to [] for none"
+                )));
+            }
+            Err(error) => tracing::warn!(
+                "no /health, /metrics and /status: cannot listen on {address}: {error}; `api: {{ listen: ... }}` names another address"
+            ),
+        }
+    }
+    Ok(Bound {
+        listeners,
+        open: api.open.clone(),
+    })
+}
+
+impl Bound {
+    /// Answers from now on, until the process ends.
+    pub fn serve(self, running: &Running) {
+        let shown = Arc::new(Shown {
+            nodes: running.nodes.clone(),
+            meters: running.meters.clone(),
+            pool: running.pool.clone(),
+            started: Instant::now(),
+            open: self.open,
+        });
+        for listener in self.listeners {
+            let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
+            // It never ends by itself: failures to accept are waited out.
+            tokio::spawn(async move { axum::serve(listener, pages).await });
+        }
+    }
+}
+
+fn pages(shown: Arc<Shown>) -> Router {
+    Router::new()
+        .route("/", get(async || "/health\n/metrics\n/status\n"))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .layer(middleware::from_fn_with_state(shown.clone(), admit))
+        .with_state(shown)
+}
+
+/// Lets in who may see the page.
+async fn admit(
+    State(shown): State<Arc<Shown>>,
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let page = match request.uri().path() {
+        "/health" => Some(Open::Health),
+        "/metrics" => Some(Open::Metrics),
+        _ => None,
+    };
+    let is_open = page.is_some_and(|page| shown.open.contains(&page));
+    if is_here(peer) || is_open {
+        return next.run(request).await;
+    }
+    let why = "only for this machine: there are no tokens yet; `api: { open: [health, metrics] }` opens those two\n";
+    (StatusCode::FORBIDDEN, why).into_response()
+}
+
+/// Whether a peer is on this machine.
+fn is_here(peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback()
+}
+
+async fn health(State(shown): State<Arc<Shown>>) -> Response {
+    let (healthy, page) = view::health(&shown.nodes);
+    let code = match healthy {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (code, axum::Json(page)).into_response()
+}
+
+async fn metrics(State(shown): State<Arc<Shown>>) -> Response {
+    let text = shown.meters.prometheus();
+    ([(header::CONTENT_TYPE, PROMETHEUS)], text).into_response()
+}
+
+async fn status(State(shown): State<Arc<Shown>>) -> Response {
+    axum::Json(view::status(&shown)).into_response()
+}

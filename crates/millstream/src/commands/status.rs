@@ -1,0 +1,206 @@
+//! `millstream status`: asks the running instance how it is doing.
+
+use std::{path::PathBuf, thread::sleep, time::Duration};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::{
+    client, config, exit,
+    page::{self, columns, paragraph},
+};
+
+/// Rates are taken over this time.
+const RATE_TIME: Duration = Duration::from_secs(1);
+
+/// Ask the running instance: nodes, states, records and rates.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream status                          the instance of /etc/millstream
+  millstream status --api 127.0.0.1:8687     the one that listens there
+  millstream status --json | jq .nodes
+
+The columns: IN and OUT count records since the start; PENDING are records whose fate is open (not kept or settled yet);
+REJECTED could not be decoded or were refused for good.
+
+Exit codes: 0 every node works, 1 one does not or nobody answers, 78 wrong configuration")]
+pub struct Status {
+    /// Configuration files and folders of the instance; only `api.listen` is taken from them.
+    #[arg(default_value = "/etc/millstream")]
+    config: Vec<PathBuf>,
+    /// Where it listens, instead of what the configuration says.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    api: Option<String>,
+    /// Print what `/status` answers.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    /// Asks; returns the exit code.
+    pub fn execute(self) -> u8 {
+        let address = match self.address() {
+            Ok(address) => address,
+            Err(code) => return code,
+        };
+        let asked = match self.json {
+            true => ask(&address).map(|one| (one, None)),
+            false => ask(&address).and_then(|first| {
+                sleep(RATE_TIME);
+                Ok((first, Some(ask(&address)?)))
+            }),
+        };
+        match asked {
+            Ok((now, None)) => {
+                page::print(&format!("{now:#}\n"));
+                code(&now)
+            }
+            Ok((before, Some(now))) => {
+                page::print(&table(&before, &now));
+                code(&now)
+            }
+            Err(text) => page::complain(&text, exit::FAILED),
+        }
+    }
+
+    /// Where the instance listens.
+    fn address(&self) -> Result<String, u8> {
+        if let Some(api) = &self.api {
+            let address = api.trim_start_matches("http://").trim_end_matches('/');
+            return Ok(address.to_owned());
+        }
+        let is_default = self.config == [PathBuf::from("/etc/millstream")];
+        if is_default && !self.config[0].exists() {
+            return Ok(millstream_config::Api::default().listen[0].clone());
+        }
+        let api = config::api(&self.config).map_err(|problems| config::complain(&problems))?;
+        let first = api.listen.first().cloned();
+        first.ok_or_else(|| {
+            let text = "`api.listen` is empty there: the instance cannot be asked";
+            page::complain(text, exit::FAILED)
+        })
+    }
+}
+
+fn ask(address: &str) -> Result<Value, String> {
+    // An instance that listens everywhere is asked here.
+    let address = address
+        .replace("0.0.0.0:", "127.0.0.1:")
+        .replace("[::]:", "[::1]:");
+    match client::get(&address, "/status") {
+        Ok((200, body)) => serde_json::from_str(&body)
+            .map_err(|error| format!("{address} answers, but not as Millstream does: {error}")),
+        Ok((code, body)) => Err(format!("{address} answers {code}: {}", body.trim())),
+        Err(error) => Err(format!(
+            "nobody answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
+        )),
+    }
+}
+
+fn code(status: &Value) -> u8 {
+    match status["healthy"] {
+        Value::Bool(true) => exit::DRAINED,
+        _ => exit::FAILED,
+    }
+}
+
+/// The page: a line about the process, a table of nodes, and why those that fail do.
+fn table(before: &Value, now: &Value) -> String {
+    let memory = &now["memory"];
+    let mut out = format!(
+        "millstream {}, process {}, up {}, memory {} of {}\n\n",
+        text(&now["version"]),
+        now["pid"],
+        page::period(Duration::from_secs(number(&now["uptime_seconds"]))),
+        page::bytes(number(&memory["used_bytes"])),
+        page::bytes(number(&memory["max_bytes"])),
+    );
+    let heads = [
+        "NODE", "TYPE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "PENDING", "REJECTED", "MORE",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let none = Vec::new();
+    let nodes = now["nodes"].as_array().unwrap_or(&none);
+    let old = before["nodes"].as_array().unwrap_or(&none);
+    for node in nodes {
+        let earlier = old.iter().find(|old| old["name"] == node["name"]);
+        rows.push(row(node, earlier));
+    }
+    out.push_str(&columns(0, &rows, &[3, 4, 5, 6, 7, 8]));
+    let mut failing = nodes
+        .iter()
+        .filter(|node| !node["why"].is_null())
+        .peekable();
+    if failing.peek().is_some() {
+        out.push('\n');
+    }
+    for node in failing {
+        let head = format!("{} {}: ", text(&node["name"]), text(&node["state"]));
+        out.push_str(&paragraph(&head, text(&node["why"])));
+    }
+    out
+}
+
+/// Meters with a column of their own, or that say the same as one.
+const IN_COLUMNS: [&str; 7] = [
+    "records_received",
+    "records_settled",
+    "records_sent",
+    "pending_records",
+    "records_rejected",
+    "bytes_rejected",
+    "bytes_sent",
+];
+
+/// One node: what came in and went out, as far as its kind counts it.
+fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
+    let meters = &node["meters"];
+    let of = |name: &str| meters[name].as_u64();
+    // A source hands on what it received, a sink settles what it took.
+    let (into, out) = match text(&node["section"]) {
+        "source" => (None, Some("records_sent")),
+        "sink" => (Some("records_received"), Some("records_settled")),
+        _ => (None, None),
+    };
+    let count = |name: Option<&str>| {
+        name.and_then(&of)
+            .map_or(String::new(), |n| page::grouped(n))
+    };
+    let rate = |name: Option<&str>| {
+        let now = name.and_then(&of);
+        let then = name.and_then(|name| earlier?["meters"][name].as_u64());
+        match (now, then) {
+            (Some(now), Some(then)) => page::grouped(now.saturating_sub(then)),
+            _ => String::new(),
+        }
+    };
+    let more = meters.as_object().into_iter().flatten();
+    let more = more.filter(|(name, value)| {
+        !IN_COLUMNS.contains(&name.as_str()) && value.as_u64().is_some_and(|n| n > 0)
+    });
+    let more = more.map(|(name, value)| match name.contains("bytes") {
+        true => format!("{name} {}", page::bytes(number(value))),
+        false => format!("{name} {}", page::grouped(number(value))),
+    });
+    vec![
+        text(&node["name"]).to_owned(),
+        text(&node["type"]).to_owned(),
+        text(&node["state"]).to_owned(),
+        count(into),
+        rate(into),
+        count(out),
+        rate(out),
+        count(Some("pending_records")),
+        count(Some("records_rejected")),
+        more.collect::<Vec<_>>().join(", "),
+    ]
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("?")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}

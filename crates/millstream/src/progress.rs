@@ -1,0 +1,74 @@
+//! A line on the terminal that says how far `run --once` is, once a second. Silent in a pipe.
+
+use std::{
+    future::pending,
+    io::{IsTerminal, Write, stderr},
+    time::Duration,
+};
+
+use millstream_pipeline::meters::Meters;
+
+use crate::page::grouped;
+
+/// How often the line is written anew.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// Shows the line while it lives.
+pub struct Progress {
+    meters: Option<Meters>,
+    shown: bool,
+}
+
+impl Progress {
+    /// A line for a run that ends by itself, if somebody watches.
+    pub fn new(once: bool, meters: &Meters) -> Self {
+        Self {
+            meters: (once && stderr().is_terminal()).then(|| meters.clone()),
+            shown: false,
+        }
+    }
+
+    /// Refreshes the line for ever.
+    pub async fn show(&mut self) {
+        let Some(meters) = self.meters.clone() else {
+            return pending().await;
+        };
+        let mut before = sums(&meters);
+        loop {
+            tokio::time::sleep(REFRESH).await;
+            let now = sums(&meters);
+            let rate = now.1.saturating_sub(before.1);
+            let line = format!(
+                "{} records in, {} settled, {}/s",
+                grouped(now.0),
+                grouped(now.1),
+                grouped(rate)
+            );
+            // Back to the start of the line, and what stood there before is cleared.
+            let _ = write!(stderr(), "\r\x1b[K{line}");
+            self.shown = true;
+            before = now;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Records that came in and that were settled.
+fn sums(meters: &Meters) -> (u64, u64) {
+    let mut sums = (0, 0);
+    for (_, name, value) in meters.snapshot() {
+        match name {
+            "records_sent" => sums.0 += value,
+            "records_settled" => sums.1 += value,
+            _ => {}
+        }
+    }
+    sums
+}

@@ -1,0 +1,34 @@
+//! What systemd wants to know: readiness over `NOTIFY_SOCKET` (sd_notify(3)), and whether stderr is its journal.
+
+use std::{
+    env,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+};
+
+/// Tells systemd a state such as `READY=1`, if it asked for it. Nothing depends on whether it arrives.
+pub fn notify(state: &str) {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    // `@` stands for an address without a file.
+    let address = match path.as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
+        let _ = socket.send_to_addr(state.as_bytes(), &address);
+    }
+}
+
+/// Whether stderr is the journal: `JOURNAL_STREAM` names its device and inode (systemd.exec(5)).
+pub fn stderr_is_journal() -> bool {
+    let named = env::var("JOURNAL_STREAM").unwrap_or_default();
+    let Some((device, inode)) = named.split_once(':') else {
+        return false;
+    };
+    rustix::fs::fstat(std::io::stderr())
+        .is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
+}
