@@ -47,6 +47,8 @@ pub struct NodeStatus {
     pub kind: &'static str,
     /// How its tasks are doing: one for each thread it runs on.
     pub states: Vec<StateCell>,
+    /// What it has last complained of.
+    pub reporter: Reporter,
 }
 
 impl NodeStatus {
@@ -200,6 +202,7 @@ struct LaidSink {
     plan: SinkPlan,
     inlets: Vec<Inlet>,
     states: Vec<StateCell>,
+    reporter: Reporter,
 }
 
 /// What the nodes are wired with.
@@ -230,11 +233,12 @@ impl Wiring {
     ) -> Result<Vec<BoxFuture<'static, Result<(), Failure>>>, Failure> {
         let mut finished = Vec::new();
         for plan in plans {
+            let reporter = Reporter::new(&plan.name);
             let context = ChannelContext {
                 name: plan.name.clone(),
                 pool: self.pool.clone(),
                 meters: self.meters.of(&plan.name),
-                reporter: Reporter::new(&plan.name),
+                reporter: reporter.clone(),
                 folder: self.data_dir.join("channels").join(&*plan.name),
             };
             let opened = plan.config.open(context, &plan.consumers)?;
@@ -242,13 +246,14 @@ impl Wiring {
             self.channel_feeds.push(Feed::new(opened.channel));
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
-            self.node(&plan.name, "channel", plan.kind, 0);
+            self.node(&reporter, &plan.name, "channel", plan.kind, 0);
         }
         Ok(finished)
     }
 
     fn node(
         &mut self,
+        reporter: &Reporter,
         name: &Arc<str>,
         section: &'static str,
         kind: &'static str,
@@ -260,6 +265,7 @@ impl Wiring {
             section,
             kind,
             states: states.clone(),
+            reporter: reporter.clone(),
         });
         states
     }
@@ -298,7 +304,8 @@ impl Wiring {
             Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
         };
         let rejects = self.rejects(&plan.name, &plan.rejects);
-        let states = self.node(&plan.name, "sink", plan.kind, readers.len());
+        let reporter = Reporter::new(&plan.name);
+        let states = self.node(&reporter, &plan.name, "sink", plan.kind, readers.len());
         let inlet = |reader| {
             let inlet = Inlet::new(
                 &plan.name,
@@ -315,6 +322,7 @@ impl Wiring {
             plan,
             inlets,
             states,
+            reporter,
         }
     }
 
@@ -366,7 +374,9 @@ impl Wiring {
                 folder: self.data_dir.join("sources").join(&*plan.name),
             };
             plan.source.bind(&context)?;
-            let state = self.node(&plan.name, "source", plan.kind, 1).remove(0);
+            let state = self
+                .node(&context.reporter, &plan.name, "source", plan.kind, 1)
+                .remove(0);
             bound.push((plan, context, state));
         }
         // From here on the outlets alone keep the channels open.
@@ -381,6 +391,7 @@ impl Wiring {
             plan,
             inlets,
             states,
+            reporter: own_reporter,
         } = laid;
         let tasks = inlets.len();
         let in_lanes = matches!(plan.input, Input::Memory { .. })
@@ -391,7 +402,7 @@ impl Wiring {
                 stop: self.sink_stop.clone(),
                 pool: self.pool.clone(),
                 meters: self.meters.of(&plan.name),
-                reporter: Reporter::new(&plan.name),
+                reporter: own_reporter.clone(),
                 folder: self.data_dir.join("sinks").join(&*plan.name),
                 lane,
             };

@@ -1,14 +1,19 @@
 //! What `/health` and `/status` show, as JSON.
 
+use std::time::Duration;
+
 use millstream_pipeline::{launch::NodeStatus, supervise::NodeState};
 use serde_json::{Map, Value, json};
 
 use super::Shown;
 
+/// An error makes a node count as failing for so long; what is tried again complains more often while it fails.
+const TROUBLE_TIME: Duration = Duration::from_secs(60);
+
 /// Whether every node does its work, and which do not.
 pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
     let failing = nodes.iter().filter_map(|node| {
-        let (state, why) = words(node.state());
+        let (state, why) = words(node);
         let why = why?;
         Some(json!({ "node": &*node.name, "state": state, "why": why }))
     });
@@ -21,7 +26,7 @@ pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
 pub fn status(shown: &Shown) -> Value {
     let meters = shown.meters.snapshot();
     let node = |node: &NodeStatus| {
-        let (state, why) = words(node.state());
+        let (state, why) = words(node);
         let own = meters.iter().filter(|(name, _, _)| *name == node.name);
         let own: Map<String, Value> = own
             .map(|(_, meter, value)| ((*meter).to_owned(), json!(value)))
@@ -45,11 +50,18 @@ pub fn status(shown: &Shown) -> Value {
 }
 
 /// A state in one word, and why it is no good one.
-fn words(state: NodeState) -> (&'static str, Option<String>) {
-    match state {
-        NodeState::Running => ("running", None),
-        NodeState::Ended => ("ended", None),
-        NodeState::Retrying(why) => ("retrying", Some(why)),
+fn words(node: &NodeStatus) -> (&'static str, Option<String>) {
+    let trouble = || {
+        let (ago, text) = node.reporter.last_error()?;
+        (ago < TROUBLE_TIME).then_some(text)
+    };
+    match node.state() {
         NodeState::Failed(why) => ("failed", Some(why)),
+        NodeState::Retrying(why) => ("retrying", Some(why)),
+        NodeState::Ended => ("ended", None),
+        NodeState::Running => match trouble() {
+            Some(why) => ("troubled", Some(why)),
+            None => ("running", None),
+        },
     }
 }

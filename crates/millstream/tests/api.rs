@@ -1,0 +1,195 @@
+//! The interface and `millstream status`: what is answered to whom, and what a taken address means.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
+
+mod program;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+    path::Path,
+    process::{Command, Output},
+};
+
+use program::{Program, free_port, wait_until};
+use serde_json::Value;
+
+/// A forward source before a discarding sink, with an interface.
+fn config(folder: &Path, port: u16, api: &str) -> String {
+    format!(
+        "data_dir: {}/data\napi: {api}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
+        folder.display()
+    )
+}
+
+/// The whole answer to a GET.
+fn get(address: (IpAddr, u16), path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get_here(port: u16, path: &str) -> String {
+    get((IpAddr::from([127, 0, 0, 1]), port), path)
+}
+
+fn status(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .arg("status")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// Three records, one per message: `["t", time, {"n": 1}]`.
+fn send_three(port: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    for _ in 0..3 {
+        stream
+            .write_all(b"\x93\xa1t\xce\x60\x00\x00\x00\x81\xa1n\x01")
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_running_instance_says_how_it_is_doing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, api) = (free_port(), free_port());
+    let config = config(
+        folder.path(),
+        port,
+        &format!("{{ listen: \"127.0.0.1:{api}\" }}"),
+    );
+    let program = Program::start(folder.path(), &config).listens(port);
+    send_three(port);
+    let settled = "millstream_records_settled_total{component=\"nowhere\"} 3";
+    wait_until("three records are settled", || {
+        get_here(api, "/metrics").contains(settled)
+    });
+    let health = get_here(api, "/health");
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    assert!(health.contains("\"healthy\":true"), "{health}");
+    assert!(get_here(api, "/nothing").starts_with("HTTP/1.1 404"));
+
+    let file = folder.path().join("millstream.yaml");
+    let page = status(&[file.to_str().unwrap()]);
+    let text = String::from_utf8(page.stdout).unwrap();
+    assert_eq!(page.status.code(), Some(0), "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.starts_with("nowhere"))
+        .unwrap();
+    let row: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(
+        row[..7],
+        ["nowhere", "discard", "running", "3", "0", "3", "0"]
+    );
+
+    let page = status(&["--json", "--api", &format!("http://127.0.0.1:{api}/")]);
+    let json: Value = serde_json::from_slice(&page.stdout).unwrap();
+    assert_eq!(json["nodes"].as_array().unwrap().len(), 2, "{json:#}");
+    assert_eq!(json["pid"], program.id());
+    assert_eq!(program.stop(), Some(0));
+
+    let page = status(&["--api", &format!("127.0.0.1:{api}")]);
+    assert_eq!(page.status.code(), Some(1));
+    let text = String::from_utf8(page.stderr).unwrap();
+    assert!(text.contains("nobody answers at 127.0.0.1"), "{text}");
+}
+
+#[test]
+fn a_node_that_fails_makes_the_instance_unhealthy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, api) = (free_port(), free_port());
+    // A path that leads through a file cannot be written, now and later.
+    fs::write(folder.path().join("file"), "").unwrap();
+    let config = config(
+        folder.path(),
+        port,
+        &format!("{{ listen: \"127.0.0.1:{api}\" }}"),
+    );
+    let sink = format!(
+        "{{ type: file, path: \"{}/file/x.log\"",
+        folder.path().display()
+    );
+    let program = Program::start(folder.path(), &config.replace("{ type: discard", &sink));
+    let program = program.listens(port);
+    send_three(port);
+    wait_until("it is unhealthy", || {
+        get_here(api, "/health").starts_with("HTTP/1.1 503")
+    });
+    let health = get_here(api, "/health");
+    assert!(health.contains("\"node\":\"nowhere\""), "{health}");
+    assert!(health.contains("file/x.log"), "{health}");
+    let page = status(&["--api", &format!("127.0.0.1:{api}")]);
+    assert_eq!(page.status.code(), Some(1));
+    assert!(
+        String::from_utf8(page.stdout)
+            .unwrap()
+            .contains("file/x.log")
+    );
+    program.kill();
+}
+
+#[test]
+fn a_chosen_address_that_is_taken_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let api = taken.local_addr().unwrap();
+    let config = config(
+        folder.path(),
+        free_port(),
+        &format!("{{ listen: \"{api}\" }}"),
+    );
+    let program = Program::start(folder.path(), &config);
+    let log = folder.path().join("log");
+    assert_eq!(program.ended(), Some(1));
+    let log = fs::read_to_string(log).unwrap();
+    assert!(
+        log.contains(&api.to_string()) && log.contains("api.listen"),
+        "{log}"
+    );
+}
+
+#[test]
+fn the_default_address_may_be_taken() {
+    // Whoever has it: this test or another program on this machine.
+    let _taken = TcpListener::bind("127.0.0.1:8687");
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config = config(folder.path(), port, "{}");
+    let program = Program::start(folder.path(), &config).listens(port);
+    wait_until("it warns", || {
+        program.log().contains("cannot listen on 127.0.0.1:8687")
+    });
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn from_outside_only_what_is_open_is_shown() {
+    // The address of this machine on its way out; no packet is sent. Without a network there is no outside.
+    let probe = UdpSocket::bind("0.0.0.0:0").unwrap();
+    if probe.connect("192.0.2.1:9").is_err() {
+        return;
+    }
+    let outside = probe.local_addr().unwrap().ip();
+    let folder = tempfile::tempdir().unwrap();
+    let (port, api) = (free_port(), free_port());
+    let listen = format!("{{ listen: \"0.0.0.0:{api}\", open: [health] }}");
+    let config = config(folder.path(), port, &listen);
+    let program = Program::start(folder.path(), &config).listens(port);
+    assert!(get((outside, api), "/health").starts_with("HTTP/1.1 200"));
+    for page in ["/metrics", "/status", "/"] {
+        let answer = get((outside, api), page);
+        assert!(answer.starts_with("HTTP/1.1 403"), "{page}: {answer}");
+        assert!(get_here(api, page).starts_with("HTTP/1.1 200"), "{page}");
+    }
+    assert_eq!(program.stop(), Some(0));
+}
