@@ -1,7 +1,11 @@
 //! Nothing lost, nothing twice: the generator, the receiver and the relay between are killed with SIGKILL at random
 //! moments while records flow; the generator's own verifier then accounts for every one of them.
 
-#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what cannot be done fails the test, which says what it did"
+)]
 
 mod program;
 

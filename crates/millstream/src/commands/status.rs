@@ -163,10 +163,7 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
         "sink" => (Some("records_received"), Some("records_settled")),
         _ => (None, None),
     };
-    let count = |name: Option<&str>| {
-        name.and_then(&of)
-            .map_or(String::new(), |n| page::grouped(n))
-    };
+    let count = |name: Option<&str>| name.and_then(&of).map_or(String::new(), page::grouped);
     let rate = |name: Option<&str>| {
         let now = name.and_then(&of);
         let then = name.and_then(|name| earlier?["meters"][name].as_u64());

@@ -44,7 +44,11 @@ impl Sink for Fake {
 }
 
 impl ChannelConfig for Fake {
-    fn open(&self, _: ChannelContext, _: &[millstream_pipeline::channel::Consumer]) -> Result<Opened, Failure> {
+    fn open(
+        &self,
+        _: ChannelContext,
+        _: &[millstream_pipeline::channel::Consumer],
+    ) -> Result<Opened, Failure> {
         Err(Failure::us("never opened"))
     }
     fn promise(&self) -> Promise {
