@@ -1,0 +1,246 @@
+//! What is a repeat and what is not: the same bytes from the wire, with a disk channel behind, as delivery.md says.
+
+mod program;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    time::Duration,
+};
+
+use program::{Program, free_port, wait_until};
+use rmpv::Value;
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    program: Option<Program>,
+    port: u16,
+    more: &'static str,
+}
+
+impl Fixture {
+    fn new(more: &'static str) -> Self {
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let mut fixture = Self {
+            folder,
+            program: None,
+            port,
+            more,
+        };
+        fixture.start();
+        fixture
+    }
+
+    fn start(&mut self) {
+        let (place, port, more) = (self.folder.path().display(), self.port, self.more);
+        let config = format!(
+            "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+             sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+             channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB{more} }}\n\
+             sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/{{tag}}.log\" }}\n"
+        );
+        self.program = Some(Program::start(self.folder.path(), &config).listens(port));
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+    }
+
+    fn lines(&self, tag: &str) -> Vec<String> {
+        let path = self.folder.path().join("out").join(format!("{tag}.log"));
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn stop(&mut self) {
+        assert_eq!(
+            self.program.take().unwrap().stop(),
+            Some(0),
+            "{}",
+            self.log()
+        );
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(Path::new(self.folder.path()).join("log")).unwrap()
+    }
+}
+
+fn encode(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, value).unwrap();
+    bytes
+}
+
+fn entry(text: &str) -> Value {
+    Value::Array(vec![
+        1_700_000_000.into(),
+        Value::Map(vec![("message".into(), text.into())]),
+    ])
+}
+
+fn packed(tag: &str, texts: &[&str], chunk: Value) -> Vec<u8> {
+    let payload: Vec<u8> = texts.iter().flat_map(|text| encode(&entry(text))).collect();
+    let option = Value::Map(vec![("chunk".into(), chunk)]);
+    encode(&Value::Array(vec![
+        tag.into(),
+        Value::Binary(payload),
+        option,
+    ]))
+}
+
+fn ack(stream: &mut TcpStream) -> Value {
+    rmpv::decode::read_value(stream)
+        .map(|map| map["ack"].clone())
+        .unwrap()
+}
+
+#[test]
+fn a_chunk_that_is_sent_again_is_acked_again_and_stored_once_also_after_a_restart() {
+    let mut fixture = Fixture::new("");
+    let chunk = packed("t", &["a", "b"], "ZgvyacdEXhecDRbtet44EQ==\n".into());
+    for _ in 0..3 {
+        let mut stream = fixture.connect();
+        stream.write_all(&chunk).unwrap();
+        assert_eq!(ack(&mut stream), "ZgvyacdEXhecDRbtet44EQ==\n".into());
+        fixture.stop();
+        fixture.start();
+    }
+    fixture.program.take().unwrap().kill();
+    fixture.start();
+    let mut stream = fixture.connect();
+    stream.write_all(&chunk).unwrap();
+    ack(&mut stream);
+    fixture.stop();
+    assert_eq!(fixture.lines("t"), ["a", "b"]);
+}
+
+#[test]
+fn the_same_id_with_other_bytes_is_new_data() {
+    let mut fixture = Fixture::new("");
+    let mut stream = fixture.connect();
+    for n in 0..50 {
+        let message = encode(&Value::Array(vec![
+            "t".into(),
+            1_700_000_000.into(),
+            Value::Map(vec![("message".into(), n.to_string().into())]),
+            Value::Map(vec![("chunk".into(), 1.into())]),
+        ]));
+        stream.write_all(&message).unwrap();
+        assert_eq!(ack(&mut stream), 1.into());
+    }
+    drop(stream);
+    fixture.stop();
+    assert_eq!(
+        fixture.lines("t"),
+        (0..50).map(|n| n.to_string()).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn two_honest_chunks_with_equal_content_and_a_hash_of_it_as_id_are_both_stored() {
+    let mut fixture = Fixture::new("");
+    let id = "0123456789abcdef0123456789abcdef";
+    let mut stream = fixture.connect();
+    for tag in ["one", "one", "two"] {
+        stream
+            .write_all(&packed(tag, &["equal"], id.into()))
+            .unwrap();
+        assert_eq!(ack(&mut stream), id.into());
+    }
+    drop(stream);
+    fixture.stop();
+    assert_eq!(fixture.lines("one"), ["equal", "equal"]);
+    assert_eq!(fixture.lines("two"), ["equal"]);
+}
+
+#[test]
+fn both_copies_of_a_chunk_in_flight_at_once_are_stored_once() {
+    let mut fixture = Fixture::new("");
+    for n in 0..40 {
+        let text = n.to_string();
+        let chunk = packed("t", &[&text], format!("id-{n}").as_str().into());
+        let mut streams: Vec<_> = (0..4).map(|_| fixture.connect()).collect();
+        for stream in &mut streams {
+            stream.write_all(&chunk).unwrap();
+        }
+        for stream in &mut streams {
+            assert_eq!(ack(stream), format!("id-{n}").as_str().into());
+        }
+    }
+    fixture.stop();
+    assert_eq!(
+        fixture.lines("t"),
+        (0..40).map(|n| n.to_string()).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_frame_that_the_end_of_the_connection_cuts_is_neither_acked_nor_stored() {
+    let mut fixture = Fixture::new("");
+    let chunk = packed("t", &["whole", "cut"], "id".into());
+    for length in [chunk.len() - 1, chunk.len() / 2, 5] {
+        let mut stream = fixture.connect();
+        stream.write_all(&chunk[..length]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+    fixture.stop();
+    assert!(fixture.lines("t").is_empty());
+}
+
+#[test]
+fn a_broken_chunk_is_refused_three_times_then_its_good_records_are_kept() {
+    let mut fixture = Fixture::new("");
+    let mut payload = encode(&entry("good"));
+    payload.extend_from_slice(&encode(&entry("torn"))[..9]);
+    let option = Value::Map(vec![("chunk".into(), "poison".into())]);
+    let chunk = encode(&Value::Array(vec![
+        "t".into(),
+        Value::Binary(payload),
+        option,
+    ]));
+    let mut acked_after = 0;
+    wait_until("the chunk is acked", || {
+        acked_after += 1;
+        let mut stream = fixture.connect();
+        stream.write_all(&chunk).unwrap();
+        rmpv::decode::read_value(&mut stream).is_ok()
+    });
+    fixture.stop();
+    assert_eq!(acked_after, 4, "three refusals, then an ack");
+    assert_eq!(fixture.lines("t"), ["good"]);
+    let rejected = fs::read(fixture.folder.path().join("data/rejected/in.msgpack")).unwrap();
+    assert!(!rejected.is_empty());
+}
+
+#[test]
+fn ids_that_leave_the_window_are_counted() {
+    let mut fixture = Fixture::new(", dedupe: { ids: 1000, age: 72h }");
+    let mut stream = fixture.connect();
+    for n in 0..3000 {
+        stream
+            .write_all(&packed("t", &["x"], format!("id-{n}").as_str().into()))
+            .unwrap();
+        ack(&mut stream);
+    }
+    drop(stream);
+    fixture.stop();
+    assert_eq!(fixture.lines("t").len(), 3000);
+    assert!(
+        fixture.log().contains("evicted"),
+        "nothing is said of ids evicted before their age:\n{}",
+        fixture.log()
+    );
+}
