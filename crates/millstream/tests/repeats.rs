@@ -77,6 +77,12 @@ impl Fixture {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
+    /// Waits until so many lines have arrived, then stops: what a channel still holds would wait for the next start.
+    fn stop_after(&mut self, tag: &str, lines: usize) {
+        wait_until("the lines have arrived", || self.lines(tag).len() >= lines);
+        self.stop();
+    }
+
     fn stop(&mut self) {
         assert_eq!(
             self.program.take().unwrap().stop(),
@@ -136,7 +142,7 @@ fn a_chunk_that_is_sent_again_is_acked_again_and_stored_once_also_after_a_restar
     let mut stream = fixture.connect();
     stream.write_all(&chunk).unwrap();
     ack(&mut stream);
-    fixture.stop();
+    fixture.stop_after("t", 2);
     assert_eq!(fixture.lines("t"), ["a", "b"]);
 }
 
@@ -155,7 +161,7 @@ fn the_same_id_with_other_bytes_is_new_data() {
         assert_eq!(ack(&mut stream), 1.into());
     }
     drop(stream);
-    fixture.stop();
+    fixture.stop_after("t", 50);
     assert_eq!(
         fixture.lines("t"),
         (0..50).map(|n| n.to_string()).collect::<Vec<_>>()
@@ -174,7 +180,9 @@ fn two_honest_chunks_with_equal_content_and_a_hash_of_it_as_id_are_both_stored()
         assert_eq!(ack(&mut stream), id.into());
     }
     drop(stream);
-    fixture.stop();
+    fixture.stop_after("one", 2);
+    fixture.start();
+    fixture.stop_after("two", 1);
     assert_eq!(fixture.lines("one"), ["equal", "equal"]);
     assert_eq!(fixture.lines("two"), ["equal"]);
 }
@@ -194,7 +202,7 @@ fn both_copies_of_a_chunk_in_flight_at_once_are_stored_once() {
             assert_eq!(ack(stream), id.as_str().into());
         }
     }
-    fixture.stop();
+    fixture.stop_after("t", 40);
     assert_eq!(
         fixture.lines("t"),
         (0..40).map(|n| n.to_string()).collect::<Vec<_>>()
@@ -235,7 +243,7 @@ fn a_broken_chunk_is_refused_three_times_then_its_good_records_are_kept() {
         stream.write_all(&chunk).unwrap();
         rmpv::decode::read_value(&mut stream).is_ok()
     });
-    fixture.stop();
+    fixture.stop_after("t", 1);
     assert_eq!(acked_after, 4, "three refusals, then an ack");
     assert_eq!(fixture.lines("t"), ["good"]);
     let rejected = fs::read(fixture.folder.path().join("data/rejected/in.msgpack")).unwrap();
@@ -258,6 +266,6 @@ fn ids_that_leave_the_window_are_counted() {
     }
     drop(stream);
     assert_eq!(fixture.metric("millstream_evicted_young_ids"), 2000);
-    fixture.stop();
+    fixture.stop_after("t", 3000);
     assert_eq!(fixture.lines("t").len(), 3000);
 }
