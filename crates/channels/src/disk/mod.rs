@@ -77,8 +77,13 @@ fn open(
     consumers: &[Consumer],
 ) -> Result<Opened, Failure> {
     make_parents(&context.folder)?;
-    let (log, recovered) =
-        Log::open(disk, &context.folder, config.options(), random_id()?).map_err(failure)?;
+    let (log, recovered) = Log::open(
+        Arc::clone(&disk),
+        &context.folder,
+        config.options(),
+        random_id()?,
+    )
+    .map_err(failure)?;
     say_what_was_found(&context, &recovered, &log, consumers);
     let queue = Arc::new(Queue::new(config.queue_bytes()));
     let watch = log.watch();
@@ -99,7 +104,7 @@ fn open(
         watch,
         id: u128::from_be_bytes(log.id().0),
     };
-    let finished = writer::start(log, queue, &context)?;
+    let finished = writer::start(log, disk, queue, &context)?;
     Ok(Opened {
         channel: Arc::new(channel),
         readers,

@@ -7,9 +7,10 @@
 
 use std::{
     collections::VecDeque,
+    io,
     sync::Arc,
     task::Waker,
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -22,11 +23,12 @@ use millstream_pipeline::{
     report::Reporter,
 };
 use millstream_record::Time;
+use millstream_sys::disk::Disk;
 use tokio::sync::oneshot;
 
 use super::{
     failure,
-    log::{Error, Log, Sync, Watch},
+    log::{Blank, Error, Log, Sync, Watch},
     queue::{Entry, Queue},
 };
 
@@ -34,11 +36,17 @@ use super::{
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a full disk or a full channel is tried again when nobody says that there is room.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long after a failure the next segment is not tried ahead of time.
+const MAKE_RETRY: Duration = Duration::from_secs(5);
 
 struct Writer {
     log: Log,
     queue: Arc<Queue>,
     waiting: VecDeque<(u64, Token)>,
+    disk: Arc<dyn Disk>,
+    /// The next segment, being made on a thread of its own: filling it takes tens of milliseconds.
+    making: Option<JoinHandle<io::Result<Blank>>>,
+    make_after: Instant,
     /// When the oldest frame that is written and not synced was written. The wall clock may jump, so it is not asked.
     unsynced_since: Option<Instant>,
     reporter: Reporter,
@@ -57,6 +65,7 @@ struct Gauges {
 /// Starts the thread. The future is ready when everything that was taken is kept and the log is closed.
 pub(super) fn start(
     log: Log,
+    disk: Arc<dyn Disk>,
     queue: Arc<Queue>,
     context: &ChannelContext,
 ) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
@@ -65,6 +74,9 @@ pub(super) fn start(
         log,
         queue: Arc::clone(&queue),
         waiting: VecDeque::new(),
+        disk,
+        making: None,
+        make_after: Instant::now(),
         unsynced_since: None,
         reporter: context.reporter.clone(),
         meters: Gauges {
@@ -130,8 +142,10 @@ impl Writer {
             }
             self.keep(taken.closed)?;
             self.sync_in_time()?;
+            self.make_ahead();
             self.measure();
             if taken.closed {
+                self.making.take().map(JoinHandle::join);
                 return self.log.close(Time::now());
             }
         }
@@ -214,6 +228,26 @@ impl Writer {
                      they are lost"
                 ),
             );
+        }
+    }
+
+    /// Has the next segment made while this one is written. If that fails the log tries it itself, and says why.
+    fn make_ahead(&mut self) {
+        if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
+            match self.making.take().map(JoinHandle::join) {
+                Some(Ok(Ok(blank))) => self.log.add_blank(blank),
+                _ => self.make_after = Instant::now() + MAKE_RETRY,
+            }
+        } else if self.making.is_none()
+            && self.make_after <= Instant::now()
+            && let Some((path, bytes)) = self.log.wants_blank()
+        {
+            let disk = Arc::clone(&self.disk);
+            let make = move || Blank::create(&*disk, &path, bytes);
+            self.making = thread::Builder::new()
+                .name("make segment".into())
+                .spawn(make)
+                .ok();
         }
     }
 

@@ -49,6 +49,7 @@ pub use index::Watch;
 pub use millstream_pipeline::channel::{Behind, Then};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
+pub use segment::Blank;
 pub use window::Dedupe;
 
 /// The random id of a channel: 128 bits, made with the channel.

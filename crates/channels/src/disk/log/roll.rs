@@ -16,9 +16,11 @@ use super::{
     segment::{Blank, Header, PAGE, Segment, blank_name, segment_name},
 };
 
-/// Used segments that wait to be written over: enough for a reader that follows in steps of 1 s at 200 MB/s, few enough
-/// not to hold a disk's room.
-const BLANKS_MAX: usize = 4;
+/// Used segments that wait to be written over, at least: enough for a reader that follows in steps of 1 s at 200 MB/s.
+const BLANKS_MIN: u64 = 4;
+/// Or this part of `size_max`, if that is more: a reader that falls behind and catches up makes room and takes it again,
+/// and new segments cost eight times as much as used ones.
+const BLANKS_PART: u64 = 8;
 
 impl Log {
     /// Closes the open segment, if there is one, and opens the next one, in which a group of `bytes` bytes has room.
@@ -63,22 +65,47 @@ impl Log {
             });
         }
         let blanks_max = self.options.size_max.saturating_sub(live + bytes);
-        let mut fits = self.blanks.iter().position(|blank| blank.bytes >= bytes);
-        while self.blanks.len() > 1
-            && self.blanks.iter().map(|blank| blank.bytes).sum::<u64>() > blanks_max + bytes
-        {
-            let place = (0..self.blanks.len()).rfind(|place| Some(*place) != fits);
-            self.remove_blank(place.unwrap_or(0))?;
-            fits = self.blanks.iter().position(|blank| blank.bytes >= bytes);
+        loop {
+            let fits = self.blanks.iter().position(|blank| blank.bytes >= bytes);
+            let other = (0..self.blanks.len()).rfind(|place| Some(*place) != fits);
+            let others = self.blank_bytes() - fits.map_or(0, |fits| self.blanks[fits].bytes);
+            match other {
+                Some(other) if others > blanks_max => self.remove_blank(other)?,
+                _ if fits.is_some() => return Ok(()),
+                _ => break,
+            }
         }
-        if fits.is_some() {
-            return Ok(());
+        let (path, bytes) = self.next_blank(bytes);
+        match Blank::create(&*self.disk, &path, bytes) {
+            Ok(blank) => self.blanks.push(blank),
+            Err(error) => {
+                // What waits to be used again is too small for this, and takes the room that it needs.
+                if !self.blanks.is_empty() {
+                    self.remove_blank(0)?;
+                }
+                return Err(Error::disk("making a segment", &path, error));
+            }
         }
-        let path = self.next_blank_path();
-        let blank = Blank::create(&*self.disk, &path, bytes)
-            .map_err(|error| Error::disk("making a segment", &path, error))?;
-        self.blanks.push(blank);
         Ok(())
+    }
+
+    /// What the next segment can be made of, ahead of time and on another thread, by [`Blank::create`]; `None` if there is
+    /// one, or if it is too early. Give it to [`Log::add_blank`].
+    pub fn wants_blank(&mut self) -> Option<(PathBuf, u64)> {
+        let open = self.open.as_ref()?;
+        let early = open.written < open.segment.bytes / 2;
+        let bytes = self.options.segment_bytes;
+        let no_room = self.index.used_bytes() + bytes > self.options.size_max;
+        (!early && !no_room && self.blanks.is_empty()).then(|| self.next_blank(bytes))
+    }
+
+    /// A segment to be, made ahead of time.
+    pub fn add_blank(&mut self, blank: Blank) {
+        self.blanks.push(blank);
+    }
+
+    fn blank_bytes(&self) -> u64 {
+        self.blanks.iter().map(|blank| blank.bytes).sum()
     }
 
     /// Gives up a used segment for room.
@@ -89,10 +116,10 @@ impl Log {
             .map_err(|error| Error::disk("removing a used segment", &blank.path, error))
     }
 
-    /// A name that no blank ever had while the log was open.
-    fn next_blank_path(&mut self) -> PathBuf {
+    /// The path of a blank, a name that none ever had while the log was open, and its bytes.
+    fn next_blank(&mut self, bytes: u64) -> (PathBuf, u64) {
         self.blank_number += 1;
-        self.folder.join(blank_name(self.blank_number))
+        (self.folder.join(blank_name(self.blank_number)), bytes)
     }
 
     fn write_previous_ids(&mut self) -> Result<(), Error> {
@@ -207,8 +234,10 @@ impl Log {
             return self.disk.rename(&segment.path, &aside).map_err(failed);
         }
         let usual = segment.bytes == self.options.segment_bytes;
-        if usual && self.blanks.len() < BLANKS_MAX && Arc::strong_count(&segment) == 1 {
-            let path = self.next_blank_path();
+        let blanks_max =
+            (BLANKS_MIN * segment.bytes).max(self.options.size_max / BLANKS_PART) - segment.bytes;
+        if usual && self.blank_bytes() <= blanks_max && Arc::strong_count(&segment) == 1 {
+            let (path, _) = self.next_blank(segment.bytes);
             self.disk.rename(&segment.path, &path).map_err(failed)?;
             self.blanks.push(Blank {
                 path,

@@ -240,7 +240,7 @@ pub(super) fn number_in(name: &str, ending: &str) -> Option<u64> {
 }
 
 /// A file that is allocated and filled, and not yet part of the log.
-pub(super) struct Blank {
+pub struct Blank {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn File>,
     pub(super) bytes: u64,
@@ -248,7 +248,7 @@ pub(super) struct Blank {
 
 impl Blank {
     /// Makes one: created, allocated, filled with zeros. Leaves nothing behind if there is no room.
-    pub(super) fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
+    pub fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
         let file = disk.open(path, Open::Create)?;
         let filled = file.allocate(bytes).and_then(|()| fill(&*file, bytes));
         if let Err(error) = filled {
