@@ -14,7 +14,7 @@ use std::{
 use bytes::BufMut;
 use millstream_pipeline::channel::Note;
 use millstream_record::{Buffer, Encoding, Tag, Time, Values};
-use millstream_wire::forward::{Check, Decoder, Refusal, Step};
+use millstream_wire::forward::{Check, Decoder, Step};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use super::{
-    Shared,
-    acks::{self, Unanswered},
+    Shared, acks,
+    end::{End, Last, report},
     outgoing::Outgoing,
     pace::Pace,
     payload::Arrived,
@@ -40,28 +40,6 @@ const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
 const LINGER: Duration = Duration::from_millis(500);
 /// An idle limit of 0 is none.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-
-/// Why a connection ends.
-pub(super) enum End {
-    /// The peer has closed it, between two frames.
-    Closed,
-    /// The peer has closed it within a frame.
-    Cut,
-    /// The process wants to end.
-    Stopped,
-    /// Nothing came for too long.
-    Idle,
-    /// What came is not the protocol.
-    Refused(Refusal),
-    /// A chunk that cannot be read, refused this time; with why.
-    Poisoned(String),
-    /// There was no memory for a long while, and others may be waiting for what this one holds.
-    NoMemory,
-    /// The connection broke.
-    Broken,
-    /// Acks cannot be written, or must not.
-    Unanswered(Unanswered),
-}
 
 /// Serves one connection to its end.
 pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared: Arc<Shared>) {
@@ -93,27 +71,36 @@ pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared:
         watch: Watch::new(shared.context.stop.clone(), idle),
         out,
     };
-    let end = {
+    let last = {
         let mut answering = pin!(answering.run(&mut writer, idle, &meters.chunks_acked));
         // The queue of answers ends with `intake`, and then the side that writes.
         let mut reading = pin!(async {
-            let end = intake.run(&mut reader).await;
+            let last = intake.run(&mut reader).await;
             drop(intake);
-            end
+            last
         });
         tokio::select! {
             biased;
-            end = &mut reading => match answering.await {
-                Ok(()) => end,
-                Err(unanswered) => End::Unanswered(unanswered),
+            last = &mut reading => match answering.await {
+                Ok(()) => last,
+                Err(unanswered) => Last::unanswered(unanswered),
             },
             // It ends before the reading side only by an error.
             answered = &mut answering => match answered {
                 Ok(()) => reading.await,
-                Err(unanswered) => End::Unanswered(unanswered),
+                Err(unanswered) => Last::unanswered(unanswered),
             },
         }
     };
+    if let Some(orderly) = last.orderly
+        && shared.durable
+    {
+        shared.context.outlet.note(match orderly {
+            true => Note::ConnectionClosed(number),
+            false => Note::ConnectionBroken(number),
+        });
+    }
+    let end = last.end;
     meters.connections.sub(1);
     report(&end, &peer, &shared);
     if !matches!(end, End::Closed | End::Broken) {
@@ -128,51 +115,6 @@ fn random() -> io::Result<u64> {
     // Linux gives up to 256 bytes at once.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
-}
-
-fn report(end: &End, peer: &str, shared: &Shared) {
-    let (reporter, meters) = (&shared.context.reporter, &shared.meters);
-    match end {
-        End::Closed | End::Stopped | End::Idle | End::Broken => {}
-        End::Cut => {
-            meters.frames_cut.add(1);
-            let text = format_args!("{peer} closed within a frame: nothing of it is kept or acked");
-            reporter.warn("cut", text);
-        }
-        End::Refused(refusal) => {
-            meters.connections_refused.add(1);
-            reporter.warn(
-                "refused",
-                format_args!("{peer}: {refusal}; connection closed"),
-            );
-        }
-        End::Poisoned(reason) => {
-            meters.chunks_refused.add(1);
-            reporter.warn(
-                "poison",
-                format_args!("{peer}: a chunk was refused: {reason}"),
-            );
-        }
-        End::NoMemory => {
-            meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: no memory for its frame for a long while (memory_max); connection closed"
-            );
-            reporter.warn("memory", text);
-        }
-        End::Unanswered(Unanswered::Write(error)) => {
-            reporter.info(
-                "unanswered",
-                format_args!("{peer} takes no more acks: {error}"),
-            );
-        }
-        End::Unanswered(Unanswered::Unsettled) => {
-            let text = format_args!(
-                "{peer}: a chunk was lost on its way within Millstream and is not acked; its sender must send it again"
-            );
-            reporter.warn("unsettled", text);
-        }
-    }
 }
 
 /// The reading side.
@@ -195,7 +137,7 @@ struct Incoming {
 }
 
 impl Intake {
-    async fn run(&mut self, reader: &mut Reading) -> End {
+    async fn run(&mut self, reader: &mut Reading) -> Last {
         let end = self.read_all(reader).await;
         // What stands whole is kept, however the connection ends.
         self.out.leave().await;
@@ -203,15 +145,9 @@ impl Intake {
         if matches!(end, End::Closed) && self.decoder.is_amid(self.stash.bytes().len()) {
             end = End::Cut;
         }
-        if self.out.shared.durable {
-            let number = self.out.number;
-            let orderly = matches!(end, End::Closed) && self.out.answers.open() == 0;
-            self.out.shared.context.outlet.note(match orderly {
-                true => Note::ConnectionClosed(number),
-                false => Note::ConnectionBroken(number),
-            });
-        }
-        end
+        let orderly = matches!(end, End::Closed) && self.out.answers.open() == 0;
+        let orderly = self.out.identified.then_some(orderly);
+        Last { end, orderly }
     }
 
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {

@@ -10,6 +10,7 @@
 
 mod acks;
 mod connection;
+mod end;
 mod gather;
 mod heartbeat;
 mod listen;

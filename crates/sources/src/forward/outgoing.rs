@@ -16,7 +16,7 @@ use millstream_wire::{
 use super::{
     Shared,
     acks::{Answer, Answers},
-    connection::End,
+    end::End,
     gather::{Chunk, GATHER_BYTES, Gather},
     payload::Arrived,
     stash::{STASH_BYTES, reserve_while_holding},
@@ -45,6 +45,8 @@ pub(super) struct Outgoing {
     pub(super) json: bool,
     /// Whether a chunk id has come since the last look.
     pub(super) asked: bool,
+    /// Whether one has ever come.
+    pub(super) identified: bool,
 }
 
 impl Outgoing {
@@ -66,12 +68,13 @@ impl Outgoing {
             now: Time::default(),
             json: false,
             asked: false,
+            identified: false,
         }
     }
 
     /// A frame that stands whole in the read buffer; `input` starts with it.
     pub(super) async fn frame(&mut self, frame: &Frame<'_>, input: &[u8]) -> Result<(), End> {
-        self.asked |= frame.options.chunk.is_some();
+        self.note_asked(frame.options.chunk);
         let (encoding, plain) = match frame.form {
             Form::Message(shape) => return self.message(frame, shape, input).await,
             Form::Forward(_) => (Encoding::Packed, true),
@@ -115,6 +118,12 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Notes whether the peer waits for an ack.
+    pub(super) fn note_asked(&mut self, chunk: Option<&[u8]>) {
+        self.asked |= chunk.is_some();
+        self.identified |= chunk.is_some();
+    }
+
     async fn message(&mut self, frame: &Frame<'_>, shape: Shape, input: &[u8]) -> Result<(), End> {
         if shape == Shape::Misfit {
             self.leave().await;
@@ -152,6 +161,7 @@ impl Outgoing {
 
     /// An array that is no frame: it is set aside.
     pub(super) async fn misfit(&mut self, value: &[u8], chunk: Option<&[u8]>) {
+        self.note_asked(chunk);
         self.leave().await;
         let reason = "an array that is no frame of the forward protocol";
         let receipt = self.reject(Tag::from(""), [value], reason, chunk).await;

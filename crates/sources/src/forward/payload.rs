@@ -12,7 +12,7 @@ use millstream_wire::{
 };
 
 use super::{
-    connection::End,
+    end::End,
     outgoing::{Outgoing, checksum},
     poison::Key,
 };
@@ -52,7 +52,7 @@ impl Outgoing {
         arrived: Arrived,
         options: &Options<'_>,
     ) -> Result<(), End> {
-        self.asked |= options.chunk.is_some();
+        self.note_asked(options.chunk);
         self.note_floor(options);
         let Arrived {
             tag,

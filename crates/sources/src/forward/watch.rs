@@ -9,7 +9,7 @@ use std::{
 use millstream_pipeline::{node::LocalFuture, stop::Stop};
 use tokio::time::{Sleep, sleep};
 
-use super::{connection::End, outgoing::Outgoing};
+use super::{end::End, outgoing::Outgoing};
 
 /// Waits for what ends a connection beside its peer.
 pub(super) struct Watch {

@@ -129,6 +129,29 @@ fn a_close_before_the_ack_is_not_orderly() {
 }
 
 #[test]
+fn a_connection_that_breaks_for_a_lost_chunk_is_noted_and_one_without_ids_is_not() {
+    let taken = Taken::durable();
+    taken.set(|state| state.holding = true);
+    let server = serve(&taken, "");
+    let mut silent = server.connect();
+    write(&mut silent, &message("t", 0, None));
+    taken.records(1);
+    drop(silent);
+    let mut stream = server.connect();
+    write(&mut stream, &message("t", 1, Some("a")));
+    taken.records(2);
+    let number = match &taken.state.lock().unwrap().batches[1].origins[..] {
+        [Origin::Chunk(chunk)] => chunk.connection,
+        other => panic!("{other:?}"),
+    };
+    taken.set(|state| state.held.clear());
+    assert!(is_closed(&mut stream));
+    server.wait("connections", 0);
+    let notes = taken.state.lock().unwrap().notes.clone();
+    assert_eq!(notes, [Note::ConnectionBroken(number)]);
+}
+
+#[test]
 fn a_stop_waits_for_the_acks_that_are_due() {
     let taken = Taken::durable();
     taken.set(|state| state.holding = true);

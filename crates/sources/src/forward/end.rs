@@ -1,0 +1,89 @@
+//! How connections end, and who is told.
+
+use millstream_wire::forward::Refusal;
+
+use super::{Shared, acks::Unanswered};
+
+/// Why a connection ends.
+pub(super) enum End {
+    /// The peer has closed it, between two frames.
+    Closed,
+    /// The peer has closed it within a frame.
+    Cut,
+    /// The process wants to end.
+    Stopped,
+    /// Nothing came for too long.
+    Idle,
+    /// What came is not the protocol.
+    Refused(Refusal),
+    /// A chunk that cannot be read, refused this time; with why.
+    Poisoned(String),
+    /// There was no memory for a long while, and others may be waiting for what this one holds.
+    NoMemory,
+    /// The connection broke.
+    Broken,
+    /// Acks cannot be written, or must not.
+    Unanswered(Unanswered),
+}
+
+/// The end, and what a channel behind should know of it.
+pub(super) struct Last {
+    pub(super) end: End,
+    /// Whether the peer closed it after our last ack; `None`: it sent no chunk with an id, so nobody asks.
+    pub(super) orderly: Option<bool>,
+}
+
+impl Last {
+    pub(super) fn unanswered(unanswered: Unanswered) -> Self {
+        Self {
+            end: End::Unanswered(unanswered),
+            orderly: Some(false),
+        }
+    }
+}
+
+/// Counts it and says so, where it is worth a line.
+pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
+    let (reporter, meters) = (&shared.context.reporter, &shared.meters);
+    match end {
+        End::Closed | End::Stopped | End::Idle | End::Broken => {}
+        End::Cut => {
+            meters.frames_cut.add(1);
+            let text = format_args!("{peer} closed within a frame: nothing of it is kept or acked");
+            reporter.warn("cut", text);
+        }
+        End::Refused(refusal) => {
+            meters.connections_refused.add(1);
+            reporter.warn(
+                "refused",
+                format_args!("{peer}: {refusal}; connection closed"),
+            );
+        }
+        End::Poisoned(reason) => {
+            meters.chunks_refused.add(1);
+            reporter.warn(
+                "poison",
+                format_args!("{peer}: a chunk was refused: {reason}"),
+            );
+        }
+        End::NoMemory => {
+            meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: no memory for its frame for a long while (memory_max); connection closed"
+            );
+            reporter.warn("memory", text);
+        }
+        End::Unanswered(Unanswered::Write(error)) => {
+            reporter.info(
+                "unanswered",
+                format_args!("{peer} takes no more acks: {error}"),
+            );
+        }
+        End::Unanswered(Unanswered::Unsettled) => {
+            let text = format_args!(
+                "{peer}: a chunk was lost on its way within Millstream and is not acked; its sender must send it again"
+            );
+            reporter.warn("unsettled", text);
+        }
+    }
+}
