@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::BufMut;
-use millstream_pipeline::channel::Note;
+use millstream_pipeline::{channel::Note, meters::Meter};
 use millstream_record::{Buffer, Encoding, Tag, Time, Values};
 use millstream_wire::forward::{Check, Decoder, Step};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -55,7 +55,7 @@ pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared:
         return shared.context.reporter.error("random", text);
     };
     let meters = &shared.meters;
-    meters.connections.add(1);
+    let open = Open::new(&meters.connections);
     let idle = if shared.idle.is_zero() {
         NEVER
     } else {
@@ -101,11 +101,27 @@ pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared:
         });
     }
     let end = last.end;
-    meters.connections.sub(1);
+    drop(open);
     report(&end, &peer, &shared);
     if !matches!(end, End::Closed | End::Broken) {
         let _ = writer.shutdown().await;
         let _ = timeout(LINGER, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
+    }
+}
+
+/// Counts a connection as open until it is dropped, also by a panic.
+struct Open<'a>(&'a Meter);
+
+impl<'a> Open<'a> {
+    fn new(connections: &'a Meter) -> Self {
+        connections.add(1);
+        Self(connections)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.sub(1);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is wrong on the wire, and what becomes of it and of its neighbours.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use millstream_wire::compression::{Codec, compress};
 
 use super::*;
@@ -301,6 +303,15 @@ fn a_frame_above_the_limit_closes_the_connection() {
 
 #[test]
 fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
+    // A panic of a connection is caught and ends only the connection, so it has to be listened for.
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let data = thread.name().is_some_and(|name| name.starts_with("data-"));
+        PANICS.fetch_add(usize::from(data), Ordering::Relaxed);
+        before(panic);
+    }));
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 0");
     let mut gzip = Vec::new();
@@ -347,4 +358,5 @@ fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
     taken.set(|state| state.batches.clear());
     server.rejected.set(|state| state.batches.clear());
     assert_eq!(server.pool.taken_bytes(), 0);
+    assert_eq!(PANICS.load(Ordering::Relaxed), 0);
 }
