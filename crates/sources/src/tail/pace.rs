@@ -1,7 +1,8 @@
 //! How far a reader is behind, and how often it lets itself be woken.
 //!
-//! A file that is written in small pieces would wake its reader for each. When several wake-ups in a row came close
-//! together, the reader takes a nap before it looks again: a busy file gains much, an idle one is never delayed.
+//! A file that is written in small pieces would wake its reader for each, or keep it running for each. When several looks
+//! in a row came close together and found little, the reader takes a nap before the next: a busy file gains much, an
+//! idle one is never delayed.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,12 @@ impl Pace {
         self.last_read = Instant::now();
     }
 
-    /// The reader was woken; how long it should nap.
+    /// Whether all was read that was there.
+    pub(super) fn at_end(&self) -> bool {
+        self.behind == 0
+    }
+
+    /// The reader was woken, or has read up to the end; how long it should nap.
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
         // The nap itself does not make wake-ups rare.

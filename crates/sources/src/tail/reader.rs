@@ -170,8 +170,7 @@ impl Reader {
                 continue;
             }
             match self.step().await {
-                // Lets the consumer on this thread take the batch while it is in the cache, and other files have a turn.
-                Ok(Step::On) => tokio::task::yield_now().await,
+                Ok(Step::On) => self.take_turn().await,
                 Ok(Step::End) => {
                     if self.rest().await {
                         break;
@@ -193,6 +192,20 @@ impl Reader {
             inode: self.tracked.inode,
             left_at: self.id.map(|id| (id, self.flight.settled())),
             in_order: true,
+        }
+    }
+
+    /// Lets the consumer on this thread take the batch while it is in the cache, and other files have a turn. A reader
+    /// that is as fast as the writer lets some lines gather.
+    async fn take_turn(&mut self) {
+        let nap = if self.pace.at_end() {
+            self.pace.woken()
+        } else {
+            None
+        };
+        match nap {
+            Some(nap) => self.pause(nap).await,
+            None => tokio::task::yield_now().await,
         }
     }
 

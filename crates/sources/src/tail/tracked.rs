@@ -19,10 +19,12 @@ use super::{
     watch::Alarm,
 };
 
-/// So many ends of batches are remembered of each file, to hold a copy against that is shorter than what was read.
-const MARKS_MAX: usize = 64;
+/// Ends of batches are remembered to hold a copy against that is shorter than what was read: of a file of any length so
+/// many that some stand within the last sixteenth before any offset.
+const MARKS_MAX: usize = 400;
+const MARK_SPACING: u64 = 16;
 /// So many contents of one inode are remembered: rotations may follow each other faster than copies are looked at.
-const PREVIOUS_MAX: usize = 8;
+const PREVIOUS_MAX: usize = 32;
 /// A file that was truncated longer ago than this has no copy that is still to be found.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
 
@@ -101,7 +103,24 @@ impl State {
     /// A batch that ends at `mark` was sent.
     pub(super) fn advance(&mut self, mark: Mark) {
         self.sent = mark.offset;
-        if self.marks.len() == MARKS_MAX {
+        // After a failure it goes back.
+        while self
+            .marks
+            .back()
+            .is_some_and(|last| last.offset >= mark.offset)
+        {
+            self.marks.pop_back();
+        }
+        // The last one is always kept, those before it thinly.
+        let thin = |offset: u64| mark.offset - offset < mark.offset / MARK_SPACING;
+        let before_last = self
+            .marks
+            .len()
+            .checked_sub(2)
+            .and_then(|at| self.marks.get(at));
+        if before_last.is_some_and(|before| thin(before.offset)) {
+            self.marks.pop_back();
+        } else if self.marks.len() == MARKS_MAX {
             self.marks.pop_front();
         }
         self.marks.push_back(mark);
@@ -224,7 +243,12 @@ impl Heads {
 
 /// Whether the file has the same bytes before the last mark that lies within it.
 fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
-    match marks.iter().rev().find(|mark| mark.offset <= len) {
+    // That both begin with the same line says too little.
+    match marks
+        .iter()
+        .rev()
+        .find(|mark| (1..=len).contains(&mark.offset))
+    {
         Some(mark) => Ok(Mark::read(file, mark.offset)? == Some(*mark)),
         None => Ok(false),
     }
