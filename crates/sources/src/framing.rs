@@ -104,6 +104,14 @@ pub(crate) fn find(text: &[u8], line_max: usize) -> Found {
     }
 }
 
+/// How much of `text`, which has more than `line_max` bytes, becomes a piece: `line_max` bytes, or up to three fewer so
+/// that no character of UTF-8 is cut.
+pub(crate) fn piece(text: &[u8], line_max: usize) -> usize {
+    let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    let near = (line_max.saturating_sub(3).max(1)..=line_max).rev();
+    near.clone().find(starts).unwrap_or(line_max)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,5 +128,14 @@ mod tests {
         assert_eq!(find(b"a\nabcde\nb\n", 4), Found::Lines(2));
         assert_eq!(find(b"a\nb\nabcd\nab", 4), Found::Lines(9));
         assert_eq!(find(b"a\nb\nabcd\nabcde", 4), Found::Lines(9));
+    }
+
+    #[test]
+    fn a_piece_ends_between_characters() {
+        assert_eq!(piece(b"abcdef", 4), 4);
+        assert_eq!(piece("ab\u{20ac}d".as_bytes(), 4), 2);
+        assert_eq!(piece("a\u{1f600}b".as_bytes(), 4), 1);
+        assert_eq!(piece(&[0x80; 9], 4), 4);
+        assert_eq!(piece("\u{20ac}".as_bytes(), 1), 1);
     }
 }

@@ -2,11 +2,19 @@
 
 use millstream_pipeline::node::Component;
 
+mod flight;
 mod forward;
 mod framing;
+mod generate;
 #[cfg(test)]
 mod rig;
+mod stdin;
 mod tail;
 
 /// All sources.
-pub const COMPONENTS: &[Component] = &[forward::COMPONENT, tail::COMPONENT];
+pub const COMPONENTS: &[Component] = &[
+    forward::COMPONENT,
+    generate::COMPONENT,
+    stdin::COMPONENT,
+    tail::COMPONENT,
+];

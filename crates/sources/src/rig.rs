@@ -59,7 +59,6 @@ impl Downstream {
     }
 
     /// Settles what was held, and answers at once from now on.
-    #[allow(dead_code)]
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.answers = true;
@@ -213,8 +212,18 @@ impl Running {
         folder: &Path,
         once: bool,
     ) -> Self {
-        let mut source =
+        let source =
             try_build(component, options).unwrap_or_else(|problems| panic!("{problems:?}"));
+        Self::of(source, downstream, folder, once)
+    }
+
+    /// Runs a source in front of `downstream`.
+    pub(crate) fn of(
+        mut source: Box<dyn Source>,
+        downstream: &Downstream,
+        folder: &Path,
+        once: bool,
+    ) -> Self {
         let meters = Meters::default();
         let (stopper, stop) = stop();
         let rejected = Downstream::memory();
@@ -263,7 +272,6 @@ impl Running {
     }
 
     /// Waits for it to end by itself.
-    #[allow(dead_code)]
     pub(crate) fn ended(mut self) -> Result<(), Failure> {
         self.thread.take().unwrap().join().unwrap()
     }

@@ -16,7 +16,7 @@ use super::{
     identity::Mark,
     reader::{Reader, Step},
 };
-use crate::framing::TooLong;
+use crate::framing::{TooLong, piece};
 
 /// Bytes looked through at a time for the end of a line.
 const SEARCH_BYTES: usize = 256 << 10;
@@ -124,27 +124,5 @@ impl Reader {
         }
         self.go_on_at(mark);
         Ok(Step::On)
-    }
-}
-
-/// How much of `text`, which has more than `line_max` bytes, becomes a piece: `line_max` bytes, or up to three fewer so
-/// that no character of UTF-8 is cut.
-fn piece(text: &[u8], line_max: usize) -> usize {
-    let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
-    let near = (line_max.saturating_sub(3).max(1)..=line_max).rev();
-    near.clone().find(starts).unwrap_or(line_max)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::piece;
-
-    #[test]
-    fn a_piece_ends_between_characters() {
-        assert_eq!(piece(b"abcdef", 4), 4);
-        assert_eq!(piece("ab\u{20ac}d".as_bytes(), 4), 2);
-        assert_eq!(piece("a\u{1f600}b".as_bytes(), 4), 1);
-        assert_eq!(piece(&[0x80; 9], 4), 4);
-        assert_eq!(piece("\u{20ac}".as_bytes(), 1), 1);
     }
 }

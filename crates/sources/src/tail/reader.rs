@@ -17,13 +17,15 @@ use millstream_sys::disk::read_at;
 use millstream_wire::lines;
 
 use super::{
-    flight::Flight,
     identity::{Inode, Mark, Stat, read_file_id},
     pace::Pace,
     run::Common,
     tracked::{Likeness, Tracked},
 };
-use crate::framing::{self, Found, TooLong};
+use crate::{
+    flight::{Flight, share},
+    framing::{self, Found, TooLong},
+};
 
 /// Bytes of one read, and so of a batch: it stays in the second-level cache, and what a batch costs does not show.
 const READ_BYTES: usize = 512 << 10;
@@ -61,7 +63,7 @@ pub(super) struct Reader {
     pub(super) next: Mark,
     /// A mark that a durable channel does not know yet.
     announce: bool,
-    pub(super) flight: Flight,
+    pub(super) flight: Flight<Mark>,
     pub(super) tag: Tag,
     values: Arc<Values>,
     /// Bytes of the next read: more than usual only for a long line.
@@ -288,7 +290,7 @@ impl Reader {
     ) -> io::Result<()> {
         let id = self.identify()?;
         let count = lines::count(&buffer[range.clone()]);
-        let batch = self.batch(id, buffer.freeze().slice(range), count, mark.offset);
+        let batch = self.batch(id, share(buffer, range), count, mark.offset);
         let receipt = self.context.outlet.send(batch, false).await;
         self.flight.push(receipt, mark);
         self.go_on_at(mark);
@@ -418,7 +420,7 @@ impl Reader {
         self.generation = self.generation.wrapping_add(u16::from(self.id.is_some()));
         self.id = None;
         self.next = Mark::default();
-        self.flight = Flight::default();
+        self.flight = Flight::new(Mark::default());
         self.read_bytes = READ_BYTES;
         self.partial = 0;
         self.searched = 0;

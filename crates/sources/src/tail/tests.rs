@@ -175,6 +175,23 @@ fn what_a_consumer_dropped_is_sent_again_in_order() {
 }
 
 #[test]
+fn a_stop_waits_for_the_answers_and_keeps_the_positions() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    to.hold();
+    append(&place.log("a.log"), "one\ntwo\n");
+    let running = place.start("*.log", "", &to);
+    until("two lines", || to.lines().len() == 2);
+    let answers = to.clone();
+    let stopping = thread::spawn(move || running.stop());
+    thread::sleep(Duration::from_millis(50));
+    assert!(!stopping.is_finished());
+    answers.settle();
+    stopping.join().unwrap();
+    place.once("*.log", "", &to);
+    assert_eq!(to.lines().len(), 2);
+}
+
+#[test]
 fn a_file_and_a_folder_that_appear_are_read_from_their_beginning() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("old.log"), "old\n");

@@ -1,26 +1,40 @@
-//! The batches of one file that were sent and are not settled: in order, and bounded.
+//! The batches of one flow (a file, a generator) that were sent and are not settled: in order, and bounded.
+//!
+//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
+use bytes::Bytes;
 use millstream_pipeline::delivery::{Receipt, Unsettled};
+use millstream_record::Buffer;
 
-use super::identity::Mark;
+/// A body smaller than this is copied out of its buffer: a few lines must not hold the room of many.
+const COPY_BYTES_MAX: usize = 4 << 10;
 
-/// So many batches of a file are under way at most: between two cuts of a sink behind memory (64 MiB or a second) there
+/// The body of a batch that stands in `range` of a buffer.
+pub(crate) fn share(buffer: Buffer, range: Range<usize>) -> Bytes {
+    if range.len() < COPY_BYTES_MAX {
+        Bytes::copy_from_slice(&buffer[range])
+    } else {
+        buffer.freeze().slice(range)
+    }
+}
+
+/// So many batches of a flow are under way at most: between two cuts of a sink behind memory (64 MiB or a second) there
 /// may be many small ones. Their bytes are bounded by the queues; this bounds the receipts.
 const BATCHES_MAX: usize = 1024;
 
-/// The batches under way of one file, and up to where it is settled.
+/// The batches under way of one flow, and up to which mark it is settled.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
-    under_way: VecDeque<(Receipt, Mark)>,
+pub(crate) struct Flight<M> {
+    under_way: VecDeque<(Receipt, M)>,
     /// Everything before it is settled.
-    settled: Mark,
+    settled: M,
 }
 
-impl Flight {
+impl<M: Copy> Flight<M> {
     /// None under way, all settled up to `settled`.
-    pub(super) fn new(settled: Mark) -> Self {
+    pub(crate) fn new(settled: M) -> Self {
         Self {
             under_way: VecDeque::new(),
             settled,
@@ -28,12 +42,12 @@ impl Flight {
     }
 
     /// A batch that ends at `mark` was sent.
-    pub(super) fn push(&mut self, receipt: Receipt, mark: Mark) {
+    pub(crate) fn push(&mut self, receipt: Receipt, mark: M) {
         self.under_way.push_back((receipt, mark));
     }
 
     /// What stands before `mark` needs no receipt.
-    pub(super) fn skip(&mut self, mark: Mark) {
+    pub(crate) fn skip(&mut self, mark: M) {
         match self.under_way.back_mut() {
             Some((_, last)) => *last = mark,
             None => self.settled = mark,
@@ -41,17 +55,17 @@ impl Flight {
     }
 
     /// Up to where everything is settled.
-    pub(super) fn settled(&self) -> Mark {
+    pub(crate) fn settled(&self) -> M {
         self.settled
     }
 
     /// Whether one has to wait before the next batch.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.under_way.len() >= BATCHES_MAX
     }
 
     /// Takes the answers that are there; whether any came.
-    pub(super) fn collect(&mut self) -> Result<bool, Unsettled> {
+    pub(crate) fn collect(&mut self) -> Result<bool, Unsettled> {
         let before = self.under_way.len();
         while let Some((receipt, mark)) = self.under_way.front() {
             match receipt.try_outcome() {
@@ -67,7 +81,7 @@ impl Flight {
     }
 
     /// Waits for the oldest answer; for ever if there is none to come.
-    pub(super) async fn answered(&mut self) {
+    pub(crate) async fn answered(&mut self) {
         match self.under_way.front_mut() {
             // What it says is for `collect`.
             Some((receipt, _)) => drop(receipt.await),
@@ -76,7 +90,7 @@ impl Flight {
     }
 
     /// Waits for all answers; the first that is bad is told after all are there.
-    pub(super) async fn land(&mut self) -> Result<(), Unsettled> {
+    pub(crate) async fn land(&mut self) -> Result<(), Unsettled> {
         let mut failed = None;
         while let Some((receipt, mark)) = self.under_way.pop_front() {
             match receipt.await {

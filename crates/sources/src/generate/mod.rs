@@ -1,0 +1,313 @@
+//! The source `generate`: numbered records at a set rate or flat out, and a last one with the count.
+//!
+//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! Its records are those of millbench (`record.rs`), so that `millbench verify` says what became of them. It is a file that
+//! nobody has to store: all records are equally long, record `n` stands at `n` times that length, and a durable channel is
+//! told so. A restart asks it where to go on, as `tail` does: nothing is missing, nothing comes twice.
+
+mod record;
+
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use millstream_config::{Node, Size};
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
+    promise::{Guarantee, Promise},
+};
+use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::flight::Flight;
+use record::{HEAD_BYTES, Series};
+
+/// The entry in the list of sources.
+pub const COMPONENT: Component = Component {
+    name: "generate",
+    summary: "Makes numbered records, at a set rate or flat out.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Source(build),
+};
+
+/// Bytes of a batch, about.
+const BATCH_BYTES: u64 = 512 << 10;
+/// With a rate, a batch comes this often or when a record is due, whichever is later.
+const TICK: Duration = Duration::from_millis(10);
+/// The longest record: the longest that millbench verifies.
+const SIZE_LARGEST: u64 = 1 << 20;
+/// How long it waits before it makes again what was not settled.
+const RESEND_WAIT: Duration = Duration::from_millis(500);
+/// No file system has this device: it marks our origins.
+const DEVICE: u64 = u64::MAX;
+
+/// Options of the source `generate`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// How many records; a last one with the count follows. 0: no end.
+    #[serde(default)]
+    records: u64,
+    /// Records per second; 0: as many as are taken.
+    #[serde(default)]
+    rate: u64,
+    /// The length of a record's text.
+    #[serde(default = "size")]
+    size: Size,
+    /// How the records are made.
+    #[serde(default)]
+    encoding: Form,
+    /// The tag. Default: the node's name.
+    #[serde(default)]
+    tag: Option<String>,
+}
+
+/// As log lines are, with the newline.
+fn size() -> Size {
+    Size::bytes(99)
+}
+
+/// How the records are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Form {
+    /// Lines of text.
+    #[default]
+    Lines,
+    /// MessagePack, `[time, {"message": text}]`, as the forward protocol has them.
+    Packed,
+}
+
+fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
+    let config: Config = node.read()?;
+    let bytes = config.size.as_bytes();
+    if !(HEAD_BYTES as u64..=SIZE_LARGEST).contains(&bytes) {
+        let message = format!("`size` must be between {HEAD_BYTES}B and 1MiB");
+        return Err(vec![node.problem_at("size", message)]);
+    }
+    if config.records > record::NUMBER_MAX {
+        let message = format!("`records` can be {} at most", record::NUMBER_MAX);
+        return Err(vec![node.problem_at("records", message)]);
+    }
+    Ok(Box::new(Generate { config, run: None }))
+}
+
+/// The source.
+struct Generate {
+    config: Config,
+    /// The run and how many of its records are settled, once it has begun: a failure does not begin another.
+    run: Option<(u32, u64)>,
+}
+
+impl Source for Generate {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let (run, settled) = match self.run.or_else(|| self.kept(&context)) {
+                Some(begun) => begun,
+                // Any number will do that was not used lately.
+                None => (record::mix(Time::now().0 as u64) as u32, 0),
+            };
+            self.run = Some((run, settled));
+            let mut maker = Maker::new(self, context, run, settled);
+            maker.make_all().await;
+            self.run = Some((run, maker.flight.settled()));
+            Ok(())
+        })
+    }
+
+    fn promise(&self, durable: bool) -> Promise {
+        match durable {
+            true => Promise::new(Guarantee::ExactlyOnce, ""),
+            false => Promise::new(
+                Guarantee::AtLeastOnce,
+                "a restart begins a new run from record 0",
+            ),
+        }
+    }
+}
+
+impl Generate {
+    /// Who the generator is for a durable channel: another size, form or number of records is another file.
+    ///
+    /// ```text
+    /// device 2^64-1; inode: a hash of the node's name; birth: the number of records
+    /// head: bits 63..32 the run, 24..31 the form, 23..0 the size
+    /// ```
+    fn id(&self, name: &str, run: u32) -> FileId {
+        let form = u64::from(self.config.encoding == Form::Packed);
+        FileId {
+            device: DEVICE,
+            inode: name
+                .bytes()
+                .fold(0, |hash, byte| record::mix(hash ^ u64::from(byte))),
+            birth: self.config.records.cast_signed(),
+            head: u64::from(run) << 32 | form << 24 | self.config.size.as_bytes(),
+        }
+    }
+
+    /// The run that a durable channel knows and how many records of it are kept.
+    fn kept(&self, context: &SourceContext) -> Option<(u32, u64)> {
+        let bytes = self.record_bytes();
+        let origins = context.outlet.file_origins()?.into_iter();
+        let runs = origins.map(|(id, next)| (id, (id.head >> 32) as u32, next));
+        runs.filter(|(id, run, _)| *id == self.id(&context.name, *run))
+            .map(|(_, run, next)| (run, next / bytes))
+            .next_back()
+    }
+
+    /// Bytes of one record in the body of a batch.
+    fn record_bytes(&self) -> u64 {
+        let size = self.config.size.as_bytes();
+        match self.config.encoding {
+            Form::Lines => size + 1,
+            Form::Packed => {
+                size + record::packed_head(self.config.size.as_usize(), Time(0)).len() as u64
+            }
+        }
+    }
+}
+
+/// One run at work.
+struct Maker {
+    context: SourceContext,
+    series: Series,
+    form: Form,
+    id: FileId,
+    tag: Tag,
+    values: Arc<Values>,
+    record_bytes: u64,
+    /// With the end record; `u64::MAX`: no end.
+    total: u64,
+    rate: u64,
+    next: u64,
+    flight: Flight<u64>,
+}
+
+impl Maker {
+    fn new(source: &Generate, context: SourceContext, run: u32, settled: u64) -> Self {
+        let config = &source.config;
+        let mut values = Values::new();
+        values.set("host", &*context.host);
+        Self {
+            series: Series::new(run, config.size.as_usize(), config.records),
+            form: config.encoding,
+            id: source.id(&context.name, run),
+            tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+            values: Arc::new(values),
+            record_bytes: source.record_bytes(),
+            total: if config.records == 0 {
+                u64::MAX
+            } else {
+                config.records + 1
+            },
+            rate: config.rate,
+            next: settled,
+            flight: Flight::new(settled),
+            context,
+        }
+    }
+
+    /// Makes all that is left, and again what somebody dropped, until all is settled or it is time to stop.
+    async fn make_all(&mut self) {
+        loop {
+            self.make().await;
+            let landed = self.flight.land().await;
+            if landed.is_ok() || self.context.stop.is_stopped() {
+                return;
+            }
+            self.next = self.flight.settled();
+            let mut stop = self.context.stop.clone();
+            tokio::select! {
+                () = sleep(RESEND_WAIT) => {}
+                () = stop.stopped() => return,
+            }
+        }
+    }
+
+    /// Makes records until the end, a failure or the wish to stop.
+    async fn make(&mut self) {
+        let mut stop = self.context.stop.clone();
+        let (started, first) = (Instant::now(), self.next);
+        let full = (BATCH_BYTES / self.record_bytes).max(1);
+        while self.next < self.total && !stop.is_stopped() {
+            let due = match self.rate {
+                0 => u64::MAX,
+                rate => {
+                    let due = started.elapsed().as_nanos() * u128::from(rate) / 1_000_000_000;
+                    first.saturating_add(u64::try_from(due).unwrap_or(u64::MAX))
+                }
+            };
+            let count = full
+                .min(self.total - self.next)
+                .min(due.saturating_sub(self.next));
+            if count == 0 {
+                // One second has `rate` records, so the next one is due so many nanoseconds after the start.
+                let wanted = u128::from(self.next + 1 - first) * 1_000_000_000;
+                let at = wanted.div_ceil(u128::from(self.rate.max(1)));
+                let at = started + Duration::from_nanos(u64::try_from(at).unwrap_or(u64::MAX));
+                tokio::select! {
+                    () = sleep_until(at.max(Instant::now() + TICK)) => {}
+                    () = stop.stopped() => return,
+                }
+                continue;
+            }
+            self.send(count).await;
+            if self.flight.is_full() {
+                self.flight.answered().await;
+            }
+            if self.flight.collect().is_err() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Makes and sends a batch of `count` records.
+    async fn send(&mut self, count: u64) {
+        let bytes = count * self.record_bytes;
+        let mut buffer = self.context.pool.reserve(bytes as usize).await;
+        let received = Time::now();
+        let head = match self.form {
+            Form::Lines => Vec::new(),
+            Form::Packed => record::packed_head(self.series.size(), received),
+        };
+        let newline: &[u8] = if self.form == Form::Lines { b"\n" } else { b"" };
+        for number in self.next..self.next + count {
+            buffer.extend_from_slice(&head);
+            self.series.write(number, &mut buffer);
+            buffer.extend_from_slice(newline);
+        }
+        let origin = FileOrigin {
+            file: self.id,
+            begin: self.next * self.record_bytes,
+            next: (self.next + count) * self.record_bytes,
+        };
+        let range = 0..buffer.len();
+        let batch = Batch {
+            tag: self.tag.clone(),
+            encoding: match self.form {
+                Form::Lines => Encoding::Lines,
+                Form::Packed => Encoding::Packed,
+            },
+            body: crate::flight::share(buffer, range),
+            count: u32::try_from(count).unwrap_or(u32::MAX),
+            received,
+            values: self.values.clone(),
+            origins: vec![Origin::File(origin)],
+        };
+        let receipt = self.context.outlet.send(batch, false).await;
+        self.next += count;
+        self.flight.push(receipt, self.next);
+    }
+}

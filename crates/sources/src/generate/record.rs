@@ -1,0 +1,141 @@
+//! The text of a generated record: millbench's layout, written here on our own so that its verifier stays independent.
+//!
+//! ```text
+//!  0   4  "mb1 "
+//!  4   8  run, lower-case hex
+//! 12   1  "."
+//! 13   4  flow, hex: 0000
+//! 17   1  " "
+//! 18   1  kind: "d" a data record, "e" the end record
+//! 19  16  number, decimal; of the end record: how many data records there were
+//! 35   1  " "
+//! 36   8  check, hex: the upper half of mix(mix(mix(run << 16 | flow) ^ length << 1 ^ is_end) ^ number)
+//! 44   1  " "
+//! 45   n  padding: byte i is ALPHABET[(number + i) % 64]
+//! ```
+
+use millstream_record::Time;
+use millstream_wire::msgpack::{
+    write_array_len, write_map_len, write_str, write_str_head, write_time,
+};
+
+/// Bytes before the padding: the shortest record.
+pub(super) const HEAD_BYTES: usize = 45;
+/// Numbers have 16 digits.
+pub(super) const NUMBER_MAX: u64 = 9_999_999_999_999_999;
+
+const NUMBER_AT: usize = 19;
+const CHECK_AT: usize = 36;
+const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+
+/// Spreads every bit of the input over the output.
+pub(super) fn mix(value: u64) -> u64 {
+    let value = (value ^ value >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (value ^ value >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// All that stands before the text of a packed record: `[time, {"message": TEXT}]`.
+pub(super) fn packed_head(size: usize, time: Time) -> Vec<u8> {
+    let mut head = Vec::new();
+    write_array_len(&mut head, 2);
+    write_time(&mut head, time);
+    write_map_len(&mut head, 1);
+    write_str(&mut head, b"message");
+    write_str_head(&mut head, u32::try_from(size).unwrap_or(u32::MAX));
+    head
+}
+
+/// The records of one run.
+pub(super) struct Series {
+    /// The head of a data record with its number and check still to be filled in.
+    head: [u8; HEAD_BYTES],
+    /// The alphabet, as often as the longest padding needs it.
+    padding: Vec<u8>,
+    size: usize,
+    records: u64,
+    who: u64,
+}
+
+impl Series {
+    /// Of `records` records of `size` bytes; 0: without an end.
+    pub(super) fn new(run: u32, size: usize, records: u64) -> Self {
+        let mut head = [b' '; HEAD_BYTES];
+        head[..4].copy_from_slice(b"mb1 ");
+        head[4..12].copy_from_slice(&hex(run));
+        head[12..17].copy_from_slice(b".0000");
+        head[18] = b'd';
+        let padding = ALPHABET
+            .iter()
+            .copied()
+            .cycle()
+            .take(size + ALPHABET.len())
+            .collect();
+        Self {
+            head,
+            padding,
+            size,
+            records,
+            who: mix(u64::from(run) << 16),
+        }
+    }
+
+    /// Bytes of a record.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Appends the record at place `number`: behind the last data record stands the end record.
+    pub(super) fn write(&self, number: u64, out: &mut Vec<u8>) {
+        let is_end = self.records > 0 && number == self.records;
+        let mut head = self.head;
+        if is_end {
+            head[18] = b'e';
+        }
+        let mut rest = number;
+        for digit in head[NUMBER_AT..NUMBER_AT + 16].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        let key = mix(self.who ^ (self.size as u64) << 1 ^ u64::from(is_end));
+        let check = (mix(key ^ number) >> 32) as u32;
+        head[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
+        out.extend_from_slice(&head);
+        let phase = (number % ALPHABET.len() as u64) as usize;
+        out.extend_from_slice(&self.padding[phase..phase + self.size - HEAD_BYTES]);
+    }
+}
+
+fn hex(value: u32) -> [u8; 8] {
+    std::array::from_fn(|at| b"0123456789abcdef"[(value >> (28 - 4 * at) & 15) as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(series: &Series, number: u64) -> String {
+        let mut out = Vec::new();
+        series.write(number, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_record_reads_as_millbench_lays_it_out() {
+        let series = Series::new(0x5f3a_9c01, 60, 0);
+        let record = text(&series, 1_234_567_890_123);
+        assert!(
+            record.starts_with("mb1 5f3a9c01.0000 d0001234567890123 "),
+            "{record}"
+        );
+        // 1234567890123 % 64 = 11, the letter l.
+        assert!(record.ends_with(" lmnopqrstuvwxyz"), "{record}");
+        assert_eq!(record.len(), 60);
+    }
+
+    #[test]
+    fn the_end_record_says_how_many_there_were() {
+        let series = Series::new(1, 45, 7);
+        assert_eq!(&text(&series, 6)[17..36], " d0000000000000006 ");
+        assert_eq!(&text(&series, 7)[17..36], " e0000000000000007 ");
+    }
+}

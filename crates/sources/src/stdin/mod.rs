@@ -1,0 +1,211 @@
+//! The source `stdin`: lines from the standard input, until it ends.
+//!
+//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! A thread of its own reads, because reading a pipe or a terminal blocks; a short queue leads to the data thread. It
+//! promises nothing about what it has read and nobody has kept: the input cannot be read again.
+
+mod input;
+
+#[cfg(test)]
+mod tests;
+
+use std::{fs, io, os::fd::AsFd, sync::Arc};
+
+use bytes::Bytes;
+use millstream_config::{Node, Size};
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
+    promise::{Guarantee, Promise},
+    reject,
+    threads::own_thread,
+};
+use millstream_record::{Batch, Encoding, Tag, Time, Values};
+use millstream_wire::lines;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use crate::{
+    flight::Flight,
+    framing::{Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong},
+};
+use input::{Input, Piece};
+
+/// The entry in the list of sources.
+pub const COMPONENT: Component = Component {
+    name: "stdin",
+    summary: "Reads lines from the standard input until it ends.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Source(build),
+};
+
+/// Pieces between the reading thread and the data thread: a MiB together.
+const PIECES: usize = 4;
+
+/// Options of the source `stdin`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// The tag. Default: the node's name.
+    #[serde(default)]
+    tag: Option<String>,
+    /// Where a record ends.
+    #[serde(default)]
+    framing: Framing,
+    /// The longest line, without its newline.
+    #[serde(default = "line_max")]
+    line_max: Size,
+    /// What becomes of a longer one.
+    #[serde(default)]
+    too_long: TooLong,
+}
+
+fn line_max() -> Size {
+    LINE_MAX
+}
+
+fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
+    let config: Config = node.read()?;
+    let Framing::Lines = config.framing;
+    if config.line_max.is_zero() || config.line_max > LINE_MAX_LARGEST {
+        let message = "`line_max` must be between 1B and 1GiB";
+        return Err(vec![node.problem_at("line_max", message)]);
+    }
+    Ok(Box::new(Stdin::new(config, None)))
+}
+
+/// The source.
+struct Stdin {
+    config: Config,
+    /// What is read; None: the standard input, once it is opened.
+    input: Option<fs::File>,
+    /// From the thread that reads, once it runs; it outlives a failure of `run`.
+    pieces: Option<mpsc::Receiver<Piece>>,
+}
+
+impl Stdin {
+    fn new(config: Config, input: Option<fs::File>) -> Self {
+        Self {
+            config,
+            input,
+            pieces: None,
+        }
+    }
+
+    fn start(&mut self, context: &SourceContext) -> Result<mpsc::Receiver<Piece>, Failure> {
+        let Some(file) = self.input.take() else {
+            return Err(Failure::us("the standard input is read by one only").never_again());
+        };
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let line_max = self.config.line_max.as_usize();
+        let input = Input::new(file, context.pool.clone(), line_max, self.config.too_long);
+        let (reporter, name) = (context.reporter.clone(), context.name.clone());
+        own_thread(&name, async move || {
+            if let Err(error) = input.read_all(&sender).await {
+                reporter.error(
+                    "input",
+                    format_args!("cannot read the standard input: {error}; it ends here"),
+                );
+            }
+        })
+        .map_err(|error| Failure::us(format!("cannot start a thread that reads: {error}")))?;
+        Ok(receiver)
+    }
+}
+
+impl Source for Stdin {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        if self.input.is_none() {
+            let input = io::stdin().as_fd().try_clone_to_owned();
+            let input = input
+                .map_err(|error| Failure::disk(format!("there is no standard input: {error}")))?;
+            self.input = Some(input.into());
+        }
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            if self.pieces.is_none() {
+                self.pieces = Some(self.start(&context)?);
+            }
+            match &mut self.pieces {
+                Some(pieces) => send_all(&self.config, pieces, context).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn promise(&self, durable: bool) -> Promise {
+        let until = if durable { "kept" } else { "settled" };
+        Promise::new(
+            Guarantee::AtMostOnce,
+            format!("until it is {until}: the input cannot be read again"),
+        )
+    }
+}
+
+/// Sends what the thread reads, until the input ends or it is time to stop.
+async fn send_all(
+    config: &Config,
+    pieces: &mut mpsc::Receiver<Piece>,
+    context: SourceContext,
+) -> Result<(), Failure> {
+    let mut values = Values::new();
+    values.set("host", &*context.host);
+    let values = Arc::new(values);
+    let tag = Tag::from(config.tag.as_deref().unwrap_or(&context.name));
+    let (mut stop, mut flight) = (context.stop.clone(), Flight::new(()));
+    let mut lost = false;
+    loop {
+        let piece = tokio::select! {
+            biased;
+            piece = pieces.recv() => piece,
+            () = stop.stopped() => {
+                // What stands in the queue was read; what the thread waits for was not.
+                pieces.close();
+                pieces.recv().await
+            }
+            () = flight.answered() => {
+                lost |= flight.collect().is_err();
+                if lost {
+                    flight.land().await.ok();
+                }
+                continue;
+            }
+        };
+        let Some(piece) = piece else { break };
+        let batch = |body: Bytes| Batch {
+            tag: tag.clone(),
+            encoding: Encoding::Lines,
+            count: lines::count(&body),
+            body,
+            received: Time::now(),
+            values: values.clone(),
+            origins: Vec::new(),
+        };
+        let receipt = match piece {
+            Piece::Lines(body) => context.outlet.send(batch(body), false).await,
+            Piece::TooLong(bytes) => {
+                let reason = format!("a line is longer than line_max ({})", config.line_max);
+                let from = batch(Bytes::new());
+                let rejected = reject::batch(&context.name, &from, [&bytes[..]], &reason);
+                context.rejects.send(rejected, false).await
+            }
+        };
+        flight.push(receipt, ());
+        if flight.is_full() {
+            flight.answered().await;
+        }
+    }
+    lost |= flight.land().await.is_err();
+    if lost {
+        let text = "lines were dropped before they were settled, and cannot be read again";
+        context.reporter.error("lost", text);
+    }
+    Ok(())
+}

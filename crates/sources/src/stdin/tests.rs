@@ -1,0 +1,135 @@
+use std::{
+    fs,
+    io::{Seek, SeekFrom, Write},
+};
+
+use super::{COMPONENT, Config, Stdin};
+use crate::{
+    framing::{Framing, TooLong},
+    rig::{Downstream, Running, try_build, until},
+};
+use millstream_config::Size;
+
+fn source(input: fs::File, line_max: u64, too_long: TooLong) -> Box<Stdin> {
+    let config = Config {
+        tag: Some("typed".to_owned()),
+        framing: Framing::Lines,
+        line_max: Size::bytes(line_max),
+        too_long,
+    };
+    Box::new(Stdin::new(config, Some(input)))
+}
+
+fn file(text: &str) -> fs::File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file
+}
+
+fn run(input: fs::File, line_max: u64, too_long: TooLong, to: &Downstream) -> Running {
+    Running::of(
+        source(input, line_max, too_long),
+        to,
+        "unused".as_ref(),
+        false,
+    )
+}
+
+#[test]
+fn a_file_is_read_to_its_end_and_the_last_line_needs_no_newline() {
+    let to = Downstream::memory();
+    let text: String = (0..100_000)
+        .map(|number| format!("line {number}\n"))
+        .collect();
+    run(file(&format!("{text}last")), 1 << 20, TooLong::Split, &to)
+        .ended()
+        .unwrap();
+    let lines = to.lines();
+    assert_eq!(lines.len(), 100_001);
+    assert!(
+        lines
+            .iter()
+            .take(100_000)
+            .enumerate()
+            .all(|(n, line)| *line == format!("line {n}"))
+    );
+    assert_eq!(lines[100_000], "last");
+    assert_eq!(to.batches()[0].tag.as_str(), "typed");
+}
+
+#[test]
+fn a_pipe_delivers_lines_as_they_come_and_ends_when_it_is_closed() {
+    let to = Downstream::memory();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut writer = fs::File::from(std::os::fd::OwnedFd::from(writer));
+    let running = run(
+        std::os::fd::OwnedFd::from(reader).into(),
+        1 << 20,
+        TooLong::Split,
+        &to,
+    );
+    writer.write_all(b"one\ntw").unwrap();
+    until("the first line", || to.lines() == ["one"]);
+    writer.write_all(b"o\n\n").unwrap();
+    until("the second", || to.lines() == ["one", "two", ""]);
+    drop(writer);
+    running.ended().unwrap();
+}
+
+#[test]
+fn a_stop_ends_it_while_the_pipe_is_silent() {
+    let to = Downstream::memory();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let running = run(
+        std::os::fd::OwnedFd::from(reader).into(),
+        1 << 20,
+        TooLong::Split,
+        &to,
+    );
+    writer.write_all(b"one\n").unwrap();
+    until("the first line", || to.lines() == ["one"]);
+    running.stop();
+}
+
+#[test]
+fn lines_that_are_too_long_are_split_truncated_or_rejected() {
+    let text = "ok\n0123456789abcdefghij\nend\n01234567\n0123456789";
+    for (policy, expected, rejected) in [
+        (
+            TooLong::Split,
+            "ok 01234567 89abcdef ghij end 01234567 01234567 89",
+            0,
+        ),
+        (TooLong::Truncate, "ok 01234567 end 01234567 01234567", 0),
+        (TooLong::Reject, "ok end 01234567", 5),
+    ] {
+        let to = Downstream::memory();
+        let running = run(file(text), 8, policy, &to);
+        let out = running.rejected.clone();
+        running.ended().unwrap();
+        assert_eq!(to.lines().join(" "), expected, "{policy:?}");
+        assert_eq!(out.batches().len(), rejected, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_line_longer_than_a_read_arrives_whole() {
+    let to = Downstream::memory();
+    let long = "x".repeat(1 << 20);
+    run(
+        file(&format!("a\n{long}\nb\n")),
+        1 << 20,
+        TooLong::Split,
+        &to,
+    )
+    .ended()
+    .unwrap();
+    assert_eq!(to.lines(), ["a", &long[..], "b"]);
+}
+
+#[test]
+fn an_option_it_does_not_know_is_refused() {
+    let problems = try_build(&COMPONENT, r#"{"path": "/x"}"#).err().unwrap();
+    assert!(problems[0].contains("path"), "{problems:?}");
+}
