@@ -74,15 +74,15 @@ struct Config {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RotateConfig {
-    /// Before a record would make a file larger than this.
+    /// Before a record would make a file larger than this (a longer record has a file of its own); 0: no such rule.
     size: Size,
-    /// After so many records.
+    /// After so many records; 0: no such rule.
     records: u64,
-    /// So long after the first record of a file.
+    /// So long after the first record of a file, by keep times (a backlog is cut as in time); 0: no such rule.
     interval: Period,
-    /// So long after the last record of a file.
+    /// So long after the last record of a file, by the clock; 0: no such rule.
     idle: Period,
-    /// So many rotated files are kept; older ones are removed.
+    /// So many rotated files of each path are kept, older ones are removed; 0: all.
     keep: u32,
 }
 

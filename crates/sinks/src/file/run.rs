@@ -33,7 +33,7 @@ use super::{FileSink, files::Files, pending::GATHER_BYTES, recover::recover, wri
 const GATHER: Duration = Duration::from_millis(10);
 /// Waits between tries of a write that fails.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(30);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A file sink that runs.
 pub(super) struct Running {
