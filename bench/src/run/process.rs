@@ -14,6 +14,9 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 
+/// CPU-seconds between two looks that are no work: a timer, a look at a clock.
+const NOTHING: f64 = 0.0005;
+
 /// What a process has used so far.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Usage {
@@ -61,6 +64,18 @@ pub fn cpu(folder: &Path) -> io::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// The same to a nanosecond, of the threads that live.
+fn threads_cpu(folder: &Path) -> io::Result<f64> {
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(folder.join("task"))? {
+        // A thread may have ended meanwhile; a kernel may be built without this.
+        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        let first = text.split_whitespace().next();
+        nanoseconds += first.and_then(|word| word.parse().ok()).unwrap_or(0u64);
+    }
+    Ok(nanoseconds as f64 / 1e9)
+}
+
 /// The number behind a name in files such as status and io.
 fn named(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
@@ -75,7 +90,8 @@ fn usage(folder: &Path) -> io::Result<Usage> {
     // Somebody else's process does not show this.
     let input = fs::read_to_string(folder.join("io")).unwrap_or_default();
     let mut usage = Usage {
-        cpu_seconds: cpu(folder)?,
+        // The coarse figure counts threads that have ended, the fine one does not round down: the larger is nearer.
+        cpu_seconds: cpu(folder)?.max(threads_cpu(folder)?),
         faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
         rss_peak: named(&status, "VmHWM:") * 1024,
         file_bytes_read: named(&input, "rchar:"),
@@ -132,14 +148,14 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it has used no CPU for `quiet`, and says when it last did.
+    /// Waits until it has used next to no CPU for `quiet`, and says when it last did.
     pub fn settled(&self, quiet: Duration, limit: Duration) -> io::Result<Instant> {
         let started = Instant::now();
         let (mut last, mut cpu) = (Instant::now(), self.usage()?.cpu_seconds);
         while last.elapsed() < quiet && started.elapsed() < limit {
             thread::sleep(Duration::from_millis(10));
             let now = self.usage()?.cpu_seconds;
-            if now > cpu {
+            if now > cpu + NOTHING {
                 (last, cpu) = (Instant::now(), now);
             }
         }

@@ -24,7 +24,7 @@ pub struct Run {
 impl Run {
     /// Records per CPU-second of the program under test.
     pub fn per_cpu(&self) -> f64 {
-        self.records as f64 / self.usage.cpu_seconds.max(0.01)
+        self.records as f64 / self.usage.cpu_seconds.max(1e-6)
     }
 
     /// Records per second.
