@@ -14,6 +14,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     fmt, io,
+    net::SocketAddr,
     rc::Rc,
     time::Duration,
 };
@@ -223,18 +224,19 @@ impl Link {
         let since = Instant::now();
         let (end, progress) = Connection::new(&stream, self).run().await;
         drop(open);
-        if progress {
+        let lasted = since.elapsed() >= self.settings.retry_first;
+        // Without acks, writing proves nothing: whoever accepts and closes at once would swallow all there is.
+        let worked = progress && (self.settings.ack || lasted);
+        if worked {
             backoff.reset();
         }
         let idle = self.window.borrow().is_empty();
         match end {
             End::Retired => {}
             // Peers close what idles for long; that says nothing against them.
-            End::Closed if idle && (progress || since.elapsed() >= self.settings.retry_first) => {
-                self.set(State::Trying);
-            }
+            End::Closed if idle && (worked || lasted) => self.set(State::Trying),
             end => {
-                let wait = if progress {
+                let wait = if worked {
                     Duration::ZERO
                 } else {
                     backoff.failed()
@@ -262,29 +264,28 @@ impl Link {
         let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
-            let socket = if address.is_ipv4() {
-                TcpSocket::new_v4()
-            } else {
-                TcpSocket::new_v6()
-            }?;
-            if self.settings.send_buffer > 0 {
-                socket.set_send_buffer_size(self.settings.send_buffer)?;
-            }
-            match timeout(share, socket.connect(address))
-                .await
-                .map_err(late)
-                .flatten()
-            {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    let probes = socket2::TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
-                    socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
-                    return Ok(stream);
-                }
+            let opened = timeout(share, self.open(address)).await;
+            match opened.map_err(late).flatten() {
+                Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    async fn open(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        if self.settings.send_buffer > 0 {
+            socket.set_send_buffer_size(self.settings.send_buffer)?;
+        }
+        let stream = socket.connect(address).await?;
+        stream.set_nodelay(true)?;
+        let probes = socket2::TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
+        socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+        Ok(stream)
     }
 
     /// Says what happened and hands back what others may send.

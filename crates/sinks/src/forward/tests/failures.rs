@@ -400,3 +400,22 @@ fn many_small_chunks_under_way_hold_little_memory() {
         assert!(pool.taken_bytes() < 200 << 10, "{pool:?}");
     });
 }
+
+#[test]
+fn without_acks_a_server_that_accepts_and_closes_does_not_swallow_everything() {
+    local(async {
+        let server = Server::start(|_| Act::Close).await;
+        let upstream = Upstream::durable(1);
+        for number in 0..100 {
+            upstream.put(
+                packed("t", &format!("{number} {}\n", "x".repeat(500_000))),
+                false,
+            );
+        }
+        let more = r#", "ack": false, "in_flight": "64KiB", "retry": {"first": "200ms"}"#;
+        let mut rig = rig(&upstream, &options(&[&server], more));
+        let pause = tokio::time::sleep(Duration::from_millis(500));
+        run_until(&mut rig, pause).await;
+        assert!(server.connections() <= 4, "{}", server.connections());
+    });
+}

@@ -16,13 +16,14 @@ use super::COMPONENT;
 use crate::rig::{Rig, Upstream};
 use server::{Received, Server};
 
-/// Runs a test on a thread of its own kind: one runtime, local tasks, and an end after a minute.
+/// Runs a test on a thread of its own kind: one runtime, local tasks, and an end after five minutes (a busy
+/// machine is no failure).
 fn local<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let limit = Duration::from_secs(60);
+    let limit = Duration::from_secs(300);
     let test = async {
         tokio::time::timeout(limit, test)
             .await
@@ -61,7 +62,7 @@ async fn eventually(is: impl Fn() -> bool) {
     let start = Instant::now();
     while !is() {
         assert!(
-            start.elapsed() < Duration::from_secs(20),
+            start.elapsed() < Duration::from_secs(120),
             "it never came true"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;

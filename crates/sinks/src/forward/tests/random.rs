@@ -54,11 +54,16 @@ async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let servers: Vec<_> = started.iter().collect();
     let more = format!(r#", "ack_timeout": "60ms", "in_flight": "1MiB"{more}"#);
     let options = options(&servers, &more);
-    loop {
+    // Each life is longer than the last: nothing is settled before the first cut, which may take all chunks, and on a busy
+    // machine that takes its time.
+    for restarts in 1.. {
         let mut rig = rig(&upstream, &options);
-        let life = Duration::from_millis(50 + random.below(400));
+        let life = Duration::from_millis(random.below(200 * restarts));
         match tokio::time::timeout(life, rig.run()).await {
-            Ok(ended) => break ended.unwrap(),
+            Ok(ended) => {
+                ended.unwrap();
+                break;
+            }
             Err(_) => tokio::task::yield_now().await,
         }
     }
