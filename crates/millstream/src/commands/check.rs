@@ -8,6 +8,12 @@ use crate::{config, exit};
 
 /// Check a configuration: every error and warning at once, with its place. Starts nothing.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream check                       the configuration of /etc/millstream
+  millstream check agent.yaml site.d/    files and folders, merged
+
+Exit codes: 0 good, 78 wrong")]
 pub struct Check {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]

@@ -1,5 +1,6 @@
 //! One file per command: its options with their help, and what it does.
 
+pub mod channel;
 pub mod check;
 pub mod components;
 pub mod explain;

@@ -1,0 +1,82 @@
+//! `millstream channel cat`: the records of a log to the standard output.
+
+use std::io::{BufWriter, ErrorKind, Write, stdout};
+
+use clap::Args;
+use millstream_channels::disk::log::inspect::{Folder, Seen};
+use millstream_pipeline::tags::TagFilter;
+use millstream_record::Position;
+use millstream_sys::disk::HostDisk;
+
+use super::{
+    At, Trouble, position,
+    write::{Format, Records},
+};
+use crate::{exit, page};
+
+/// Write the records to the standard output.
+#[derive(Args)]
+pub struct Cat {
+    #[command(flatten)]
+    at: At,
+    /// How records are written.
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    format: Format,
+    /// Only what stands behind this position.
+    #[arg(long, value_name = "EPOCH.SEQ", value_parser = position, default_value = "0.0")]
+    after: Position,
+    /// Only these tags, as in the option `tags`; may be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    tags: Vec<String>,
+    /// At most so many batches; 0: all.
+    #[arg(long, default_value_t = 0)]
+    limit: u64,
+}
+
+impl Cat {
+    /// Writes; returns the exit code.
+    pub fn execute(self) -> Result<u8, Trouble> {
+        let tags = TagFilter::new(self.tags.iter().map(String::as_str)).map_err(Trouble)?;
+        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let mut records = Records::new(BufWriter::new(stdout().lock()), self.format)?;
+        let (mut batches, mut damaged) = (0, false);
+        for seen in folder.read(self.after) {
+            match seen? {
+                Seen::Frame(frame) if tags.takes(frame.batch.tag.as_str()) => {
+                    match records.write(&frame.batch) {
+                        // Whoever reads has seen enough.
+                        Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+                        written => written.map_err(trouble)?,
+                    }
+                    batches += 1;
+                    if batches == self.limit {
+                        break;
+                    }
+                }
+                Seen::Damage(damage) => {
+                    damaged = true;
+                    let place = damage.path.display();
+                    page::complain(
+                        &format!("damage in {place} from byte {} on", damage.offset),
+                        exit::FAILED,
+                    );
+                }
+                Seen::Frame(_) | Seen::End { .. } => {}
+            }
+        }
+        if let Some((count, why)) = &records.refused {
+            let text = format!("{count} records cannot be written in this format: {why}");
+            page::complain(&text, exit::FAILED);
+            damaged = true;
+        }
+        match records.into_inner().flush() {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(trouble(error)),
+            _ if damaged => Ok(exit::FAILED),
+            _ => Ok(exit::DRAINED),
+        }
+    }
+}
+
+fn trouble(error: std::io::Error) -> Trouble {
+    Trouble(format!("cannot write: {error}"))
+}

@@ -1,0 +1,95 @@
+//! `millstream channel ls`: segments, and what each consumer has before it.
+
+use clap::Args;
+use jiff::Timestamp;
+use millstream_channels::disk::log::inspect::Folder;
+use millstream_record::{Position, Time};
+use millstream_sys::disk::HostDisk;
+
+use super::{At, Trouble, read::account};
+use crate::page::{self, bytes, columns, grouped};
+
+/// List segments and consumers, with what each consumer has not settled yet.
+#[derive(Args)]
+pub struct Ls {
+    #[command(flatten)]
+    at: At,
+}
+
+impl Ls {
+    /// Lists; returns the exit code.
+    pub fn execute(self) -> Result<u8, Trouble> {
+        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let mut out = format!("channel {}\n\n{}\n", folder.channel, segments(&folder));
+        out.push_str(&consumers(&folder)?);
+        Ok(page::print(&out))
+    }
+}
+
+fn segments(folder: &Folder) -> String {
+    let heads = ["SEGMENT", "FIRST", "FRAMES TAKE", "FILE TAKES", "SINCE", ""];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for segment in &folder.segments {
+        let file = segment.path.file_name().unwrap_or_default();
+        let note = if segment.header_damaged {
+            "its header is damaged"
+        } else {
+            ""
+        };
+        rows.push(vec![
+            file.to_string_lossy().into_owned(),
+            segment.first.to_string(),
+            segment.frame_bytes.map_or("(newest)".to_owned(), bytes),
+            bytes(segment.file_bytes),
+            time(segment.since),
+            note.to_owned(),
+        ]);
+    }
+    columns(0, &rows, &[2, 3])
+}
+
+fn consumers(folder: &Folder) -> Result<String, Trouble> {
+    // One pass over what the slowest has before it serves all.
+    let cursors: Vec<Position> = folder
+        .consumers
+        .iter()
+        .map(|(_, cursor)| cursor.unwrap_or_default())
+        .collect();
+    let from = cursors.iter().min().copied().unwrap_or_default();
+    let mut behind = vec![(0u64, 0u64, 0u64); cursors.len()];
+    account(folder, from, |position, records, bytes| {
+        for (behind, cursor) in behind.iter_mut().zip(&cursors) {
+            if position > *cursor {
+                behind.0 += 1;
+                behind.1 += records;
+                behind.2 += bytes;
+            }
+        }
+    })?;
+    let heads = [
+        "CONSUMER",
+        "SETTLED",
+        "BATCHES",
+        "RECORDS",
+        "BYTES BEFORE IT",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for ((name, cursor), behind) in folder.consumers.iter().zip(behind) {
+        rows.push(vec![
+            name.clone(),
+            cursor.map_or("damaged".to_owned(), |cursor| cursor.to_string()),
+            grouped(behind.0),
+            grouped(behind.1),
+            bytes(behind.2),
+        ]);
+    }
+    Ok(columns(0, &rows, &[1, 2, 3, 4]))
+}
+
+/// A time to the second.
+fn time(time: Time) -> String {
+    match Timestamp::from_second(time.seconds()) {
+        Ok(stamp) if time.0 > 0 => stamp.to_string(),
+        _ => String::new(),
+    }
+}

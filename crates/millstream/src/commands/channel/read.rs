@@ -1,0 +1,52 @@
+//! Reading through a log while counting, for `ls` and `verify`.
+
+use millstream_channels::disk::log::inspect::{Damage, Folder, Seen};
+use millstream_record::Position;
+
+use super::Trouble;
+
+/// What stands in a log behind a position.
+#[derive(Default)]
+pub struct Account {
+    /// Frames.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// The first and the last position.
+    pub span: Option<(Position, Position)>,
+    /// Damage between them.
+    pub damage: Vec<Damage>,
+    /// Bytes of a torn tail.
+    pub torn_bytes: u64,
+    /// Closed in order.
+    pub clean: bool,
+}
+
+/// Reads through the log behind `after`; `also` sees each batch: its position, records and bytes.
+pub fn account(
+    folder: &Folder,
+    after: Position,
+    mut also: impl FnMut(Position, u64, u64),
+) -> Result<Account, Trouble> {
+    let mut account = Account::default();
+    for seen in folder.read(after) {
+        match seen? {
+            Seen::Frame(frame) => {
+                let (records, bytes) = (u64::from(frame.batch.count), frame.batch.len() as u64);
+                account.batches += 1;
+                account.records += records;
+                account.bytes += bytes;
+                let first = account.span.map_or(frame.position, |(first, _)| first);
+                account.span = Some((first, frame.position));
+                also(frame.position, records, bytes);
+            }
+            Seen::Damage(damage) => account.damage.push(damage),
+            Seen::End { torn_bytes, clean } => {
+                (account.torn_bytes, account.clean) = (torn_bytes, clean);
+            }
+        }
+    }
+    Ok(account)
+}

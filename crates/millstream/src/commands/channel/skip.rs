@@ -1,0 +1,104 @@
+//! `millstream channel skip`: passes a consumer over what it cannot take, and keeps that in a file.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::PathBuf,
+};
+
+use clap::Args;
+use millstream_channels::disk::log::inspect::{self, Folder, Seen};
+use millstream_record::Position;
+use millstream_sys::disk::HostDisk;
+
+use super::{
+    At, Trouble, position,
+    write::{Format, Records},
+};
+use crate::page::{self, grouped};
+
+/// Pass a consumer over what it cannot take, writing that to a file first. The channel must not be in use.
+#[derive(Args)]
+pub struct Skip {
+    #[command(flatten)]
+    at: At,
+    /// Which consumer: the name of the sink.
+    #[arg(long, value_name = "NAME")]
+    consumer: String,
+    /// The last position to pass over, or `end`.
+    #[arg(long, value_name = "EPOCH.SEQ|end")]
+    to: String,
+    /// A new file for what is passed over.
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// How it is written there.
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    format: Format,
+}
+
+impl Skip {
+    /// Skips; returns the exit code.
+    pub fn execute(self) -> Result<u8, Trouble> {
+        let end = Position {
+            epoch: u32::MAX,
+            seq: u64::MAX,
+        };
+        let to = match self.to.as_str() {
+            "end" => end,
+            text => position(text).map_err(Trouble)?,
+        };
+        let (path, consumer) = (&self.at.path, &self.consumer);
+        // To the beginning: moves nothing, and fails now if the channel is in use or has no such consumer.
+        inspect::skip(&HostDisk, path, consumer, Position::default(), |_| {
+            Ok::<_, Trouble>(())
+        })?;
+        let (records, last) = self.save(to)?;
+        let Some(last) = last else {
+            return Ok(page::print("nothing to pass over\n"));
+        };
+        // What is passed over is on the disk; only now the cursor moves.
+        let batches = inspect::skip(&HostDisk, path, consumer, last, |_| Ok::<_, Trouble>(()))?;
+        Ok(page::print(&format!(
+            "{consumer} was passed over {} records in {} batches, up to {last}; they are in {}\n",
+            grouped(records),
+            grouped(batches),
+            self.output.display()
+        )))
+    }
+
+    /// Writes and syncs what stands between the cursor and `to`; how many records, and the last position.
+    fn save(&self, to: Position) -> Result<(u64, Option<Position>), Trouble> {
+        let place = self.output.display();
+        let fail = |error: std::io::Error| Trouble(format!("cannot write {place}: {error}"));
+        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let cursor = folder
+            .consumers
+            .iter()
+            .find(|(name, _)| *name == self.consumer)
+            .and_then(|(_, cursor)| *cursor)
+            .unwrap_or_default();
+        let file = File::create_new(&self.output).map_err(fail)?;
+        let mut records = Records::new(BufWriter::new(file), self.format)?;
+        let mut last = None;
+        for seen in folder.read(cursor) {
+            if let Seen::Frame(frame) = seen? {
+                if frame.position > to {
+                    break;
+                }
+                records.write(&frame.batch).map_err(fail)?;
+                last = Some(frame.position);
+            }
+        }
+        if let Some((count, why)) = &records.refused {
+            let advice = "nothing was passed over; try --format msgpack";
+            let text =
+                format!("{count} records cannot be written in this format ({why}): {advice}");
+            return Err(Trouble(text));
+        }
+        let written = records.written;
+        let mut out = records.into_inner();
+        out.flush().map_err(fail)?;
+        out.get_ref().sync_all().map_err(fail)?;
+        Ok((written, last))
+    }
+}

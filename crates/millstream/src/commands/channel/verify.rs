@@ -1,0 +1,72 @@
+//! `millstream channel verify`: reads everything and checks every frame.
+
+use clap::Args;
+use millstream_channels::disk::log::inspect::Folder;
+use millstream_record::Position;
+use millstream_sys::disk::HostDisk;
+
+use super::{At, Trouble, read::account};
+use crate::{
+    exit,
+    page::{self, bytes, count, grouped},
+};
+
+/// Read everything and check every frame. Changes nothing.
+#[derive(Args)]
+pub struct Verify {
+    #[command(flatten)]
+    at: At,
+}
+
+impl Verify {
+    /// Checks; returns the exit code.
+    pub fn execute(self) -> Result<u8, Trouble> {
+        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let found = account(&folder, Position::default(), |_, _, _| {})?;
+        let mut out = format!("channel {}\n", folder.channel);
+        match found.span {
+            Some((first, last)) => out.push_str(&format!(
+                "{} batches, {} records, {}, from {first} to {last}\n",
+                grouped(found.batches),
+                grouped(found.records),
+                bytes(found.bytes)
+            )),
+            None => out.push_str("no batches\n"),
+        }
+        out.push_str(match found.clean {
+            true => "it was closed in order\n",
+            false => {
+                "it is in use, or was not closed in order: the next start begins a new epoch\n"
+            }
+        });
+        if found.torn_bytes > 0 {
+            let torn = bytes(found.torn_bytes);
+            out.push_str(&format!(
+                "{torn} behind the end were never kept, and do not count\n"
+            ));
+        }
+        for damage in &found.damage {
+            let after = match damage.after {
+                Some(position) => format!("behind {position}"),
+                None => "at the beginning".to_owned(),
+            };
+            let path = damage.path.display();
+            let at = damage.offset;
+            out.push_str(&format!("DAMAGE {after}: {path} from byte {at} on\n"));
+        }
+        let damaged = folder.consumers.iter().filter(|(_, at)| at.is_none());
+        let mut unsound = found.damage.len();
+        for (name, _) in damaged {
+            unsound += 1;
+            out.push_str(&format!(
+                "DAMAGE: the cursor of {name}; it starts again at the oldest batch\n"
+            ));
+        }
+        page::print(&out);
+        if unsound == 0 {
+            return Ok(page::print("sound\n"));
+        }
+        let text = format!("{} found", count(unsound, "place"));
+        Ok(page::complain(&text, exit::FAILED))
+    }
+}

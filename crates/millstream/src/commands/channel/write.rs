@@ -1,0 +1,82 @@
+//! Batches of a log as text or MessagePack, for `cat` and `skip`.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use jiff::tz::TimeZone;
+use millstream_record::Batch;
+use millstream_wire::format::{Add, Encoder, Options, Reject};
+
+use super::Trouble;
+
+/// How records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One object a line, with the time and the tag.
+    Json,
+    /// The field `message` and a newline; a line as it is.
+    Raw,
+    /// Entries `[time, record]`.
+    Msgpack,
+}
+
+/// Writes batches, and counts what it cannot write.
+pub struct Records<W> {
+    out: W,
+    encoder: Encoder,
+    bytes: Vec<u8>,
+    rejects: Vec<Reject>,
+    /// Records written.
+    pub written: u64,
+    /// Records that the format cannot hold, and why the first of them.
+    pub refused: Option<(u64, String)>,
+}
+
+impl<W: Write> Records<W> {
+    /// Writes to `out`.
+    pub fn new(out: W, format: Format) -> Result<Self, Trouble> {
+        use millstream_wire::format::Format as Wire;
+        let (format, add) = match format {
+            Format::Json => (Wire::Json, Some(r#"{"time": "{time}", "tag": "{tag}"}"#)),
+            Format::Raw => (Wire::Raw, None),
+            Format::Msgpack => (Wire::Msgpack, None),
+        };
+        let add = add.map(serde_json::from_str::<Add>).transpose();
+        let options = Options {
+            format,
+            add: add.map_err(|error| Trouble(error.to_string()))?,
+            ..Options::default()
+        };
+        let encoder = options.encoder(&TimeZone::UTC);
+        Ok(Self {
+            out,
+            encoder: encoder.map_err(|error| Trouble(error.to_string()))?,
+            bytes: Vec::new(),
+            rejects: Vec::new(),
+            written: 0,
+            refused: None,
+        })
+    }
+
+    /// Writes the records of a batch.
+    pub fn write(&mut self, batch: &Batch) -> io::Result<()> {
+        self.bytes.clear();
+        self.rejects.clear();
+        let written = self
+            .encoder
+            .encode(batch, &mut self.bytes, &mut self.rejects);
+        self.written += u64::from(written);
+        if let Some(first) = self.rejects.first() {
+            let (count, _) = self
+                .refused
+                .get_or_insert_with(|| (0, first.reason.to_string()));
+            *count += self.rejects.len() as u64;
+        }
+        self.out.write_all(&self.bytes)
+    }
+
+    /// What is behind it, when all is written.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+}

@@ -1,0 +1,172 @@
+//! `millstream channel`: what an operator sees of a disk channel, and passing a consumer over what it cannot take.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
+
+mod program;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Command, Output},
+};
+
+use program::{Program, free_port, wait_until};
+
+/// A forward source, a disk channel, and two file sinks: one works, one has a path that leads through a file.
+fn config(folder: &Path, port: u16) -> String {
+    let folder = folder.display();
+    format!(
+        "data_dir: {folder}/data
+api: {{ listen: [] }}
+sources:
+  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}
+channels:
+  buffer: {{ type: disk, inputs: [fleet], size_max: 64MiB }}
+sinks:
+  good: {{ type: file, inputs: [buffer], path: {folder}/good.log }}
+  stuck: {{ type: file, inputs: [buffer], path: {folder}/file/stuck.log }}
+"
+    )
+}
+
+/// Sends three chunks of one record, `{\"n\": 1}` and so on, and waits for their acks.
+fn send_three(port: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    for n in 1..=3u8 {
+        let mut frame = b"\x94\xa1t\xce\x60\x00\x00\x00\x81\xa1n".to_vec();
+        frame.push(n);
+        frame.extend(b"\x81\xa5chunk\xb0");
+        frame.extend([b'a' + n; 16]);
+        stream.write_all(&frame).unwrap();
+        let mut ack = [0; 22];
+        stream.read_exact(&mut ack).unwrap();
+        assert!(ack.starts_with(b"\x81\xa3ack"), "{ack:?}");
+    }
+}
+
+fn channel(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .arg("channel")
+        .args(arguments)
+        .arg(folder.join("data/channels/buffer"))
+        .output()
+        .unwrap()
+}
+
+fn text(output: Output, code: i32) -> String {
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}{errors}");
+    text + &errors
+}
+
+/// The row of a consumer: settled, batches, records.
+fn row(folder: &Path, consumer: &str) -> Vec<String> {
+    let page = text(channel(folder, &["ls"]), 0);
+    let row = page
+        .lines()
+        .find(|line| line.starts_with(consumer))
+        .unwrap();
+    row.split_whitespace().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_stuck_consumer_is_seen_and_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    fs::write(here.join("file"), "").unwrap();
+    let port = free_port();
+    let program = Program::start(here, &config(here, port)).listens(port);
+    send_three(port);
+    wait_until("the good sink has written", || {
+        fs::read_to_string(here.join("good.log")).is_ok_and(|text| text.lines().count() == 3)
+    });
+    wait_until("the good sink has settled", || row(here, "good")[2] == "0");
+    assert_eq!(row(here, "stuck")[1..3], ["3", "3"]);
+
+    let output = here.join("passed.json");
+    let output = output.to_str().unwrap();
+    let skip = [
+        "skip",
+        "--consumer",
+        "stuck",
+        "--to",
+        "end",
+        "--output",
+        output,
+    ];
+    let said = text(channel(here, &skip), 1);
+    assert!(said.contains("lock") || said.contains("use"), "{said}");
+    assert!(
+        !Path::new(output).exists(),
+        "nothing is written while it is in use"
+    );
+    program.kill();
+
+    let said = text(channel(here, &["verify"]), 0);
+    assert!(
+        said.contains("3 batches, 3 records") && said.ends_with("sound\n"),
+        "{said}"
+    );
+    let cat = text(channel(here, &["cat", "--limit", "2"]), 0);
+    let lines: Vec<serde_json::Value> = cat
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!((&lines[0]["n"], &lines[0]["tag"]), (&1.into(), &"t".into()));
+    assert!(text(channel(here, &["cat", "--tags", "other"]), 0).is_empty());
+
+    let said = text(channel(here, &skip), 0);
+    assert!(said.contains("3 records in 3 batches"), "{said}");
+    assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);
+    assert_eq!(row(here, "stuck")[2], "0");
+    let mut wrong = skip;
+    wrong[2] = "nobody";
+    assert!(text(channel(here, &wrong), 1).contains("nobody"));
+}
+
+#[test]
+fn damage_is_named_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let port = free_port();
+    let program = Program::start(here, &config(here, port)).listens(port);
+    send_three(port);
+    program.kill();
+    let segments: Vec<_> = fs::read_dir(here.join("data/channels/buffer"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+        .collect();
+    // The second record's field is in the middle of the log: whatever follows it fits.
+    let path = segments
+        .iter()
+        .find(|path| {
+            fs::read(path)
+                .unwrap()
+                .windows(3)
+                .any(|w| w == b"\xa1n\x02")
+        })
+        .unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.windows(3).position(|w| w == b"\xa1n\x02").unwrap();
+    bytes[at + 2] = 9;
+    fs::write(path, bytes).unwrap();
+    let said = text(channel(here, &["verify"]), 1);
+    assert!(
+        said.contains("DAMAGE") && said.contains(path.to_str().unwrap()),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_folder_that_is_no_channel_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["ls", "verify", "cat"] {
+        let said = text(channel(folder.path(), &[command]), 1);
+        assert!(said.contains("channels/buffer"), "{said}");
+    }
+}

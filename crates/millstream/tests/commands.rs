@@ -1,0 +1,289 @@
+//! The command line: exit codes, errors with their places, and examples that run as they are.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
+
+mod program;
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use millstream_pipeline::node::Component;
+use program::{Program, free_port, tree, wait_until};
+
+fn millstream(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Every component with its section.
+fn components() -> impl Iterator<Item = (&'static str, &'static Component)> {
+    let sources = millstream_sources::COMPONENTS.iter();
+    let channels = millstream_channels::COMPONENTS.iter();
+    let sinks = millstream_sinks::COMPONENTS.iter();
+    (sources.map(|c| ("sources", c)))
+        .chain(channels.map(|c| ("channels", c)))
+        .chain(sinks.map(|c| ("sinks", c)))
+}
+
+fn write(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("c.yaml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_wrong_command_line_is_64_and_help_is_0() {
+    for wrong in [
+        &["rum"][..],
+        &["run", "--onze"],
+        &["run", "--drain", "10"],
+        &["explain", "--format", "png"],
+        &["components", "fiel"],
+        &["example", "nothing-like-it"],
+        &["channel", "cat", "--after", "x", "/"],
+        &[],
+    ] {
+        assert_eq!(code(&millstream(wrong)), 64, "{wrong:?}");
+    }
+    for right in [
+        &["--help"][..],
+        &["--version"],
+        &["components"],
+        &["schema"],
+    ] {
+        assert_eq!(code(&millstream(right)), 0, "{right:?}");
+    }
+    assert!(errors(&millstream(&["components", "fiel"])).contains("is `file` meant?"));
+}
+
+#[test]
+fn every_command_has_help_with_its_exit_codes() {
+    for command in [
+        "run",
+        "check",
+        "explain",
+        "components",
+        "example",
+        "schema",
+        "status",
+        "channel",
+    ] {
+        let help = millstream(&[command, "--help"]);
+        let text = String::from_utf8(help.stdout).unwrap();
+        assert!(text.contains("Exit code"), "{command}: {text}");
+        assert!(text.contains("xample"), "{command} has no example: {text}");
+    }
+}
+
+#[test]
+fn a_type_that_is_a_source_and_a_sink_is_named_by_its_folder() {
+    let both = millstream(&["example", "forward"]);
+    assert_eq!(code(&both), 64);
+    assert!(errors(&both).contains("`sources/forward` and `sinks/forward`"));
+    assert_eq!(code(&millstream(&["example", "sinks/forward"])), 0);
+    let pages = millstream(&["components", "forward"]).stdout;
+    let pages = String::from_utf8(pages).unwrap();
+    assert!(pages.contains("FORWARD (source)") && pages.contains("FORWARD (sink)"));
+}
+
+#[test]
+fn an_unknown_option_is_refused_at_its_line_by_every_component() {
+    let folder = tempfile::tempdir().unwrap();
+    for (section, component) in components() {
+        let text = format!(
+            "{section}:\n  node:\n    type: {}\n    no_such_option: 1\n",
+            component.name
+        );
+        let path = write(folder.path(), &text);
+        for command in ["check", "run", "explain"] {
+            let output = millstream(&[command, path.to_str().unwrap()]);
+            let place = format!(
+                "{}:4:5: error: unknown option `no_such_option`",
+                path.display()
+            );
+            assert_eq!(code(&output), 78, "{section}/{} {command}", component.name);
+            assert!(errors(&output).contains(&place), "{}", errors(&output));
+        }
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_told_at_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(
+        folder.path(),
+        "timezone: Mars/Olympus\nhost: \"a b\"\napi: { listen: [\"0.0.0.0:1\", nowhere] }\n",
+    );
+    let output = millstream(&["check", path.to_str().unwrap()]);
+    let text = errors(&output);
+    assert_eq!(code(&output), 78, "{text}");
+    for part in [
+        "c.yaml:1:11: error: no time zone is called `Mars/Olympus`",
+        "c.yaml:2:7: error: a host's name",
+        "there are no tokens yet",
+        "`nowhere` is no address and port",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+}
+
+#[test]
+fn a_data_dir_in_use_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, other) = (free_port(), free_port());
+    let config = |port| {
+        format!(
+            "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
+            folder.path().join("data").display()
+        )
+    };
+    let first = Program::start(folder.path(), &config(port)).listens(port);
+    let path = write(folder.path(), &config(other));
+    let second = millstream(&["run", path.to_str().unwrap()]);
+    assert_eq!(code(&second), 78);
+    assert!(errors(&second).contains("belongs to another running Millstream"));
+    // SIGHUP changes nothing, SIGTERM drains.
+    first.signal("HUP");
+    wait_until("SIGHUP is told", || first.log().contains("cannot reload"));
+    assert_eq!(first.stop(), Some(0));
+}
+
+#[test]
+fn a_listen_address_that_is_taken_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let path = write(
+        folder.path(),
+        &format!(
+            "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://{address}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
+            folder.path().join("data").display()
+        ),
+    );
+    let output = millstream(&["run", path.to_str().unwrap()]);
+    assert_eq!(code(&output), 1);
+    assert!(errors(&output).contains(&address.to_string()));
+}
+
+#[test]
+fn under_systemd_it_says_when_it_is_ready_and_its_lines_have_priorities() {
+    use std::os::{linux::fs::MetadataExt, unix::net::UnixDatagram};
+    let folder = tempfile::tempdir().unwrap();
+    let socket_path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&socket_path).unwrap();
+    socket.set_read_timeout(Some(program::PATIENCE)).unwrap();
+    let path = write(
+        folder.path(),
+        "data_dir: data\napi: { listen: [] }\nsources:\n  fleet: { type: forward, listen: \"unix://sock\" }\nsinks:\n  nowhere: { type: discard, inputs: [fleet] }\n",
+    );
+    let log = File::create(folder.path().join("log")).unwrap();
+    let stat = log.metadata().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["run", path.to_str().unwrap()])
+        .current_dir(folder.path())
+        .env("NOTIFY_SOCKET", &socket_path)
+        .env(
+            "JOURNAL_STREAM",
+            format!("{}:{}", stat.st_dev(), stat.st_ino()),
+        )
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut buffer = [0; 64];
+    let length = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"READY=1");
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let length = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"STOPPING=1");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let text = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(text.starts_with("<6>started 2 nodes"), "{text}");
+}
+
+/// Every example there is: name and text.
+fn examples() -> Vec<(String, String)> {
+    let of_components = components().map(|(section, component)| {
+        (
+            format!("{section}/{}", component.name),
+            component.example.to_owned(),
+        )
+    });
+    let mut all: Vec<_> = of_components.collect();
+    for entry in fs::read_dir(tree().join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        all.push((
+            path.file_stem().unwrap().to_string_lossy().into_owned(),
+            fs::read_to_string(&path).unwrap(),
+        ));
+    }
+    all
+}
+
+#[test]
+fn every_example_is_printed_by_its_name() {
+    for (name, text) in examples() {
+        let output = millstream(&["example", &name]);
+        assert_eq!(code(&output), 0, "{name}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "{name}");
+    }
+}
+
+#[test]
+fn every_example_runs_where_it_stands_and_drains() {
+    for (name, text) in examples() {
+        let folder = tempfile::tempdir().unwrap();
+        // An example keeps to the folder it is started in; only its ports may be taken on this machine.
+        let text = text.replace("24224", &free_port().to_string());
+        let path = write(folder.path(), &format!("{text}\napi: {{ listen: [] }}\n"));
+        let checked = millstream(&["check", path.to_str().unwrap()]);
+        assert_eq!(code(&checked), 0, "{name}: {}", errors(&checked));
+        let log = folder.path().join("log");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_millstream"))
+            .args(["run", "--once", path.to_str().unwrap()])
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut ended = None;
+        wait_until("it has started", || {
+            ended = child.try_wait().unwrap();
+            ended.is_some() || fs::read_to_string(&log).unwrap().contains("started ")
+        });
+        if ended.is_none() {
+            // It may have ended meanwhile.
+            let _ = Command::new("kill")
+                .args(["-TERM", &child.id().to_string()])
+                .stderr(Stdio::null())
+                .status();
+        }
+        let status = child.wait().unwrap();
+        let log = fs::read_to_string(&log).unwrap();
+        assert_eq!(status.code(), Some(0), "{name}: {log}");
+        assert!(
+            folder.path().join("millstream-data").exists(),
+            "{name} has another data_dir"
+        );
+    }
+}
