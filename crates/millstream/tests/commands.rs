@@ -153,7 +153,7 @@ fn a_data_dir_in_use_is_named() {
     let first = Program::start(folder.path(), &config(port)).listens(port);
     let path = write(folder.path(), &config(other));
     let second = millstream(&["run", path.to_str().unwrap()]);
-    assert_eq!(code(&second), 78);
+    assert_eq!(code(&second), 1);
     assert!(errors(&second).contains("belongs to another running Millstream"));
     // SIGHUP changes nothing, SIGTERM drains.
     first.signal("HUP");

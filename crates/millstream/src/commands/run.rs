@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use millstream_channels::memory::MemoryChannel;
 use millstream_pipeline::{
-    failure::{Failure, Who},
+    failure::Failure,
     launch::{Launch, Running, launch},
     meters::Meters,
 };
@@ -62,12 +62,9 @@ impl Run {
         let (mut running, mut signals) = match self.start(loaded).await {
             Ok(started) => started,
             Err(failure) => {
+                // The configuration could be read; what it names cannot be had. That may be otherwise later.
                 tracing::error!("{failure}");
-                return if failure.who == Who::Config {
-                    exit::CONFIG
-                } else {
-                    exit::FAILED
-                };
+                return exit::FAILED;
             }
         };
         tracing::info!("started {} nodes", running.nodes.len());
