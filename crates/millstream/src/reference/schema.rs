@@ -86,6 +86,9 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
         );
         required.push(json!("inputs"));
     }
+    if section == Section::Sinks {
+        properties.insert("behind".to_owned(), behind());
+    }
     if let Some(own) = schema["properties"].as_object() {
         properties.extend(own.clone());
     }
@@ -101,6 +104,21 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
         object.insert("additionalProperties".to_owned(), json!(false));
     }
     schema
+}
+
+/// How far a sink may be behind the disk channel it reads.
+fn behind() -> Value {
+    json!({
+        "description": "How far it may be behind its disk channel: `size` not settled, `age` of the oldest; 0 = no bound. \
+            `then: block` lets the sources wait, `then: skip` drops the oldest for this sink alone and says so.",
+        "type": "object",
+        "properties": {
+            "size": { "type": ["string", "integer"], "default": 0 },
+            "age": { "type": ["string", "integer"], "default": 0 },
+            "then": { "enum": ["block", "skip"], "default": "block" },
+        },
+        "additionalProperties": false,
+    })
 }
 
 /// Makes references absolute, and lets every scalar be a text with a variable in it.

@@ -4,7 +4,7 @@
 //!
 //! Step 1 and 2 of Keep: origins are looked up and what is kept already is cut out; the rest becomes frames in memory.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use millstream_record::{Batch, ChunkOrigin, Encoding, FileOrigin, Origin, Position, Time, Values};
@@ -24,8 +24,9 @@ const GROUP_BYTES_MAX: u64 = 1 << 30;
 /// What is known so far of the group that is being sifted.
 #[derive(Default)]
 struct Sifted {
-    /// Keys of chunks that this group brings, by the part that brought them first.
-    keys: Vec<(usize, Key)>,
+    /// Keys of chunks that earlier parts of the group bring, and that this part does.
+    earlier: HashSet<Key, foldhash::fast::RandomState>,
+    keys: Vec<Key>,
     files: Vec<FileOrigin>,
     /// Something in it waits for frames that are staged already.
     pending: bool,
@@ -44,11 +45,12 @@ impl Log {
         self.keep_time = self.keep_time.max(now);
         let mut sifted = Sifted::default();
         let mut parts = Vec::with_capacity(group.len());
-        for (place, batch) in group.into_iter().enumerate() {
+        for batch in group {
             let mut ids = Vec::new();
-            if let Some(batch) = self.sift(place, batch, graph, &mut sifted, &mut ids) {
+            if let Some(batch) = self.sift(batch, graph, &mut sifted, &mut ids) {
                 parts.push((batch, ids));
             }
+            sifted.earlier.extend(sifted.keys.drain(..));
         }
         for origin in &sifted.files {
             self.files.stage(origin);
@@ -105,7 +107,6 @@ impl Log {
     /// Cuts out of one part what is kept already; `None` if nothing is left of it.
     fn sift(
         &mut self,
-        place: usize,
         mut batch: Batch,
         graph: u64,
         sifted: &mut Sifted,
@@ -119,7 +120,7 @@ impl Log {
         for origin in std::mem::take(&mut batch.origins) {
             match origin {
                 Origin::Chunk(chunk) => {
-                    if self.is_new(place, &chunk, &batch, graph, sifted, ids) {
+                    if self.is_new(&chunk, &batch, graph, sifted, ids) {
                         origins.push(Origin::Chunk(chunk));
                     } else {
                         self.repeats += 1;
@@ -151,7 +152,6 @@ impl Log {
     /// Looks a chunk up and notes it if it is new: one step, as nobody else has the window.
     fn is_new(
         &mut self,
-        place: usize,
         chunk: &ChunkOrigin,
         batch: &Batch,
         graph: u64,
@@ -163,11 +163,7 @@ impl Log {
         }
         let key = self.keys.key(chunk, &batch.tag, graph);
         // One chunk may have become several parts.
-        if sifted
-            .keys
-            .iter()
-            .any(|(first, known)| *first != place && *known == key)
-        {
+        if sifted.earlier.contains(&key) {
             return true;
         }
         self.window.follow(chunk.connection);
@@ -182,7 +178,7 @@ impl Log {
         }
         let seconds = seconds(self.keep_time);
         self.window.insert(key, identity, chunk.connection, seconds);
-        sifted.keys.push((place, key));
+        sifted.keys.push(key);
         ids.push(IdRecord::Chunk {
             key,
             connection: chunk.connection,
@@ -293,15 +289,16 @@ fn cut_out(batch: &mut Batch, cuts: &mut [Cut]) {
         batch.count = batch.count.saturating_sub(*records);
     }
     rest.extend_from_slice(&batch.body[at..]);
+    // Origins stand in the order of the body, and so do the cuts.
+    let mut cuts = cuts.iter().peekable();
+    let mut before = 0;
     for origin in &mut batch.origins {
         if let Origin::Chunk(chunk) = origin {
-            let before: u32 = cuts
-                .iter()
-                .filter(|cut| cut.1 <= chunk.start)
-                .map(|cut| cut.1 - cut.0)
-                .sum();
-            chunk.start -= before;
-            chunk.end -= before;
+            while let Some((start, end, _)) = cuts.next_if(|cut| cut.1 <= chunk.start) {
+                before += end - start;
+            }
+            chunk.start = chunk.start.saturating_sub(before);
+            chunk.end = chunk.end.saturating_sub(before);
         }
     }
     batch.body = Bytes::from(rest);

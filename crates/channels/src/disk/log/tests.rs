@@ -413,3 +413,49 @@ fn the_operator_sees_reads_and_skips() {
     let damage = seen.iter().filter(|seen| matches!(seen, Seen::Damage(_)));
     assert_eq!((damage.count(), seen.len()), (1, 29 + 1 + 1));
 }
+
+/// Some chunks in one batch, one byte each.
+fn gathered(numbers: &[u64]) -> Batch {
+    let mut origins = Vec::new();
+    for (start, number) in (0..).zip(numbers) {
+        let Some(Origin::Chunk(chunk)) = batch(*number, 8).origins.pop() else {
+            unreachable!("it has one")
+        };
+        origins.push(Origin::Chunk(ChunkOrigin {
+            start,
+            end: start + 1,
+            ..chunk
+        }));
+    }
+    Batch {
+        body: numbers.iter().map(|number| b'a' + *number as u8).collect(),
+        count: numbers.len() as u32,
+        origins,
+        ..batch(0, 8)
+    }
+}
+
+#[test]
+fn of_a_gathered_batch_only_the_repeats_are_cut_out() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    for numbers in [&[0, 2, 4][..], &[1, 2, 3, 3, 4, 5]] {
+        log.append(vec![gathered(numbers)], 0, at(0)).unwrap();
+    }
+    log.commit(at(0)).unwrap();
+    let mut found = Vec::new();
+    while let Some(Item::Batch(_, batch)) = sink.read().unwrap() {
+        for origin in &batch.origins {
+            let Origin::Chunk(chunk) = origin else {
+                panic!("{origin:?}")
+            };
+            let number = batch.body[chunk.start as usize] - b'a';
+            assert_eq!(chunk.end, chunk.start + 1);
+            assert!(chunk.id.ends_with(format!("{number}").as_bytes()));
+        }
+        found.push((batch.body, batch.count));
+    }
+    assert_eq!(found, [(Bytes::from("ace"), 3), (Bytes::from("bdf"), 3)]);
+    assert_eq!(log.repeats(), 3);
+}
