@@ -232,6 +232,13 @@ impl World {
         let log = self.log.as_mut().unwrap();
         let place = self.random.below(self.senders.len() as u64) as usize;
         let sender = &mut self.senders[place];
+        if sender.sent > sender.acked && self.random.chance(1, 12) {
+            // It has waited for long enough, and sends again while the first copy may still be on its way.
+            log.close_connection(sender.connection, false);
+            self.connections += 1;
+            sender.connection = self.connections;
+            sender.sent = sender.acked;
+        }
         if log.staged_bytes() > 12_000 || (sender.content_ids && sender.sent != sender.acked) {
             return;
         }
