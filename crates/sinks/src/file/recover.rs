@@ -92,6 +92,11 @@ impl Recovery<'_> {
             }
             return Ok(None);
         };
+        // A file that was rotated before anything in it counted is begun again, and leaves no empty one behind.
+        let empty = self.replays && row.committed == 0;
+        if empty && path == row.path {
+            row.renamed = None;
+        }
         let stays = path == row.path && row.renamed.is_none();
         if found.len < row.committed {
             self.reporter.error(
@@ -114,6 +119,11 @@ impl Recovery<'_> {
             self.disk
                 .rename(&path, to)
                 .map_err(|error| trouble("rotate", &path, &error))?;
+        }
+        if empty && row.renamed.as_ref() == Some(&path) {
+            self.disk
+                .remove(&path)
+                .map_err(|error| trouble("remove the empty file", &path, &error))?;
         }
         if !stays {
             let folder = folder_of(&path);
