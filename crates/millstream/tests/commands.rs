@@ -239,6 +239,14 @@ fn examples() -> Vec<(String, String)> {
     all
 }
 
+/// The configuration that the README shows.
+fn of_readme() -> (String, String) {
+    let text = fs::read_to_string(tree().join("README.md")).unwrap();
+    let (_, rest) = text.split_once("```yaml\n").unwrap();
+    let (yaml, _) = rest.split_once("```").unwrap();
+    ("README.md".to_owned(), yaml.to_owned())
+}
+
 #[test]
 fn every_example_is_printed_by_its_name() {
     for (name, text) in examples() {
@@ -250,7 +258,7 @@ fn every_example_is_printed_by_its_name() {
 
 #[test]
 fn every_example_runs_where_it_stands_and_drains() {
-    for (name, text) in examples() {
+    for (name, text) in examples().into_iter().chain([of_readme()]) {
         let folder = tempfile::tempdir().unwrap();
         // An example keeps to the folder it is started in; only its ports may be taken on this machine.
         let text = text.replace("24224", &free_port().to_string());

@@ -1,3 +1,5 @@
+//! Cases of frames: what is written reads back, what is damaged does not.
+
 use std::sync::Arc;
 
 use millstream_record::{ChunkOrigin, FileId, FileOrigin};

@@ -1,3 +1,5 @@
+//! Cases of the window in which repeats are recognised.
+
 use std::time::Duration;
 
 use super::*;
