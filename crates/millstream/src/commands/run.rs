@@ -9,6 +9,7 @@ use millstream_pipeline::{
     launch::{Launch, Running, launch},
     meters::Meters,
 };
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{api, config, exit, log, progress::Progress, systemd};
@@ -46,6 +47,7 @@ impl Run {
         };
         config::show(&loaded.warnings);
         log::start(&loaded.settings.log);
+        raise_open_files();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -154,5 +156,15 @@ impl Signals {
                 }
             }
         }
+    }
+}
+
+/// Allows as many open files as this process may allow itself: connections and outputs are bounded by their own options,
+/// and the usual soft limit of 1024 is there for programs that call `select`.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("cannot raise the limit of open files: {error}");
     }
 }
