@@ -1,6 +1,8 @@
 //! A full disk behind the output and behind the channel: accepted data stays accepted, the source stops reading, the
 //! error names the path, and everything goes on when there is room. Needs root, to mount small file systems.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod program;
 
 use std::{

@@ -1,5 +1,7 @@
 //! A growing file under Debian's logrotate, in both of its modes, tailed through a disk channel into a file.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod program;
 
 use std::{

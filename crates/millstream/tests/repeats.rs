@@ -1,5 +1,7 @@
 //! What is a repeat and what is not: the same bytes from the wire, with a disk channel behind, as delivery.md says.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod program;
 
 use std::{
