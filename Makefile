@@ -1,6 +1,7 @@
 # Everything a developer does here. `make demo` and `make test` need Rust, a C compiler and a JDK; the rest is installed.
 
 CARGO ?= cargo
+TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
 .PHONY: help build demo test unit clients lint format deps bench clean
 
@@ -12,9 +13,10 @@ demo: build      ## run the main job on real input and check what arrived
 	@tests/demo.sh
 deps:            ## install what the tests need
 	@tests/install-deps.sh
-lint:            ## formatting, lints, licences
+lint: deps       ## formatting, lints, licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny check bans licenses sources
 unit:            ## the Rust tests
 	$(CARGO) test --workspace --locked
 test: deps       ## all tests, with real clients

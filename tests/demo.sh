@@ -39,8 +39,8 @@ say "4. SIGKILL for the receiver in the middle of it, and a new start:"
 kill -KILL $server; wait $server 2>/dev/null || true
 start
 wait $fleet $app
-# A tailed file asks nobody to wait: drain until its last line has arrived.
-for _ in $(seq 100); do [ "$(tail -n 1 "$work/app.log")" = "$(tail -n 1 "$work/out/app.log" 2>/dev/null)" ] && break; sleep 0.1; done
+# An ack means kept, and a tailed file asks nobody to wait: give the files the moment they need.
+for _ in $(seq 100); do "$bin/millbench" verify "$work/out" --ledger "$work/fleet.ledger" >/dev/null 2>&1 && break; sleep 0.2; done
 kill -TERM $server; wait $server
 say "5. What arrived:"
 ls -l "$work/out"

@@ -25,6 +25,14 @@ if [ ${#packages[@]} -gt 0 ]; then
 	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
+# cargo-deny reads deny.toml: licences, banned crates, sources. Built once into the user's cache.
+tools="${XDG_CACHE_HOME:-$HOME/.cache}/millstream/tools"
+if [ ! -x "$tools/bin/cargo-deny" ]; then
+	echo "building cargo-deny"
+	CARGO_TARGET_DIR="$tools/target" cargo install --quiet --locked --root "$tools" cargo-deny@0.20.2
+	rm -rf "$tools/target"
+fi
+
 into=target/clients
 mkdir -p "$into"
 stamp=$(find tests/clients -type f | sort | xargs cat | sha256sum | cut -d' ' -f1)
