@@ -106,14 +106,20 @@ impl Report {
 fn line(row: &Row) -> String {
     let mega = |figure: fn(&Run) -> f64| row.median(figure) / 1e6;
     let rate = |figure: fn(&Run) -> u64| row.median(|run| figure(run) as f64 / run.seconds);
+    // Rows that time single messages, or silence, have no rate worth a name.
+    let idle = |run: &Run| run.latency.is_some() || run.records == 0;
+    let rated = |figure: f64, digits: usize| match row.runs.iter().any(idle) {
+        true => String::new(),
+        false => format!("{figure:.digits$}"),
+    };
     let memory = mega(|run| run.usage.rss_peak as f64);
     let known = |text: String| if memory > 0.0 { text } else { String::new() };
     format!(
-        "{:<54}{:>9.1}{:>9.1}{:>8.0}{:>7.2}{:>10}{:>10}{:>7}\n",
+        "{:<54}{:>9}{:>9}{:>8}{:>7.2}{:>10}{:>10}{:>7}\n",
         row.name,
-        mega(Run::per_cpu),
-        mega(Run::per_second),
-        mega(|run| run.bytes as f64 / run.seconds),
+        rated(mega(Run::per_cpu), 1),
+        rated(mega(Run::per_second), 1),
+        rated(mega(|run| run.bytes as f64 / run.seconds), 0),
         row.median(|run| run.usage.cpu_seconds / run.seconds),
         known(format!("{:.0}", rate(|run| run.usage.switches))),
         known(format!("{:.0}", rate(|run| run.usage.faults))),

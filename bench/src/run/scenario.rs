@@ -22,9 +22,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Records per CPU-second of the program under test.
+    /// Records per CPU-second of the program under test; 0 where its CPU time was not measured.
     pub fn per_cpu(&self) -> f64 {
-        self.records as f64 / self.usage.cpu_seconds.max(1e-6)
+        match self.usage.cpu_seconds {
+            0.0 => 0.0,
+            seconds => self.records as f64 / seconds,
+        }
     }
 
     /// Records per second.
