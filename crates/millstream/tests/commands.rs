@@ -141,6 +141,29 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
 }
 
 #[test]
+fn destinations_are_tried_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "sources:\n  in: {{ type: stdin }}\nsinks:\n  files: {{ type: file, inputs: [in], path: {}/x.log }}\n  next: {{ type: forward, inputs: [in], servers: \"127.0.0.1:1\" }}\n",
+        folder.path().display()
+    );
+    let path = write(folder.path(), &text);
+    let path = path.to_str().unwrap();
+    assert_eq!(code(&millstream(&["check", path])), 0);
+    let tried = millstream(&["check", "--connect", path]);
+    let text = String::from_utf8_lossy(&tried.stdout).into_owned();
+    assert_eq!(code(&tried), 1, "{text}");
+    assert!(
+        text.contains("files good: ") && text.contains("can be written"),
+        "{text}"
+    );
+    assert!(
+        text.contains("next BAD: cannot connect to 127.0.0.1:1"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_data_dir_in_use_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (port, other) = (free_port(), free_port());

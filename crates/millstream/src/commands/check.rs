@@ -1,10 +1,11 @@
 //! `millstream check`: says what is wrong with a configuration, all at once, and starts nothing.
 
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use millstream_pipeline::plan::Plan;
 
-use crate::{config, exit};
+use crate::{config, exit, page};
 
 /// Check a configuration: every error and warning at once, with its place. Starts nothing.
 #[derive(Args)]
@@ -13,11 +14,16 @@ Examples:
   millstream check                       the configuration of /etc/millstream
   millstream check agent.yaml site.d/    files and folders, merged
 
-Exit codes: 0 good, 78 wrong")]
+  millstream check --connect agent.yaml  and can its destinations be reached?
+
+Exit codes: 0 good, 1 a destination cannot be reached (--connect), 78 wrong")]
 pub struct Check {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
+    /// Try the destinations too: can servers be reached, can folders be written? Changes nothing.
+    #[arg(long)]
+    connect: bool,
 }
 
 impl Check {
@@ -27,17 +33,36 @@ impl Check {
             Ok(loaded) => {
                 config::show(&loaded.warnings);
                 let plan = &loaded.plan;
-                let counts = (plan.sources.len(), plan.channels.len(), plan.sinks.len());
-                let _ = writeln!(
-                    std::io::stdout(),
-                    "the configuration is good: {} sources, {} disk channels, {} sinks",
-                    counts.0,
-                    counts.1,
-                    counts.2
+                let good = format!(
+                    "the configuration is good: {}, {}, {}\n",
+                    page::count(plan.sources.len(), "source"),
+                    page::count(plan.channels.len(), "disk channel"),
+                    page::count(plan.sinks.len(), "sink")
                 );
-                exit::DRAINED
+                page::print(&good);
+                match self.connect {
+                    true => try_sinks(plan),
+                    false => exit::DRAINED,
+                }
             }
             Err(problems) => config::complain(&problems),
         }
     }
+}
+
+/// Tries every destination there is something to try of; the exit code.
+fn try_sinks(plan: &Plan) -> u8 {
+    let mut code = exit::DRAINED;
+    for sink in &plan.sinks {
+        let (word, text) = match sink.sink.probe() {
+            None => continue,
+            Some(Ok(text)) => ("good", text),
+            Some(Err(failure)) => {
+                code = exit::FAILED;
+                ("BAD", failure.message)
+            }
+        };
+        page::print(&page::paragraph(&format!("{} {word}: ", sink.name), &text));
+    }
+    code
 }

@@ -16,6 +16,7 @@ mod journal;
 mod naming;
 mod output;
 mod pending;
+mod probe;
 mod recover;
 mod rotate;
 mod run;
@@ -210,6 +211,10 @@ impl Sink for FileSink {
                 "synced before the source is answered",
             )
         }
+    }
+
+    fn probe(&self) -> Option<Result<String, Failure>> {
+        Some(probe::path(self.path.as_str()))
     }
 }
 

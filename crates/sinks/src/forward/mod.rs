@@ -41,6 +41,7 @@ mod id;
 mod ledger;
 mod link;
 mod options;
+mod probe;
 mod relay;
 mod window;
 
@@ -178,5 +179,14 @@ impl Sink for Forward {
             ),
             _ => Promise::new(Guarantee::AtLeastOnce, ""),
         }
+    }
+
+    fn settles_within(&self) -> Option<Duration> {
+        // When the server acks.
+        None
+    }
+
+    fn probe(&self) -> Option<Result<String, Failure>> {
+        Some(probe::servers(&self.servers))
     }
 }
