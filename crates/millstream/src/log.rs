@@ -1,6 +1,6 @@
 //! The log: lines on stderr, for people or as JSON, in UTC; under journald each with its priority.
 
-use std::{fmt, io::IsTerminal};
+use std::fmt;
 
 use millstream_config::{Log, LogFormat, LogLevel};
 use tracing::{Event, Level, Subscriber};
@@ -25,15 +25,15 @@ pub fn start(log: &Log) {
     };
     let lines = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         .with_max_level(level)
         .with_target(false);
     match log.format {
         LogFormat::Json => lines.json().flatten_event(true).init(),
         LogFormat::Text if systemd::stderr_is_journal() => {
-            let lines = lines.with_ansi(false);
             lines.event_format(Prioritized::new()).init();
         }
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Text => lines.init(),
     }
 }
 

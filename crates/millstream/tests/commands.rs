@@ -164,6 +164,33 @@ fn destinations_are_tried_when_asked_for() {
 }
 
 #[test]
+fn on_a_terminal_it_shows_how_far_it_is_and_in_a_pipe_it_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  numbers: {{ type: generate, records: 250, rate: 100 }}\nsinks:\n  nowhere: {{ type: discard, inputs: [numbers] }}\n",
+        folder.path().join("data").display()
+    );
+    let path = write(folder.path(), &text);
+    let program = env!("CARGO_BIN_EXE_millstream");
+    // script(1) gives it a terminal of its own.
+    let run = format!("{program} run --once {}", path.display());
+    let shown = Command::new("script")
+        .args(["-qec", &run, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert_eq!(code(&shown), 0, "{text}");
+    assert!(text.contains(" records in, "), "{text}");
+    let silent = millstream(&["run", "--once", path.to_str().unwrap()]);
+    assert!(
+        !errors(&silent).contains(" records in, "),
+        "{}",
+        errors(&silent)
+    );
+}
+
+#[test]
 fn a_data_dir_in_use_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (port, other) = (free_port(), free_port());

@@ -117,17 +117,28 @@ fn table(before: &Value, now: &Value) -> String {
         page::bytes(number(&memory["max_bytes"])),
     );
     let heads = [
-        "NODE", "TYPE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "PENDING", "REJECTED", "MORE",
+        "NODE", "TYPE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "PENDING", "REJECTED",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let none = Vec::new();
-    let nodes = now["nodes"].as_array().unwrap_or(&none);
+    // In the direction of the flow.
+    let order = ["source", "channel", "sink"];
+    let mut nodes: Vec<&Value> = now["nodes"].as_array().unwrap_or(&none).iter().collect();
+    nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
     let old = before["nodes"].as_array().unwrap_or(&none);
-    for node in nodes {
+    for node in &nodes {
         let earlier = old.iter().find(|old| old["name"] == node["name"]);
         rows.push(row(node, earlier));
     }
     out.push_str(&columns(0, &rows, &[3, 4, 5, 6, 7, 8]));
+    let more = nodes
+        .iter()
+        .map(|node| vec![text(&node["name"]).to_owned(), more(node)]);
+    let more: Vec<_> = more.filter(|row| !row[1].is_empty()).collect();
+    if !more.is_empty() {
+        out.push('\n');
+        out.push_str(&columns(0, &more, &[]));
+    }
     let mut failing = nodes
         .iter()
         .filter(|node| !node["why"].is_null())
@@ -172,14 +183,6 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
             _ => String::new(),
         }
     };
-    let more = meters.as_object().into_iter().flatten();
-    let more = more.filter(|(name, value)| {
-        !IN_COLUMNS.contains(&name.as_str()) && value.as_u64().is_some_and(|n| n > 0)
-    });
-    let more = more.map(|(name, value)| match name.contains("bytes") {
-        true => format!("{name} {}", page::bytes(number(value))),
-        false => format!("{name} {}", page::grouped(number(value))),
-    });
     vec![
         text(&node["name"]).to_owned(),
         text(&node["type"]).to_owned(),
@@ -190,8 +193,20 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
         rate(out),
         count(Some("pending_records")),
         count(Some("records_rejected")),
-        more.collect::<Vec<_>>().join(", "),
     ]
+}
+
+/// The meters of a node that have no column and are not zero.
+fn more(node: &Value) -> String {
+    let meters = node["meters"].as_object().into_iter().flatten();
+    let told = meters.filter(|(name, value)| {
+        !IN_COLUMNS.contains(&name.as_str()) && value.as_u64().is_some_and(|n| n > 0)
+    });
+    let words = told.map(|(name, value)| match name.contains("bytes") {
+        true => format!("{name}={}", page::bytes(number(value))),
+        false => format!("{name}={}", number(value)),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn text(value: &Value) -> &str {
