@@ -59,6 +59,11 @@ impl<M: Copy> Flight<M> {
         self.settled
     }
 
+    /// Whether the next batch should be answered soon: consumers that leave their answers for later must not stop the flow.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.under_way.len() >= BATCHES_MAX / 2
+    }
+
     /// Whether one has to wait before the next batch.
     pub(crate) fn is_full(&self) -> bool {
         self.under_way.len() >= BATCHES_MAX

@@ -306,7 +306,9 @@ impl Maker {
             values: self.values.clone(),
             origins: vec![Origin::File(origin)],
         };
-        let receipt = self.context.outlet.send(batch, false).await;
+        let last = self.next + count == self.total;
+        let awaited = last || self.flight.is_half_full();
+        let receipt = self.context.outlet.send(batch, awaited).await;
         self.next += count;
         self.flight.push(receipt, self.next);
     }

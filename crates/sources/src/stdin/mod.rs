@@ -189,7 +189,10 @@ async fn send_all(
             origins: Vec::new(),
         };
         let receipt = match piece {
-            Piece::Lines(body) => context.outlet.send(batch(body), false).await,
+            Piece::Lines(body) => {
+                let awaited = flight.is_half_full();
+                context.outlet.send(batch(body), awaited).await
+            }
             Piece::TooLong(bytes) => {
                 let reason = format!("a line is longer than line_max ({})", config.line_max);
                 let from = batch(Bytes::new());

@@ -54,6 +54,11 @@ impl Pace {
         self.last_read = Instant::now();
     }
 
+    /// Whether these bytes are all that there is to read.
+    pub(super) fn is_rest(&self, bytes: u64) -> bool {
+        self.behind <= bytes
+    }
+
     /// Whether all was read that was there.
     pub(super) fn at_end(&self) -> bool {
         self.behind == 0

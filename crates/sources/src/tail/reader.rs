@@ -291,7 +291,10 @@ impl Reader {
         let id = self.identify()?;
         let count = lines::count(&buffer[range.clone()]);
         let batch = self.batch(id, share(buffer, range), count, mark.offset);
-        let receipt = self.context.outlet.send(batch, false).await;
+        // With `--once` the last batch of a file is waited for.
+        let last = self.context.once && self.pace.is_rest(mark.offset - self.next.offset);
+        let awaited = last || self.flight.is_half_full();
+        let receipt = self.context.outlet.send(batch, awaited).await;
         self.flight.push(receipt, mark);
         self.go_on_at(mark);
         Ok(())
