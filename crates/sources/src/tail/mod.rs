@@ -5,10 +5,11 @@
 //! - `scan.rs`: which files the patterns name; `watch.rs`: when that or a file changes.
 //! - `identity.rs`: what tells one file from another; `known.rs`, `positions.rs`: what earlier runs knew.
 //! - `run.rs`, `begin.rs`: gives each file a reader, and says where it begins.
-//! - `reader.rs`: the hop itself, a file to batches; `rest.rs`: waiting at its end; `long_line.rs`.
+//! - `reader.rs`: the hop itself, a file to batches; `rest.rs`: waiting at its end; `anew.rs`; `long_line.rs`.
 //!
 //! It promises that no line is lost that stands in a file, and that behind a durable channel none comes twice.
 
+mod anew;
 mod begin;
 mod identity;
 mod known;
@@ -19,6 +20,7 @@ mod reader;
 mod rest;
 mod run;
 mod scan;
+mod shared;
 mod tracked;
 mod watch;
 

@@ -15,7 +15,6 @@ use std::{
 
 use millstream_pipeline::{
     failure::Failure,
-    meters::Meter,
     node::SourceContext,
     stop::{Stop, Stopper, stop},
 };
@@ -32,8 +31,9 @@ use super::{
     positions,
     reader::{Ended, Reader},
     scan::{Found, Scan},
+    shared::{Common, EndGuard},
     tracked::{Heads, Tracked},
-    watch::{Alarms, Watch},
+    watch::Watch,
 };
 
 /// Scans come no nearer to each other than this.
@@ -44,61 +44,6 @@ const SCAN_SHARE: u32 = 20;
 const STORE_WAIT: Duration = Duration::from_secs(1);
 /// The same behind a durable channel, where they only help to recognise files.
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
-
-/// What the readers of a source share.
-pub(super) struct Common {
-    pub options: Arc<Options>,
-    /// A durable channel keeps the positions.
-    pub durable: bool,
-    pub heads: Heads,
-    pub alarms: Option<Alarms>,
-    /// Told when a position has moved.
-    pub dirty: Notify,
-    /// Told when a reader does not find its file under its name.
-    pub scan_wanted: Notify,
-    pub lag: Meter,
-    pub open_files: Meter,
-    pub truncated: Meter,
-    pub too_long: Meter,
-    pub unreadable: Meter,
-    /// Files whose first position is not kept yet.
-    announcing: AtomicUsize,
-    ends: Mutex<Vec<Ended>>,
-    ended: Notify,
-}
-
-impl Common {
-    pub(super) fn announcing(&self) {
-        self.announcing.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn announced(&self) {
-        self.announcing.fetch_sub(1, Ordering::Relaxed);
-        self.dirty.notify_one();
-    }
-
-    fn end(&self, ended: Ended) {
-        self.ends
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(ended);
-        self.ended.notify_one();
-    }
-}
-
-/// Tells of the end of a reader, also when it panics.
-struct EndGuard {
-    common: Arc<Common>,
-    ended: Option<Ended>,
-}
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        if let Some(ended) = self.ended.take() {
-            self.common.end(ended);
-        }
-    }
-}
 
 /// A run of the source.
 pub(super) struct Run {

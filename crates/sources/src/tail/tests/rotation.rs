@@ -1,0 +1,279 @@
+//! Renamed, removed, truncated, copied and reused files, at rest and under load.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{Place, append, numbers, sorted, text};
+use crate::rig::{Downstream, until};
+
+#[test]
+fn a_renamed_file_is_read_to_its_end_and_the_new_one_from_its_beginning() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let (path, rotated) = (place.log("a.log"), place.log("a.log.1"));
+    append(&path, "one\n");
+    let running = place.start("*.log", r#", "rotate_wait": "100ms", "rescan": "1h""#, &to);
+    until("one line", || to.lines() == ["one"]);
+    fs::rename(&path, &rotated).unwrap();
+    append(&rotated, "late, and without an end");
+    append(&path, "new\n");
+    until("the new file", || to.lines().contains(&"new".to_owned()));
+    until("the rest of the old one", || {
+        to.lines().contains(&"late, and without an end".to_owned())
+    });
+    until("it is let go", || running.meter("open_files") == 1);
+    running.stop();
+    assert_eq!(to.lines().len(), 3);
+}
+
+#[test]
+fn a_file_renamed_while_we_did_not_run_is_found_and_its_rest_is_read() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        append(&place.log("a.log"), "one\n");
+        place.once("*.log", "", &to);
+        append(&place.log("a.log"), "two\n");
+        fs::rename(place.log("a.log"), place.log("a.log.1")).unwrap();
+        append(&place.log("a.log"), "three\n");
+        append(&place.log("foreign.log.1"), "foreign\n");
+        let running = place.start("*.log", r#", "rotate_wait": "50ms""#, &to);
+        until("all lines", || {
+            sorted(to.lines()) == ["one", "three", "two"]
+        });
+        until("it is let go", || running.meter("open_files") == 1);
+        running.stop();
+        place.once("*.log", "", &to);
+        assert_eq!(to.lines().len(), 3);
+    }
+}
+
+#[test]
+fn a_removed_file_is_read_to_its_end_and_let_go() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    let path = place.log("a.log");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(b"one\n").unwrap();
+    let running = place.start("*.log", r#", "rotate_wait": "50ms""#, &to);
+    until("one line", || to.lines() == ["one"]);
+    fs::remove_file(&path).unwrap();
+    file.write_all(b"two\n").unwrap();
+    until("two lines", || to.lines() == ["one", "two"]);
+    until("it is let go", || running.meter("open_files") == 0);
+    append(&path, "new\n");
+    until("its successor", || to.lines() == ["one", "two", "new"]);
+    running.stop();
+}
+
+#[test]
+fn a_truncated_file_begins_anew_even_when_it_has_grown_past_the_old_end() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&path, "head\nfirst life\n");
+        let running = place.start("*.log", "", &to);
+        until("the first life", || to.lines().len() == 2);
+        fs::write(&path, "head\nsecond life is longer\n").unwrap();
+        until("the second", || to.lines().len() == 4);
+        fs::write(&path, "").unwrap();
+        append(&path, "head\n3\n");
+        until("the third", || to.lines().len() == 6);
+        running.stop();
+        let lines = [
+            "head",
+            "first life",
+            "head",
+            "second life is longer",
+            "head",
+            "3",
+        ];
+        assert_eq!(to.lines(), lines);
+        fs::write(&path, "head\nthe fourth life, while we did not run\n").unwrap();
+        place.once("*.log", "", &to);
+        assert_eq!(to.lines().len(), 8);
+        assert_eq!(to.repeats(), 0);
+    }
+}
+
+#[test]
+fn a_reused_inode_is_another_file() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        // ext4 and tmpfs give the number of a removed file to the next one; where they do not, the test still holds.
+        for life in 0..5 {
+            append(
+                &place.log("a.log"),
+                &format!("the same head\nlife {life}\n"),
+            );
+            place.once("*.log", "", &to);
+            fs::remove_file(place.log("a.log")).unwrap();
+        }
+        assert_eq!(to.lines().len(), 10);
+        assert_eq!(to.repeats(), 0);
+    }
+}
+
+#[test]
+fn a_copy_that_matches_is_not_read_twice() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    append(&path, &text(0..1000));
+    let running = place.start("a.log*", "", &to);
+    until("all lines", || to.lines().len() == 1000);
+    fs::copy(&path, place.log("a.log.1")).unwrap();
+    append(&path, &text(1000..1001));
+    until("one more", || to.lines().len() == 1001);
+    fs::write(&path, "").unwrap();
+    append(&path, "after\n");
+    until("what came after", || to.lines().len() == 1002);
+    thread::sleep(Duration::from_millis(200));
+    running.stop();
+    // And while we do not run.
+    fs::rename(place.log("a.log.1"), place.log("a.log.2")).unwrap();
+    append(&path, "unread\n");
+    fs::copy(&path, place.log("a.log.1")).unwrap();
+    fs::write(&path, "next\n").unwrap();
+    place.once("a.log*", "", &to);
+    let mut expected = numbers(0..1001);
+    expected.extend(["after".to_owned(), "next".to_owned(), "unread".to_owned()]);
+    assert_eq!(sorted(to.lines()), sorted(expected));
+}
+
+#[test]
+fn an_equal_file_that_is_no_copy_is_read_after_a_while() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    append(&place.log("a.log"), "equal\n");
+    let running = place.start("*.log", "", &to);
+    until("the first", || to.lines().len() == 1);
+    append(&place.log("b.log"), "equal\n");
+    until("the second", || to.lines().len() == 2);
+    running.stop();
+}
+
+/// Writes numbered lines to `path` as a program does that opens its log anew when it is gone.
+fn write_under_load(
+    path: PathBuf,
+    lines: u32,
+    done: Arc<AtomicBool>,
+    reopen: bool,
+) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let open = || {
+            OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(&path)
+                .unwrap()
+        };
+        let mut file = open();
+        for number in 0..lines {
+            if reopen && number % 500 == 0 {
+                file = open();
+            }
+            file.write_all(format!("line {number}\n").as_bytes())
+                .unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    })
+}
+
+#[test]
+fn renaming_under_load_with_restarts_loses_doubles_and_reorders_nothing() {
+    const LINES: u32 = 200_000;
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = write_under_load(path.clone(), LINES, done.clone(), true);
+    let mut generation = 0;
+    while !done.load(Ordering::Relaxed) {
+        let running = place.start("a.log*", "", &to);
+        thread::sleep(Duration::from_millis(60));
+        if generation % 2 == 0 {
+            running.stop();
+            fs::rename(&path, place.log(&format!("a.log.{generation}"))).unwrap();
+        } else {
+            fs::rename(&path, place.log(&format!("a.log.{generation}"))).unwrap();
+            thread::sleep(Duration::from_millis(30));
+            running.stop();
+        }
+        generation += 1;
+        until("a new file", || {
+            path.exists() || done.load(Ordering::Relaxed)
+        });
+    }
+    writer.join().unwrap();
+    place.once("a.log*", "", &to);
+    assert!(generation > 1);
+    assert_in_order_within_each_file(&to);
+    assert_eq!(sorted(to.lines()), sorted(numbers(0..LINES)));
+}
+
+fn assert_in_order_within_each_file(to: &Downstream) {
+    let mut last = std::collections::HashMap::new();
+    for batch in to.batches() {
+        let millstream_record::Origin::File(origin) = &batch.origins[0] else {
+            panic!()
+        };
+        let next = last.entry(origin.file).or_insert(0);
+        assert!(
+            origin.begin >= *next || origin.next > *next,
+            "{origin:?} after {next}"
+        );
+        *next = origin.next;
+    }
+}
+
+#[test]
+fn copying_and_truncating_under_load_delivers_all_that_stands_anywhere_once() {
+    const LINES: u32 = 200_000;
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = write_under_load(path.clone(), LINES, done.clone(), false);
+    until("the file", || path.exists());
+    let running = place.start("a.log*", "", &to);
+    let mut rotations = 0;
+    while !done.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(50));
+        let copy = place.log(&format!("a.log.{rotations}"));
+        fs::copy(&path, &copy).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(0)
+            .unwrap();
+        rotations += 1;
+    }
+    writer.join().unwrap();
+    let mut standing: Vec<String> = Vec::new();
+    for entry in fs::read_dir(&place.logs).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        // A copy may end within a line.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        standing.extend(text[..whole].lines().map(str::to_owned));
+    }
+    until("all that stands there", || {
+        let lines: std::collections::HashSet<String> = to.lines().into_iter().collect();
+        standing.iter().all(|line| lines.contains(line))
+    });
+    running.stop();
+    let mut counts = std::collections::HashMap::new();
+    for line in to.lines() {
+        *counts.entry(line).or_insert(0) += 1;
+    }
+    let twice: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(
+        twice.is_empty(),
+        "{rotations} rotations, {} lines twice: {:?}",
+        twice.len(),
+        &twice[..twice.len().min(5)]
+    );
+}
