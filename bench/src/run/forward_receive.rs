@@ -10,6 +10,12 @@ use crate::Failure;
 /// Bytes of a packed record with a text of 100.
 const RECORD: u64 = 122;
 
+/// Small enough that a receiver on the same machine does not do the sender's work.
+const SEND_BUFFER: &str = "128KiB";
+/// The system's own, as clients leave it. A small message takes a kilobyte and more of a send buffer, so 128 KiB hold about a
+/// hundred of them, and the sender waits for every single look of a receiver that gathers.
+const SYSTEM_BUFFER: &str = "0";
+
 /// What a row does.
 enum Work {
     /// A bare reader takes the load.
@@ -55,6 +61,7 @@ fn load(mode: &'static str, connections: u16, acks: bool) -> Load {
         connections,
         acks,
         single_writes: false,
+        send_buffer: SEND_BUFFER,
     }
 }
 
@@ -103,19 +110,19 @@ fn packed(rows: &mut Rows) {
 
 /// One record per message, in large writes and in a write each.
 fn messages(rows: &mut Rows) {
-    for single_writes in [false, true] {
+    for (how, single_writes, send_buffer) in [
+        ("large writes", false, SEND_BUFFER),
+        ("single writes", true, SEND_BUFFER),
+        ("single writes, own SNDBUF", true, SYSTEM_BUFFER),
+    ] {
         for connections in [1, 4, 8] {
-            let how = if single_writes {
-                "single writes"
-            } else {
-                "large writes"
-            };
             let load = Load {
                 single_writes,
+                send_buffer,
                 ..load("message", connections, false)
             };
             let bare = rows.add(
-                format!("bare reader, messages, {how}, {connections} conn"),
+                format!("bare reader, msgs, {how}, {connections} conn"),
                 Vec::new(),
                 Work::Reader(load.clone()),
             );
@@ -133,7 +140,7 @@ fn messages(rows: &mut Rows) {
                 output: false,
             };
             rows.add(
-                format!("messages -> discard, {how}, {connections} conn"),
+                format!("msgs -> discard, {how}, {connections} conn"),
                 goals,
                 work,
             );

@@ -120,6 +120,8 @@ pub struct Load {
     pub acks: bool,
     /// A write per record.
     pub single_writes: bool,
+    /// SO_SNDBUF of the sender as `--send-buffer` takes it.
+    pub send_buffer: &'static str,
 }
 
 impl Load {
@@ -130,6 +132,7 @@ impl Load {
             .args(["generate", "--json", "--give-up", "20s", "--forward"])
             .arg(address.to_string())
             .args(["--mode", self.mode])
+            .args(["--send-buffer", self.send_buffer])
             .args(["--connections", &self.connections.to_string()])
             .args(["--seconds", &bench.seconds.to_string()]);
         if self.acks {
