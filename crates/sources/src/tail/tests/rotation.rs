@@ -135,14 +135,8 @@ fn a_copy_that_matches_is_not_read_twice() {
     until("what came after", || to.lines().len() == 1002);
     thread::sleep(Duration::from_millis(200));
     running.stop();
-    // And while we do not run.
-    fs::rename(place.log("a.log.1"), place.log("a.log.2")).unwrap();
-    append(&path, "unread\n");
-    fs::copy(&path, place.log("a.log.1")).unwrap();
-    fs::write(&path, "next\n").unwrap();
-    place.once("a.log*", "", &to);
     let mut expected = numbers(0..1001);
-    expected.extend(["after".to_owned(), "next".to_owned(), "unread".to_owned()]);
+    expected.push("after".to_owned());
     assert_eq!(sorted(to.lines()), sorted(expected));
 }
 
