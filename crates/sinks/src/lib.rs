@@ -1,5 +1,7 @@
 //! The sinks: one folder each, and one line each in the list below.
 
+#[cfg(test)]
+mod contributing;
 mod discard;
 mod file;
 mod format;

@@ -2,7 +2,7 @@ use std::{sync::Arc, task::Waker};
 
 use millstream_pipeline::{
     channel::Group,
-    delivery::{Receipt, receipt},
+    delivery::{Receipt, Unsettled, receipt},
     meters::Meter,
 };
 use millstream_record::{Batch, Encoding, Values};
@@ -85,4 +85,20 @@ fn what_waits_for_a_reader_that_is_gone_fails() {
     let (late, receipt) = group(1);
     assert!(poll_put(&*channel, late));
     assert!(receipt.try_outcome().unwrap().is_err());
+}
+
+#[test]
+fn a_group_that_is_half_put_when_its_reader_goes_fails() {
+    let (channel, mut readers) = MemoryChannel::open(1, 10);
+    let (mut both, receipt) = group(8);
+    both.batches.push(group(8).0.batches.remove(0));
+    let mut put = channel.put(both);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(put.as_mut().poll(&mut context).is_pending());
+    // The first batch is even delivered and settled; the second still waits for room.
+    take(&mut *readers[0]).unwrap().token.unwrap().settle();
+    drop(readers);
+    assert!(put.as_mut().poll(&mut context).is_ready());
+    drop(put);
+    assert_eq!(receipt.try_outcome(), Some(Err(Unsettled)));
 }

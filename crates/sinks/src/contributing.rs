@@ -1,0 +1,140 @@
+//! The sink that CONTRIBUTING.md walks through, so that what it tells newcomers compiles and runs. Tests only.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use millstream_config::Node;
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::{Event, Inlet},
+    node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
+    promise::{Guarantee, Promise},
+};
+use millstream_record::Tag;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub const COMPONENT: Component = Component {
+    name: "tally",
+    summary: "Tells how many records came for every tag.",
+    readme: include_str!("discard/README.md"),
+    example: include_str!("discard/example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Sink(build),
+};
+
+/// The options of `tally`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Config {
+    /// Tags with fewer records than this since the last time are left out.
+    at_least: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { at_least: 1 }
+    }
+}
+
+struct Tally {
+    at_least: u64,
+}
+
+fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
+    let Config { at_least } = options.read()?;
+    Ok(Arc::new(Tally { at_least }))
+}
+
+impl Sink for Tally {
+    fn placement(&self) -> Placement {
+        Placement::DataThreads
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let mut counts: BTreeMap<Tag, u64> = BTreeMap::new();
+            // None: go on where the channel says. A sink that commits positions of its own gives its last one.
+            inlet.resume(None)?;
+            while let Some(event) = inlet.next().await? {
+                match event {
+                    Event::Batch(batch, _) => {
+                        *counts.entry(batch.tag).or_default() += u64::from(batch.count)
+                    }
+                    Event::Cut(cut) => {
+                        for (tag, count) in std::mem::take(&mut counts) {
+                            if count >= self.at_least {
+                                context
+                                    .reporter
+                                    .info("tally", format_args!("{count} records for {tag}"));
+                            }
+                        }
+                        inlet.settle(cut).await?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _durable: bool) -> Promise {
+        Promise::new(Guarantee::AtLeastOnce, "counted again after a crash")
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::rig::{Rig, Upstream, lines};
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(future)
+    }
+
+    #[test]
+    fn everything_it_takes_is_counted_and_settled() {
+        let upstream = Upstream::memory();
+        let receipt = upstream.put(lines("web", "a\nb\n"), true);
+        upstream.close();
+        let mut rig = Rig::new(
+            &COMPONENT,
+            r#"{"at_least": 2}"#,
+            &upstream,
+            "unused".as_ref(),
+        );
+        block_on(rig.run()).unwrap();
+        assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    }
+
+    /// The Rust of a text in Markdown, a block each, without white space.
+    fn rust_blocks(text: &str) -> Vec<String> {
+        let blocks = text.split("```rust\n").skip(1);
+        blocks
+            .map(|rest| squeeze(rest.split("```").next().unwrap_or_default()))
+            .collect()
+    }
+
+    fn squeeze(code: &str) -> String {
+        code.split_whitespace().collect()
+    }
+
+    #[test]
+    fn the_walk_through_of_contributing_is_this_file() {
+        let here = squeeze(include_str!("contributing.rs"));
+        let blocks = rust_blocks(include_str!("../../../CONTRIBUTING.md"));
+        assert!(blocks.len() >= 6, "the walk-through lost its code");
+        // The two lines outside the folder stand in lib.rs; `..` stands for what is copied.
+        let outside =
+            |block: &&String| block.starts_with("modtally") || block.starts_with("tally::");
+        for block in blocks.iter().filter(|block| !outside(block)) {
+            let block = block.strip_suffix("..").unwrap_or(block);
+            assert!(here.contains(block), "not in contributing.rs: {block}");
+        }
+    }
+}
