@@ -132,6 +132,38 @@ fn a_stuck_consumer_is_seen_and_passed_over() {
 }
 
 #[test]
+fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let port = free_port();
+    let both = config(here, port);
+    Program::start(here, &both).listens(port).stop();
+    // The sink gets another name: what its old name has not settled is held.
+    let renamed = both.replace("stuck:", "other:");
+    let api = free_port();
+    let shown = renamed.replace("listen: []", &format!("listen: \"127.0.0.1:{api}\""));
+    let program = Program::start(here, &shown).listens(port);
+    send_three(port);
+    let backlog = |node: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        let line = format!("millstream_backlog_bytes{{component=\"{node}\"}} ");
+        let value = page.lines().find_map(|text| text.strip_prefix(&line));
+        value.unwrap().parse::<u64>().unwrap()
+    };
+    wait_until("the good sink has settled", || backlog("good") == 0);
+    assert!(backlog("stuck") > 0);
+    program.kill();
+
+    let forget = ["forget", "--consumer", "stuck"];
+    assert!(text(channel(here, &forget), 0).contains("stuck is forgotten"));
+    assert!(text(channel(here, &forget), 1).contains("stuck"));
+    assert!(!text(channel(here, &["ls"]), 0).contains("stuck"));
+}
+
+#[test]
 fn damage_is_named_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

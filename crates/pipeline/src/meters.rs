@@ -109,6 +109,11 @@ pub struct NodeMeters {
 }
 
 impl NodeMeters {
+    /// The meters of another node: a channel measures how far each of its consumers is behind.
+    pub fn beside(&self, component: &str) -> NodeMeters {
+        self.all.of(component)
+    }
+
     /// A counter, `millstream_<name>_total`; the same one whenever it is asked for again.
     pub fn counter(&self, name: &'static str) -> Meter {
         self.meter(name, Kind::Counter)

@@ -215,7 +215,8 @@ fn say_what_was_found(
                 "consumer",
                 format_args!(
                     "nobody reads for the consumer {name}, which has settled up to {position}; what it has not \
-                     settled is held (remove {name}.cursor while stopped to give it up)"
+                     settled is held (to give it up, stop and run `millstream channel forget --consumer {name} {}`)",
+                    context.folder.display()
                 ),
             );
         }

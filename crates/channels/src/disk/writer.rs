@@ -60,6 +60,8 @@ struct Gauges {
     repeats: Meter,
     ids: Meter,
     evicted: Meter,
+    /// How many bytes each consumer has before it, beside its other meters.
+    backlogs: Vec<(String, Meter)>,
 }
 
 /// Starts the thread. The future is ready when everything that was taken is kept and the log is closed.
@@ -70,6 +72,10 @@ pub(super) fn start(
     context: &ChannelContext,
 ) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
     let meters = &context.meters;
+    let backlogs = log.consumers().into_iter().map(|(name, _)| {
+        let meter = meters.beside(&name).gauge("backlog_bytes");
+        (name, meter)
+    });
     let writer = Writer {
         log,
         queue: Arc::clone(&queue),
@@ -86,6 +92,7 @@ pub(super) fn start(
             repeats: meters.gauge("repeated_chunks"),
             ids: meters.gauge("remembered_ids"),
             evicted: meters.gauge("evicted_young_ids"),
+            backlogs: backlogs.collect(),
         },
     };
     let (done, finished) = oneshot::channel();
@@ -278,5 +285,8 @@ impl Writer {
         self.meters.repeats.set(self.log.repeats());
         self.meters.ids.set(self.log.ids() as u64);
         self.meters.evicted.set(self.log.evicted_young());
+        for (name, backlog) in &self.meters.backlogs {
+            backlog.set(self.log.backlog_bytes(name));
+        }
     }
 }

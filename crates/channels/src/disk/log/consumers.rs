@@ -59,6 +59,13 @@ impl Log {
             .collect()
     }
 
+    /// Bytes that are kept and that this consumer has not settled, about; 0 for one that is not known.
+    pub fn backlog_bytes(&self, name: &str) -> u64 {
+        let state = self.index.lock();
+        let consumer = state.consumers.get(name);
+        consumer.map_or(0, |consumer| state.bytes_after(consumer.position))
+    }
+
     /// Forgets a consumer that is not attached: what only it has not settled is given up.
     pub fn forget(&mut self, name: &str) -> Result<(), Error> {
         let mut state = self.index.lock();

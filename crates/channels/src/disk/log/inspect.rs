@@ -1,6 +1,7 @@
-//! A channel seen from outside, for the operator: what `millstream channel ls`, `verify`, `cat` and `skip` show and do.
+//! A channel seen from outside, for the operator: what `millstream channel ls`, `verify`, `cat`, `skip` and `forget` show
+//! and do.
 //!
-//! Nothing here changes a file but [`skip`], which takes the channel's lock. The others may look at a channel that is in
+//! Nothing here changes a file but [`skip`] and [`forget`], which take the channel's lock. The others may look at a channel that is in
 //! use: its newest frames may not be there yet, and segments may go away while they are read.
 
 use std::{
@@ -324,4 +325,17 @@ pub fn skip<E: From<Error>>(
             .map_err(|error| Error::disk("committing the cursor", &path, error))?;
     }
     Ok(passed)
+}
+
+/// Removes a consumer's cursor: what only it has not settled is given up at the next start. The channel must not be in use.
+pub fn forget(disk: &dyn Disk, folder: &Path, consumer: &str) -> Result<(), Error> {
+    let found = Folder::open(disk, folder)?;
+    let _lock = take_lock(disk, folder)?;
+    if !found.consumers.iter().any(|known| known.0 == consumer) {
+        return Err(Error::Consumer(consumer.to_owned()));
+    }
+    let path = folder.join(cursor_name(consumer));
+    let failed = |error| Error::disk("removing a cursor", &path, error);
+    disk.remove(&path).map_err(failed)?;
+    disk.sync_folder(folder).map_err(failed)
 }

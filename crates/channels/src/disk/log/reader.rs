@@ -164,11 +164,6 @@ impl Reader {
         self.index.used_bytes()
     }
 
-    /// Bytes that are kept and not yet handed out, about.
-    pub fn behind_bytes(&self) -> u64 {
-        self.index.lock().bytes_after(self.position)
-    }
-
     /// Hands a batch out; first the gap in front of it, if there is one.
     fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
         let after = self.position;

@@ -1,6 +1,7 @@
 //! `millstream channel`: looks into a disk channel's folder, and passes a consumer over what it cannot take.
 
 mod cat;
+mod forget;
 mod ls;
 mod read;
 mod skip;
@@ -18,7 +19,7 @@ use crate::{exit, page};
 /// Look into a disk channel: what it holds, whether it is sound, what a consumer has before it.
 ///
 /// PATH is the channel's folder, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use;
-/// `skip` needs it stopped.
+/// `skip` and `forget` need it stopped.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -26,6 +27,7 @@ Examples:
   millstream channel verify /var/lib/millstream/channels/buffer
   millstream channel cat --after 1.2000 --limit 10 /var/lib/millstream/channels/buffer
   millstream channel skip --consumer archive --to 1.2003 --output passed.json /var/lib/millstream/channels/buffer
+  millstream channel forget --consumer archive /var/lib/millstream/channels/buffer
 
 Exit codes: 0 done, 1 damage was found or the folder cannot be read, 64 wrong command line")]
 pub struct Channel {
@@ -39,6 +41,7 @@ enum Command {
     Verify(verify::Verify),
     Cat(cat::Cat),
     Skip(skip::Skip),
+    Forget(forget::Forget),
 }
 
 impl Channel {
@@ -49,6 +52,7 @@ impl Channel {
             Command::Verify(verify) => verify.execute(),
             Command::Cat(cat) => cat.execute(),
             Command::Skip(skip) => skip.execute(),
+            Command::Forget(forget) => forget.execute(),
         };
         match done {
             Ok(code) => code,
