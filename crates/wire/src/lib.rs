@@ -9,5 +9,7 @@ pub mod forward;
 pub mod json;
 pub mod lines;
 pub mod msgpack;
+pub mod relp;
 mod room;
+pub mod syslog;
 pub mod template;

@@ -136,6 +136,23 @@ impl<'a> Room<'a> {
         self.at = self.at.min(position.max(self.start));
     }
 
+    /// Moves what was written since `position` on by `count` bytes, to be patched in.
+    #[cold]
+    pub(crate) fn insert(&mut self, position: usize, count: usize) {
+        self.ensure(count);
+        let position = position.min(self.at);
+        self.out.copy_within(position..self.at, position + count);
+        self.at += count;
+    }
+
+    /// Writes over what stands at `position`.
+    #[inline(always)]
+    pub(crate) fn patch(&mut self, position: usize, bytes: &[u8]) {
+        if let Some(room) = self.out.get_mut(position..position + bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+    }
+
     /// What was written since `position`.
     pub(crate) fn since(&self, position: usize) -> &[u8] {
         self.out.get(position..self.at).unwrap_or_default()

@@ -1,0 +1,74 @@
+//! What a server answers.
+
+/// What we call ourselves in the offers.
+const SOFTWARE: &str = concat!("millstream,", env!("CARGO_PKG_VERSION"));
+
+/// What a client offers when it opens a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offers {
+    /// It says which version it speaks.
+    pub version: bool,
+    /// It has messages to send.
+    pub syslog: bool,
+}
+
+impl Offers {
+    /// Reads `NAME=VALUE` lines; unknown names are stepped over, as the specification wants.
+    pub fn read(data: &[u8]) -> Self {
+        let mut offers = Self::default();
+        for line in data.split(|byte| *byte == b'\n') {
+            if line.starts_with(b"relp_version=") {
+                offers.version = true;
+            } else if let Some(commands) = line.strip_prefix(b"commands=") {
+                let mut commands = commands.split(|byte| *byte == b',');
+                offers.syslog = commands.any(|command| command.trim_ascii() == b"syslog");
+            }
+        }
+        offers
+    }
+}
+
+/// `rsp` to an `open` that we take.
+pub fn accept(number: u32, out: &mut Vec<u8>) {
+    let text = format!("200 OK\nrelp_version=0\nrelp_software={SOFTWARE}\ncommands=syslog");
+    response(number, &text, out);
+}
+
+/// `rsp 200` to a message: it is kept.
+pub fn acknowledge(number: u32, out: &mut Vec<u8>) {
+    // Per message: no formatting.
+    let mut digits = [0; 10];
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        if let Some(digit) = digits.get_mut(at) {
+            *digit = b'0' + (rest % 10) as u8;
+        }
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.get(at..).unwrap_or_default());
+    out.extend_from_slice(b" rsp 6 200 OK\n");
+}
+
+/// `rsp 500`: it will never be taken. librelp drops a message that is answered so.
+pub fn refuse(number: u32, reason: &str, out: &mut Vec<u8>) {
+    response(number, &format!("500 {reason}"), out);
+}
+
+/// `rsp` to `close`, and the hint that nothing follows.
+pub fn closed(number: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("{number} rsp 0\n").as_bytes());
+    serverclose(out);
+}
+
+/// Says that the session ends from our side.
+pub fn serverclose(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0 serverclose 0\n");
+}
+
+fn response(number: u32, text: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("{number} rsp {} {text}\n", text.len()).as_bytes());
+}

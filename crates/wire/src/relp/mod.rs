@@ -1,0 +1,33 @@
+//! RELP, as rsyslog's omrelp speaks it: frames, the session's rules, answers.
+//!
+//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! It promises: a frame is given out once, whole or in parts, in the order of its number; what breaks the rules is told and
+//! nothing after it is taken. It leaves to others when to answer: `rsp` only for what is kept. Numbers start at 1 in
+//! each session, so a frame that comes again cannot be recognised. No I/O, no clock.
+//!
+//! ```text
+//! frame    TXNR SP COMMAND SP DATALEN [SP DATA] LF    TXNR, DATALEN: 1 to 9 digits; COMMAND: 1 to 32 letters;
+//!                                                     no second space if DATALEN is 0
+//! client   1 open N relp_version=0 LF relp_software=... LF commands=syslog
+//! server   1 rsp N 200 OK LF relp_version=0 LF relp_software=... LF commands=syslog
+//! client   2 syslog N <13>...            server   2 rsp 6 200 OK
+//! client   9 close 0                     server   9 rsp 0, then 0 serverclose 0
+//! ```
+
+mod answer;
+mod frame;
+
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Offers, accept, acknowledge, closed, refuse, serverclose};
+pub use frame::{Command, Decoder, Refusal, Step};
+
+/// The highest number; 1 follows it.
+const NUMBER_MAX: u32 = 999_999_999;
+
+/// The number behind `number`.
+pub fn after(number: u32) -> u32 {
+    if number >= NUMBER_MAX { 1 } else { number + 1 }
+}

@@ -1,0 +1,258 @@
+//! RFC 3164 and its relatives, behind the priority: a time, perhaps a host, perhaps a tag with a process id, a text.
+//!
+//! ```text
+//! Mmm dd hh:mm:ss SP HOST SP TAG[PID]: TEXT     RFC 3164; the time may also be one of RFC 3339 (rsyslog, hammer)
+//! Mmm dd hh:mm:ss SP TAG[PID]: TEXT             without a host: /dev/log
+//! TAG: TEXT                                     without a time: Python
+//! SEQ: HOST: *Mmm dd hh:mm:ss.mmm UTC: TEXT     Cisco IOS; each of SEQ, HOST, the mark and the zone may be missing
+//! Mmm dd yyyy hh:mm:ss HOST : TEXT              Cisco ASA
+//! ```
+//!
+//! A word is a host only behind a time, and a tag only if a colon and a space or a bracketed number end it: what is in
+//! doubt belongs to the text.
+
+use millstream_record::Time;
+
+use super::{
+    parse::Header,
+    time::{Clock, Stamp},
+};
+
+/// A longer word is no tag (RFC 3164 allows 32, RFC 5424 48; file names are used too).
+const TAG_BYTES_MAX: usize = 128;
+
+/// What stands behind the time that `rest` begins with.
+#[inline(always)]
+pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header<'a> {
+    let mut header = Header {
+        time: stamp.time,
+        ..Header::default()
+    };
+    let (time, text) = rest.split_at_checked(stamp.length).unwrap_or((rest, &[]));
+    if stamp.time.is_none() {
+        header.timestamp = time;
+    }
+    let text = match text {
+        [b' ', text @ ..] => text,
+        [b':', b' ', text @ ..] => {
+            tagged(text, &mut header);
+            return header;
+        }
+        // A character that belongs to no time: what follows is text.
+        _ => {
+            header.message = text;
+            return header;
+        }
+    };
+    if let Some(zone) = zone_word(text) {
+        return in_zone(rest, text, zone, header, now);
+    }
+    let text = match host(text) {
+        Some((host, text)) => {
+            header.host = host;
+            text
+        }
+        None => text,
+    };
+    tagged(text, &mut header);
+    header
+}
+
+/// The host at the start of `text`, and what is behind it; `None`: a tag stands there, or the last word.
+#[inline(always)]
+fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut brackets = false;
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            b' ' => {
+                let (host, rest) = (text.get(..at)?, text.get(at + 1..)?);
+                // An address of IPv6 may end with two colons.
+                let is_tag = host.ends_with(b":") && !host.ends_with(b"::");
+                return (at > 0 && !is_tag && !brackets).then_some((host, rest));
+            }
+            // `[::1]` is a host, `su[123]` is a tag.
+            b'[' if at > 0 => brackets = true,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The tag, the process id and the message of `text`.
+#[inline(always)]
+fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
+    header.message = text;
+    let near = text.get(..TAG_BYTES_MAX).unwrap_or(text);
+    let Some(end) = near
+        .iter()
+        .position(|byte| matches!(byte, b':' | b'[' | b' '))
+    else {
+        return;
+    };
+    let Some((tag, rest)) = text.split_at_checked(end) else {
+        return;
+    };
+    match rest {
+        // ASA puts a space in front of the colon.
+        [b' ', b':', b' ', b'%', ..] if header.host.is_empty() => {
+            header.host = tag;
+            tagged(rest.get(3..).unwrap_or_default(), header);
+        }
+        [b':', b' ', b'%', ..] if tag.is_empty() => {
+            tagged(rest.get(2..).unwrap_or_default(), header);
+        }
+        _ if tag.is_empty() => {}
+        [b':'] => (header.app, header.message) = (tag, &[]),
+        [b':', b' ', message @ ..] => (header.app, header.message) = (tag, message),
+        [b'[', rest @ ..] => {
+            let near = rest.get(..TAG_BYTES_MAX).unwrap_or(rest);
+            let close = near
+                .iter()
+                .position(|byte| matches!(byte, b']' | b' ' | b'['));
+            let Some((procid, behind)) = close.and_then(|close| rest.split_at_checked(close))
+            else {
+                return;
+            };
+            let message = match behind {
+                [b']', b':', b' ', message @ ..] | [b']', b' ', message @ ..] => message,
+                [b']', b':'] | [b']'] => &[],
+                // glibc puts a space there, others do not.
+                [b']', b':', message @ ..] => message,
+                _ => return,
+            };
+            header.app = tag;
+            header.procid = procid;
+            header.message = message;
+        }
+        _ => {}
+    }
+}
+
+/// The bytes of a name of a zone at the start of `text` that a colon and a space end: `UTC: `, `CEST: `.
+#[inline(always)]
+fn zone_word(text: &[u8]) -> Option<usize> {
+    if !text.first()?.is_ascii_uppercase() {
+        return None;
+    }
+    let letters = text.iter().take(6);
+    let count = letters.take_while(|byte| byte.is_ascii_uppercase()).count();
+    let behind = text.get(count..)?;
+    ((3..=5).contains(&count) && behind.starts_with(b": %")).then_some(count)
+}
+
+/// Behind the time stand the name of a zone and Cisco's text. Names other than UTC's mean different zones in different
+/// places: those times are of the zone that is set.
+#[cold]
+fn in_zone<'a>(
+    rest: &'a [u8],
+    text: &'a [u8],
+    zone: usize,
+    mut header: Header<'a>,
+    now: Time,
+) -> Header<'a> {
+    if matches!(text.get(..zone), Some(b"UTC" | b"GMT"))
+        && let Some(stamp) = Clock::read_utc(rest, now)
+    {
+        header.time = stamp.time;
+    }
+    tagged(text.get(zone + 2..).unwrap_or_default(), &mut header);
+    header
+}
+
+/// What does not begin with its time: Cisco's forms, or no header at all.
+#[cold]
+pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a> {
+    if let Some(header) = cisco(rest, clock, now) {
+        return header;
+    }
+    let mut header = Header::default();
+    tagged(rest, &mut header);
+    header
+}
+
+/// `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`, or a colon and a space in front of the time, or one of them.
+fn cisco<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Option<Header<'a>> {
+    let text = rest.strip_prefix(b":").unwrap_or(rest);
+    let mut text = text.strip_prefix(b" ").unwrap_or(text);
+    let (mut sequence, mut host): (&[u8], &[u8]) = (b"", b"");
+    // The syslog process counts, and so may the device.
+    for _ in 0..3 {
+        let text_at = match text {
+            [b'*' | b'.', behind @ ..] => behind,
+            _ => text,
+        };
+        if let Some(stamp) = clock.read(text_at, now) {
+            let mut header = behind_time(text_at, stamp, now);
+            header.sequence = sequence;
+            if header.host.is_empty() {
+                header.host = host;
+            }
+            return Some(header);
+        }
+        let near = text.get(..TAG_BYTES_MAX).unwrap_or(text);
+        let end = near.iter().position(|byte| matches!(byte, b':' | b' '))?;
+        let (word, behind) = text.split_at_checked(end)?;
+        text = behind.strip_prefix(b": ")?;
+        if word.iter().all(u8::is_ascii_digit) {
+            sequence = word;
+        } else {
+            host = word;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_tag_only_if_it_ends_as_one() {
+        let tag = |text: &'static str| {
+            let mut header = Header::default();
+            tagged(text.as_bytes(), &mut header);
+            [header.app, header.procid, header.message].map(|part| str::from_utf8(part).unwrap())
+        };
+        assert_eq!(tag("su: x"), ["su", "", "x"]);
+        assert_eq!(tag("su[12]: x"), ["su", "12", "x"]);
+        assert_eq!(tag("su[12] x"), ["su", "12", "x"]);
+        assert_eq!(tag("su[12]:x"), ["su", "12", "x"]);
+        assert_eq!(tag("su:"), ["su", "", ""]);
+        assert_eq!(tag("a/b[c.d-1]: "), ["a/b", "c.d-1", ""]);
+        for plain in [
+            "su x",
+            "http://x",
+            ": x",
+            "[12]: x",
+            "su[1 2]: x",
+            "su[12",
+            "last message repeated 2 times",
+            "",
+        ] {
+            assert_eq!(tag(plain), ["", "", plain]);
+        }
+        assert_eq!(tag(": %ASA-6-1: x"), ["%ASA-6-1", "", "x"]);
+    }
+
+    #[test]
+    fn a_word_behind_the_time_is_a_host_unless_it_is_a_tag() {
+        let host = |text: &'static str| {
+            host(text.as_bytes()).map(|(host, _)| str::from_utf8(host).unwrap())
+        };
+        for name in [
+            "web-1",
+            "10.0.0.1",
+            "2001:db8::1",
+            "fe80::",
+            "[::1]",
+            "a.b.c",
+            "%host",
+        ] {
+            let text: &'static str = format!("{name} su: x").leak();
+            assert_eq!(host(text), Some(name));
+        }
+        for text in ["su: x", "su[12]: x", "alone", " x", ""] {
+            assert_eq!(host(text), None, "{text}");
+        }
+    }
+}

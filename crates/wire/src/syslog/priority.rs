@@ -1,0 +1,132 @@
+//! Priorities: `<PRI>` at the start of a message, and what a record with it begins with.
+
+/// Facilities by number, as rsyslog and syslog.conf call them (RFC 5424, table 1).
+const FACILITIES: [&str; 24] = [
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
+    "ftp", "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4",
+    "local5", "local6", "local7",
+];
+/// Severities by number (RFC 5424, table 2).
+const SEVERITIES: [&str; 8] = [
+    "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
+];
+/// Priorities there are: facility * 8 + severity.
+const PRIORITIES: usize = FACILITIES.len() * SEVERITIES.len();
+
+/// What stands before the fields of a record that has a time but no priority.
+pub(super) const BARE_BYTES: usize = 12;
+/// Room for the longest start of a record (`authpriv`, `warning`: 47 bytes), rounded up to what is stored at once.
+pub(super) const START_BYTES: usize = 48;
+/// Where the time's eight bytes stand.
+pub(super) const TIME_AT: usize = 3;
+/// Where the head of the map stands.
+pub(super) const MAP_AT: usize = 11;
+
+/// The start of a record, to be stored whole; then time and head of the map are written over it.
+///
+/// ```text
+/// 0   92                       array of 2
+/// 1   d7 00 ssss nnnn          EventTime
+/// 11  80+n                     map of n
+/// 12  a8 "facility" a0+k name
+///     a8 "severity" a0+k name
+/// ```
+#[derive(Clone, Copy)]
+pub(super) struct Start {
+    pub(super) bytes: [u8; START_BYTES],
+    pub(super) length: usize,
+}
+
+static STARTS: [Start; PRIORITIES] = {
+    let mut starts = [bare(); PRIORITIES];
+    let mut number = 0;
+    while number < PRIORITIES {
+        let start = &mut starts[number];
+        append(start, "facility");
+        append(start, FACILITIES[number / 8]);
+        append(start, "severity");
+        append(start, SEVERITIES[number % 8]);
+        number += 1;
+    }
+    starts
+};
+
+static BARE: Start = bare();
+
+const fn bare() -> Start {
+    let mut bytes = [0; START_BYTES];
+    bytes[0] = 0x92;
+    bytes[1] = 0xd7;
+    Start {
+        bytes,
+        length: BARE_BYTES,
+    }
+}
+
+const fn append(start: &mut Start, text: &str) {
+    let text = text.as_bytes();
+    start.bytes[start.length] = 0xa0 | text.len() as u8;
+    let mut at = 0;
+    while at < text.len() {
+        start.bytes[start.length + 1 + at] = text[at];
+        at += 1;
+    }
+    start.length += 1 + text.len();
+}
+
+/// What a record of this priority begins with.
+#[inline(always)]
+pub(super) fn start(priority: Option<u8>) -> &'static Start {
+    priority
+        .and_then(|priority| STARTS.get(usize::from(priority)))
+        .unwrap_or(&BARE)
+}
+
+/// The priority at the start of `line`, and what is behind it: `<`, one to three digits, `>`, 191 at most.
+#[inline(always)]
+pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
+    let digit = |byte: u8| byte.wrapping_sub(b'0');
+    let (value, rest) = match line {
+        [b'<', a, b'>', rest @ ..] => (u32::from(digit(*a)), rest),
+        [b'<', a, b, b'>', rest @ ..] if digit(*a) < 10 => {
+            (u32::from(digit(*a)) * 10 + u32::from(digit(*b)), rest)
+        }
+        [b'<', a, b, c, b'>', rest @ ..] if digit(*a) < 10 && digit(*b) < 10 => {
+            let tens = u32::from(digit(*a)) * 10 + u32::from(digit(*b));
+            (tens * 10 + u32::from(digit(*c)), rest)
+        }
+        _ => return None,
+    };
+    // A last character that is no digit counts 10 at least: it must be told by itself.
+    let last = line.get(line.len() - rest.len() - 2)?;
+    let fits = last.is_ascii_digit() && (value as usize) < PRIORITIES;
+    fits.then_some((value as u8, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_one_to_three_digits_up_to_191() {
+        assert_eq!(read(b"<0>x"), Some((0, &b"x"[..])));
+        assert_eq!(read(b"<13>"), Some((13, &b""[..])));
+        assert_eq!(read(b"<191>"), Some((191, &b""[..])));
+        for bad in [
+            "<192>", "<999>", "<>", "<1234>", "<a>", "<1a>", "<1", "13>", "", "<:>", "<1:>",
+            "<11:>", "<-1>",
+        ] {
+            assert_eq!(read(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_start_fits_and_names_facility_and_severity() {
+        for number in 0..PRIORITIES {
+            let start = start(u8::try_from(number).ok());
+            let text = String::from_utf8_lossy(&start.bytes[..start.length]).into_owned();
+            assert!(text.contains(FACILITIES[number / 8]) && text.contains(SEVERITIES[number % 8]));
+        }
+        assert_eq!(start(None).length, BARE_BYTES);
+    }
+}

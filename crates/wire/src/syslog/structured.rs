@@ -1,0 +1,189 @@
+//! Structured data of RFC 5424: `[id name="value" ...][id ...]`, to a map of maps.
+//!
+//! Within a value `\"`, `\\` and `\]` stand for `"`, `\` and `]`; any other backslash is one. A name that comes several
+//! times in a row (the RFC allows it: `ip="192.0.2.1" ip="192.0.2.129"`) has an array of the values.
+
+use memchr::{memchr, memchr2};
+
+use super::record::{head, str_or_bin};
+use crate::room::Room;
+
+/// The mark that says "this is UTF-8", in front of a message.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Writes the key and the map for the elements that `text` begins with; gives the message behind them. `None`: that is
+/// no structured data, and nothing is written.
+#[inline(never)]
+pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
+    let start = room.position();
+    room.bytes(b"\xafstructured_data");
+    let behind = elements(text, room);
+    if behind.is_none() {
+        room.back_to(start);
+    }
+    behind
+}
+
+fn elements<'a>(mut text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
+    let map = Map::open(room);
+    let mut count = 0_u16;
+    while let [b'[', rest @ ..] = text {
+        text = element(rest, room)?;
+        count = count.checked_add(1)?;
+    }
+    map.close(count, room);
+    match text {
+        [] => Some(&[]),
+        [b' ', message @ ..] => Some(without_mark(message)),
+        _ => None,
+    }
+}
+
+/// One element behind its bracket; gives what is behind the other bracket.
+fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
+    let (id, mut text) = name(text, room)?;
+    let map = Map::open(room);
+    let (mut count, mut last, mut values) = (0_u16, id, Values::at(room));
+    loop {
+        text = match text {
+            [b']', rest @ ..] => {
+                map.close(count, room);
+                return Some(rest);
+            }
+            // In front of the closing bracket it parts nothing.
+            [b' ', rest @ ..] if rest.first() == Some(&b']') => rest,
+            [b' ', rest @ ..] => {
+                let (name, behind) = rest.split_at_checked(name_length(rest))?;
+                if count > 0 && name == last {
+                    values.grow(room)?;
+                } else {
+                    count = count.checked_add(1)?;
+                    key(name, room)?;
+                    (last, values) = (name, Values::at(room));
+                }
+                value(behind.strip_prefix(b"=\"")?, room)?
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// The id of an element, written as a key, and what is behind it.
+fn name<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], &'a [u8])> {
+    let (id, rest) = text.split_at_checked(name_length(text))?;
+    key(id, room)?;
+    Some((id, rest))
+}
+
+/// How many bytes of a name stand at the start of `text`.
+#[inline(always)]
+fn name_length(text: &[u8]) -> usize {
+    let ends = |byte: &u8| matches!(byte, b' ' | b'=' | b']' | b'"' | b'[');
+    text.iter().position(ends).unwrap_or(text.len())
+}
+
+/// Writes a name; `None`: it is none.
+#[inline(always)]
+fn key(name: &[u8], room: &mut Room<'_>) -> Option<()> {
+    if name.is_empty() || str::from_utf8(name).is_err() {
+        return None;
+    }
+    str_or_bin(name, room);
+    Some(())
+}
+
+/// Writes a value; gives what is behind its closing quote.
+#[inline(always)]
+fn value<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
+    let first = memchr2(b'"', b'\\', text)?;
+    let (value, rest) = text.split_at_checked(first)?;
+    match rest {
+        [b'"', behind @ ..] => {
+            str_or_bin(value, room);
+            Some(behind)
+        }
+        _ => escaped(text, room),
+    }
+}
+
+/// The same for a value with backslashes.
+#[cold]
+fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
+    let (mut raw, mut escapes) = (0, 0);
+    loop {
+        raw += memchr2(b'"', b'\\', text.get(raw..)?)?;
+        match text.get(raw..)? {
+            [b'"', ..] => break,
+            [_, b'"' | b'\\' | b']', ..] => {
+                escapes += 1;
+                raw += 2;
+            }
+            _ => raw += 1,
+        }
+    }
+    let (mut value, behind) = text.split_at_checked(raw)?;
+    // A backslash is a character of its own in UTF-8: with or without them it is the same.
+    head(value, value.len() - escapes, room);
+    while let Some(at) = memchr(b'\\', value) {
+        let escapes = matches!(value.get(at + 1), Some(b'"' | b'\\' | b']'));
+        room.bytes(value.get(..at)?);
+        // Either the character that the backslash is in front of, or the backslash itself.
+        room.byte(*value.get(at + usize::from(escapes))?);
+        value = value.get(at + 1 + usize::from(escapes)..)?;
+    }
+    room.bytes(value);
+    behind.get(1..)
+}
+
+/// A message without the mark in front of it, if it is what the mark says.
+#[inline(always)]
+pub(super) fn without_mark(message: &[u8]) -> &[u8] {
+    match message.strip_prefix(BYTE_ORDER_MARK) {
+        Some(rest) if str::from_utf8(rest).is_ok() => rest,
+        _ => message,
+    }
+}
+
+/// A map whose size is known when it is written: head `de nn nn`.
+struct Map {
+    at: usize,
+}
+
+impl Map {
+    fn open(room: &mut Room<'_>) -> Self {
+        let at = room.position();
+        room.bytes(&[0xde, 0, 0]);
+        Self { at }
+    }
+
+    fn close(self, count: u16, room: &mut Room<'_>) {
+        room.patch(self.at + 1, &count.to_be_bytes());
+    }
+}
+
+/// The values of a name: one, or an array (`dc nn nn`) once there are more.
+struct Values {
+    at: usize,
+    count: u16,
+}
+
+impl Values {
+    /// The first comes here.
+    fn at(room: &Room<'_>) -> Self {
+        Self {
+            at: room.position(),
+            count: 1,
+        }
+    }
+
+    /// One more comes.
+    fn grow(&mut self, room: &mut Room<'_>) -> Option<()> {
+        if self.count == 1 {
+            room.insert(self.at, 3);
+        }
+        self.count = self.count.checked_add(1)?;
+        let [high, low] = self.count.to_be_bytes();
+        room.patch(self.at, &[0xdc, high, low]);
+        Some(())
+    }
+}

@@ -1,0 +1,146 @@
+//! What holds for any input.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Bytes that look like syslog often enough to come far.
+fn input() -> impl Strategy<Value = Vec<u8>> {
+    let part = prop_oneof![
+        prop::sample::select(vec![
+            "<13>",
+            "<34>1 ",
+            "<999>",
+            "\n",
+            "\n<",
+            "\r\n",
+            "\0",
+            "\0<14>",
+            "12 <13>abc",
+            "5 ab",
+            "0 ",
+            "99999 <",
+            "Oct 11 22:14:15 ",
+            "Feb 30 22:14:15 ",
+            "2003-10-11T22:14:15.003Z ",
+            "host ",
+            "su[12]: ",
+            "su: ",
+            "- ",
+            "[a b=\"c\"",
+            "]",
+            "[",
+            "\\\"",
+            "\\",
+            "\" ",
+            "b=\"",
+            "[x@1 ip=\"1\" ip=\"2\"]",
+            "\u{feff}",
+            "é",
+            ": %ASA-1: ",
+            "*",
+            "29: ",
+            " UTC: %",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..6),
+        (1_usize..90, any::<u8>()).prop_map(|(count, byte)| vec![byte; count]),
+    ];
+    prop::collection::vec(part, 0..40).prop_map(|parts| parts.concat())
+}
+
+fn framing() -> impl Strategy<Value = Framing> {
+    prop::sample::select(vec![Framing::Auto, Framing::Octets, Framing::Lines])
+}
+
+fn too_long() -> impl Strategy<Value = TooLong> {
+    prop::sample::select(vec![TooLong::Split, TooLong::Truncate, TooLong::Reject])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_split_of_a_stream_gives_the_same_records(
+        input in input(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        framing in framing(),
+        too_long in too_long(),
+        strict in any::<bool>(),
+        bytes_max in prop::sample::select(vec![1_usize, 2, 20, 64, 1 << 20]),
+    ) {
+        let settings = Settings { framing, too_long, strict, bytes_max, ..settings() };
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(input.len() + 1)).collect();
+        cuts.sort_unstable();
+        cuts.push(input.len());
+        let mut from = 0;
+        let pieces: Vec<&[u8]> = cuts.into_iter().map(|to| &input[std::mem::replace(&mut from, to)..to]).collect();
+        let whole = read(&settings, [&input[..]]);
+        prop_assert_eq!(&read(&settings, pieces), &whole);
+        prop_assert_eq!(&read(&settings, input.chunks(1)), &whole);
+    }
+
+    #[test]
+    fn lines_without_a_header_are_kept_byte_for_byte(lines in prop::collection::vec("[^\n<0-9A-Za-z\r\0][^\n\r\0]{0,80}", 0..20)) {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let seen = read(&settings(), [text.as_bytes()]);
+        let messages: Vec<_> = seen.records.iter().map(|record| field(record, "message").unwrap().as_str().unwrap()).collect();
+        prop_assert_eq!(messages, lines);
+    }
+
+    #[test]
+    fn what_rfc_5424_says_comes_back(
+        priority in 0_u8..192,
+        host in "[!-~]{2,40}",
+        app in "[!-~]{2,48}",
+        procid in "[!-~]{2,20}",
+        msgid in "[!-~]{2,32}",
+        elements in prop::collection::vec(("[a-z]{1,8}@[0-9]{1,5}", prop::collection::vec(("[a-z]{1,6}[0-9]", "[^\n\0]{0,20}"), 0..4)), 0..3),
+        message in "[^\n\r\0]{0,300}",
+        octets in any::<bool>(),
+    ) {
+        let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace(']', "\\]");
+        let mut data = String::new();
+        for (id, values) in &elements {
+            data += &format!("[{id}");
+            for (name, value) in values {
+                data += &format!(" {name}=\"{}\"", escaped(value));
+            }
+            data.push(']');
+        }
+        if elements.is_empty() {
+            data.push('-');
+        }
+        let mut text = format!("<{priority}>1 2026-11-21T06:40:31.123456Z {host} {app} {procid} {msgid} {data} {message}");
+        if octets {
+            text = format!("{} {text}", text.len());
+        }
+        let seen = read(&settings(), [text.as_bytes()]);
+        prop_assert_eq!(seen.records.len(), 1);
+        let record = &seen.records[0];
+        for (name, value) in [("host", &host), ("app", &app), ("procid", &procid), ("msgid", &msgid)] {
+            prop_assert_eq!(field(record, name), Some(&value.as_str().into()));
+        }
+        // A mark in front of the text is none of it; what ends the text of a message is not either.
+        let text = message.strip_prefix('\u{feff}').unwrap_or(&message);
+        prop_assert_eq!(field(record, "message"), Some(&text.into()));
+        if elements.is_empty() {
+            prop_assert_eq!(field(record, "structured_data"), None);
+            return Ok(());
+        }
+        let found = field(record, "structured_data").unwrap().as_map().unwrap();
+        prop_assert_eq!(found.len(), elements.len());
+        for ((id, values), (found_id, found)) in elements.iter().zip(found) {
+            prop_assert_eq!(found_id.as_str(), Some(id.as_str()));
+            let mut all = Vec::new();
+            for (name, value) in found.as_map().unwrap() {
+                match value.as_array() {
+                    Some(values) => all.extend(values.iter().map(|value| (name.clone(), value.clone()))),
+                    None => all.push((name.clone(), value.clone())),
+                }
+            }
+            let expected: Vec<(rmpv::Value, rmpv::Value)> = values.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
+            prop_assert_eq!(all, expected);
+        }
+    }
+}

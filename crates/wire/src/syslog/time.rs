@@ -1,0 +1,475 @@
+//! Timestamps: RFC 3164 (no year, no zone), RFC 3339, and the forms between that devices send.
+//!
+//! The year rule: a date without a year is of the year that brings it nearest to the receive time, so that the last
+//! second of December that comes in January is of the year before.
+
+use jiff::{civil::DateTime, tz::TimeZone};
+use millstream_record::Time;
+
+/// Seconds of a day.
+const DAY: i64 = 86_400;
+/// A date without a year that is this near to the receive time is nearest in its year, whatever the year's length.
+const SURELY_NEAREST: i64 = 180 * DAY;
+/// Bytes of `Mmm dd hh:mm:ss`.
+const SHORT_BYTES: usize = 15;
+
+/// Reads timestamps. Remembers the seconds of the last text, as a stream shows the same one many times.
+#[derive(Clone, Debug)]
+pub(super) struct Clock {
+    zone: TimeZone,
+    utc: bool,
+    known: [u8; SHORT_BYTES],
+    seconds: i64,
+}
+
+/// What stands where a time may stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// `None`: it has the form of a time, but names no date that there is.
+    pub(super) time: Option<Time>,
+    /// Its bytes.
+    pub(super) length: usize,
+}
+
+/// Date and time as written.
+#[derive(Clone, Copy)]
+struct Civil {
+    year: i64,
+    month: i64,
+    day: i64,
+    hour: i64,
+    minute: i64,
+    second: i64,
+}
+
+impl Clock {
+    pub(super) fn new(zone: TimeZone) -> Self {
+        Self {
+            utc: zone == TimeZone::UTC,
+            zone,
+            known: [0; SHORT_BYTES],
+            seconds: 0,
+        }
+    }
+
+    /// The time at the start of `text`, in one of the forms of [`Clock::short`] and [`Clock::iso`].
+    #[inline(always)]
+    pub(super) fn read(&mut self, text: &[u8], now: Time) -> Option<Stamp> {
+        if let Some((short, rest)) = text.split_first_chunk::<SHORT_BYTES>()
+            && *short == self.known
+            && rest.first() == Some(&b' ')
+            && (self.seconds - now.seconds()).abs() < SURELY_NEAREST
+        {
+            // A year behind the time makes it another one.
+            if !rest.get(1).is_some_and(u8::is_ascii_digit) {
+                return Some(Stamp {
+                    time: Some(Time::from_parts(self.seconds, 0)),
+                    length: SHORT_BYTES,
+                });
+            }
+        }
+        match text.first()? {
+            b'0'..=b'9' => self.iso(text).or_else(|| self.year_first(text, now)),
+            _ => self.short(text, None, now),
+        }
+    }
+
+    /// `yyyy Mmm dd hh:mm:ss`, as Cisco's NX-OS has it.
+    #[cold]
+    fn year_first(&mut self, text: &[u8], now: Time) -> Option<Stamp> {
+        let (year, rest) = number(text, 4, 4)?;
+        let rest = rest.strip_prefix(b" ")?;
+        let mut stamp = self.short(rest, Some(year), now)?;
+        stamp.length += text.len() - rest.len();
+        Some(stamp)
+    }
+
+    /// `Mmm dd hh:mm:ss` with a day of one or two characters, and what devices add: a fraction behind the seconds, a year
+    /// behind the day or behind the time.
+    #[inline(never)]
+    fn short(&mut self, text: &[u8], mut year: Option<i64>, now: Time) -> Option<Stamp> {
+        let month = month(text.first_chunk()?)?;
+        let rest = text.get(3..)?.strip_prefix(b" ")?;
+        let rest = rest.strip_prefix(b" ").unwrap_or(rest);
+        let (day, rest) = number(rest, 1, 2)?;
+        let mut rest = rest.strip_prefix(b" ")?;
+        if year.is_none()
+            && let Some((found, behind)) = number(rest, 4, 4)
+            && let Some(behind) = behind.strip_prefix(b" ")
+        {
+            (year, rest) = (Some(found), behind);
+        }
+        let (hour, minute, second, rest) = clock_time(rest)?;
+        let (nanos, mut rest) = fraction(rest);
+        if year.is_none()
+            && let Some(behind) = rest.strip_prefix(b" ")
+            && let Some((found, behind)) = number(behind, 4, 4)
+            && matches!(behind, [] | [b' ', ..] | [b':', b' ', ..])
+            && (1970..2200).contains(&found)
+        {
+            (year, rest) = (Some(found), behind);
+        }
+        let length = text.len() - rest.len();
+        let civil = Civil {
+            year: year.unwrap_or(0),
+            month,
+            day,
+            hour,
+            minute,
+            second,
+        };
+        let seconds = match year {
+            Some(_) => self.local(civil),
+            None => self.nearest(civil, now),
+        };
+        if let (Some(seconds), Some(known), true) = (
+            seconds,
+            text.first_chunk(),
+            year.is_none() && length == SHORT_BYTES,
+        ) {
+            (self.known, self.seconds) = (*known, seconds);
+        }
+        Some(Stamp {
+            time: seconds.map(|seconds| Time::from_parts(seconds, nanos)),
+            length,
+        })
+    }
+
+    /// `YYYY-MM-DDThh:mm:ss`, with a space for the `T`, a fraction, and `Z`, `+hh:mm`, `+hhmm`, or no zone.
+    #[inline(always)]
+    pub(super) fn iso(&self, text: &[u8]) -> Option<Stamp> {
+        let (civil, rest) = iso_date_time(text)?;
+        let (nanos, rest) = match rest.first() {
+            Some(b'.' | b',') => fraction(rest),
+            _ => (0, rest),
+        };
+        let (seconds, rest) = match rest {
+            [b'Z' | b'z', rest @ ..] => (civil.seconds(), rest),
+            [sign @ (b'+' | b'-'), rest @ ..] => {
+                let (offset, rest) = offset(rest)?;
+                let offset = if *sign == b'-' { -offset } else { offset };
+                (civil.seconds().map(|seconds| seconds - offset), rest)
+            }
+            rest => (self.local(civil), rest),
+        };
+        Some(Stamp {
+            time: seconds.map(|seconds| Time::from_parts(seconds, nanos)),
+            length: text.len() - rest.len(),
+        })
+    }
+
+    /// The seconds of a date without a year.
+    fn nearest(&self, civil: Civil, now: Time) -> Option<i64> {
+        let (year, ..) = date_of(now.seconds().div_euclid(DAY));
+        let candidates = [year - 1, year, year + 1].map(|year| Civil { year, ..civil });
+        // A zone moves all three alike, so it does not count here. February 29 is not there in every year.
+        let far = |civil: &Civil| Some((civil.seconds()? - now.seconds()).abs());
+        let nearest = candidates
+            .iter()
+            .filter_map(|civil| Some((far(civil)?, civil)));
+        self.local(*nearest.min_by_key(|(far, _)| *far)?.1)
+    }
+
+    /// The seconds of a time in the zone; where clocks are set back it is the earlier one.
+    fn local(&self, civil: Civil) -> Option<i64> {
+        let seconds = civil.seconds()?;
+        if self.utc {
+            return Some(seconds);
+        }
+        let date = DateTime::new(
+            i16::try_from(civil.year).ok()?,
+            civil.month as i8,
+            civil.day as i8,
+            civil.hour as i8,
+            civil.minute as i8,
+            civil.second.min(59) as i8,
+            0,
+        );
+        let zoned = self.zone.to_ambiguous_timestamp(date.ok()?).compatible();
+        Some(zoned.ok()?.as_second() + civil.second / 60)
+    }
+
+    /// The time at the start of `text` as one of UTC: what stands behind it said so.
+    #[cold]
+    pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
+        Self::new(TimeZone::UTC).read(text, now)
+    }
+}
+
+impl Civil {
+    /// Seconds since 1970, as if it were UTC; `None`: there is no such time. A leap second is the first of the next minute.
+    #[inline(always)]
+    fn seconds(&self) -> Option<i64> {
+        let there_is = (1..=12).contains(&self.month)
+            && (1..=days_of(self.year, self.month)).contains(&self.day)
+            && self.hour < 24
+            && self.minute < 60
+            && self.second <= 60;
+        let days = days_since_1970(self.year, self.month, self.day);
+        there_is.then_some(days * DAY + self.hour * 3600 + self.minute * 60 + self.second)
+    }
+}
+
+/// Days of a month in the Gregorian calendar.
+fn days_of(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days from 1970-01-01: years begin in March, so that the day that is not always there is their last.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    // 146,097 days are 400 years; 719,468 days lie between 0000-03-01 and 1970-01-01.
+    era * 146_097 + day_of_era - 719_468
+}
+
+/// The year, month and day of a number of days from 1970-01-01: the other way round.
+fn date_of(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+fn month(name: &[u8; 3]) -> Option<i64> {
+    const NAMES: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
+    let name = name.map(|byte| byte.to_ascii_lowercase());
+    let (names, _) = NAMES.as_chunks::<3>();
+    let at = names.iter().position(|known| *known == name)?;
+    i64::try_from(at + 1).ok()
+}
+
+/// A number of at least `min` and at most `max` digits, and what is behind it.
+#[inline(always)]
+fn number(text: &[u8], min: usize, max: usize) -> Option<(i64, &[u8])> {
+    let (mut value, mut rest) = (0, text);
+    for _ in 0..max {
+        let [digit @ b'0'..=b'9', behind @ ..] = rest else {
+            break;
+        };
+        value = value * 10 + i64::from(digit - b'0');
+        rest = behind;
+    }
+    (text.len() - rest.len() >= min).then_some((value, rest))
+}
+
+/// `hh:mm:ss`
+#[inline(always)]
+fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
+    let (hour, rest) = number(text, 1, 2)?;
+    let (minute, rest) = number(rest.strip_prefix(b":")?, 2, 2)?;
+    let (second, rest) = number(rest.strip_prefix(b":")?, 2, 2)?;
+    Some((hour, minute, second, rest))
+}
+
+#[inline(always)]
+fn iso_date_time(text: &[u8]) -> Option<(Civil, &[u8])> {
+    let (year, rest) = number(text, 4, 4)?;
+    let (month, rest) = number(rest.strip_prefix(b"-")?, 2, 2)?;
+    let (day, rest) = number(rest.strip_prefix(b"-")?, 2, 2)?;
+    let [b'T' | b't' | b' ', rest @ ..] = rest else {
+        return None;
+    };
+    let (hour, minute, second, rest) = clock_time(rest)?;
+    let civil = Civil {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    };
+    Some((civil, rest))
+}
+
+/// The nanoseconds of a fraction, if there is one; digits beyond the ninth are not looked at.
+#[inline(always)]
+fn fraction(text: &[u8]) -> (u32, &[u8]) {
+    let [b'.' | b',', digits @ ..] = text else {
+        return (0, text);
+    };
+    let count = digits
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    if count == 0 {
+        return (0, text);
+    }
+    let (mut nanos, mut unit) = (0, 100_000_000);
+    for digit in digits.iter().take(count.min(9)) {
+        nanos += u32::from(digit - b'0') * unit;
+        unit /= 10;
+    }
+    (nanos, digits.get(count..).unwrap_or_default())
+}
+
+/// `hh:mm`, `hhmm` or `hh`, in seconds.
+#[inline(always)]
+fn offset(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (hours, rest) = number(text, 2, 2)?;
+    let digits = rest.strip_prefix(b":").unwrap_or(rest);
+    let (minutes, rest) = number(digits, 2, 2).unwrap_or((0, rest));
+    (hours < 24 && minutes < 60).then_some((hours * 3600 + minutes * 60, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Time {
+        let stamp = text.parse::<jiff::Timestamp>().unwrap();
+        Time(i64::try_from(stamp.as_nanosecond()).unwrap())
+    }
+
+    fn read(zone: &str, now: &str, text: &str) -> (Option<Time>, usize) {
+        let zone = TimeZone::get(zone).unwrap();
+        let mut clock = Clock::new(zone);
+        let first = clock.read(text.as_bytes(), at(now)).unwrap();
+        // The second time it may come from memory.
+        assert_eq!(clock.read(text.as_bytes(), at(now)), Some(first));
+        (first.time, first.length)
+    }
+
+    #[test]
+    fn a_date_without_a_year_is_of_the_year_that_brings_it_nearest() {
+        for (now, text, expected) in [
+            (
+                "2026-01-01T00:00:05Z",
+                "Dec 31 23:59:59 h",
+                "2025-12-31T23:59:59Z",
+            ),
+            (
+                "2025-12-31T23:59:58Z",
+                "Jan  1 00:00:00 h",
+                "2026-01-01T00:00:00Z",
+            ),
+            (
+                "2026-07-01T00:00:00Z",
+                "Jan 10 00:00:00 h",
+                "2026-01-10T00:00:00Z",
+            ),
+            (
+                "2026-11-21T00:00:00Z",
+                "Oct 11 22:14:15 h",
+                "2026-10-11T22:14:15Z",
+            ),
+            (
+                "2026-02-01T00:00:00Z",
+                "Oct 11 22:14:15 h",
+                "2025-10-11T22:14:15Z",
+            ),
+            // The nearest February 29 there is.
+            (
+                "2025-03-01T00:00:00Z",
+                "Feb 29 12:00:00 h",
+                "2024-02-29T12:00:00Z",
+            ),
+        ] {
+            assert_eq!(
+                read("UTC", now, text),
+                (Some(at(expected)), 15),
+                "{text} at {now}"
+            );
+        }
+    }
+
+    #[test]
+    fn times_without_a_zone_are_of_the_zone_that_is_set() {
+        let now = "2026-07-21T00:00:00Z";
+        let berlin = |text| read("Europe/Berlin", now, text).0;
+        assert_eq!(
+            berlin("Jul 21 02:00:00 h"),
+            Some(at("2026-07-21T00:00:00Z"))
+        );
+        assert_eq!(
+            berlin("2026-01-21T02:00:00 h"),
+            Some(at("2026-01-21T01:00:00Z"))
+        );
+        assert_eq!(
+            berlin("2026-01-21T02:00:00Z h"),
+            Some(at("2026-01-21T02:00:00Z"))
+        );
+    }
+
+    #[test]
+    fn every_form_is_read_to_its_end() {
+        let now = "2026-11-21T00:00:00Z";
+        for (text, expected, length) in [
+            ("Nov 21 06:40:31.123 x", "2026-11-21T06:40:31.123Z", 19),
+            ("Nov  1 06:40:31", "2026-11-01T06:40:31Z", 15),
+            ("Nov 1 06:40:31 x", "2026-11-01T06:40:31Z", 14),
+            ("nov 01 06:40:31 x", "2026-11-01T06:40:31Z", 15),
+            ("Nov 21 2024 06:40:31: x", "2024-11-21T06:40:31Z", 20),
+            ("Nov 21 06:40:31 2024 x", "2024-11-21T06:40:31Z", 20),
+            (
+                "2026-11-21T06:40:31.123456+01:00 x",
+                "2026-11-21T05:40:31.123456Z",
+                32,
+            ),
+            ("2026-11-21T06:40:31-0130 x", "2026-11-21T08:10:31Z", 24),
+            ("2026-11-21 06:40:31,5 x", "2026-11-21T06:40:31.5Z", 21),
+            (
+                "2026-11-21T06:40:31.1234567891Z",
+                "2026-11-21T06:40:31.123456789Z",
+                31,
+            ),
+            ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z", 20),
+        ] {
+            assert_eq!(
+                read("UTC", now, text),
+                (Some(at(expected)), length),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_right_form_without_a_date_is_told_apart_from_no_time() {
+        let now = "2026-11-21T00:00:00Z";
+        for text in [
+            "Feb 30 00:00:00",
+            "Nov 21 25:00:00",
+            "2026-13-01T00:00:00",
+            "Nov  0 10:00:00",
+        ] {
+            assert_eq!(read("UTC", now, text).0, None, "{text}");
+        }
+        for text in [
+            "Nox 21 06:40:31",
+            "Nov 21 06:40",
+            "21 Nov 06:40:31",
+            "2026-11-21",
+            "",
+            "Nov",
+            "2026-11-21T06:40:31+9",
+        ] {
+            let mut clock = Clock::new(TimeZone::UTC);
+            assert_eq!(clock.read(text.as_bytes(), at(now)), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn days_and_dates_agree() {
+        for days in (-800_000..800_000).step_by(97) {
+            let (year, month, day) = date_of(days);
+            assert_eq!(days_since_1970(year, month, day), days);
+        }
+        assert_eq!(date_of(0), (1970, 1, 1));
+    }
+}
