@@ -2,6 +2,7 @@
 //!
 //! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
 
+pub mod avro;
 pub mod compression;
 pub mod event;
 pub mod format;
@@ -10,6 +11,7 @@ pub mod json;
 pub mod lines;
 pub mod msgpack;
 pub mod relp;
+pub mod otlp;
 mod room;
 pub mod syslog;
 pub mod template;

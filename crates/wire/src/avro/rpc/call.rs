@@ -1,0 +1,384 @@
+//! Calls: their events become packed entries while they arrive.
+//!
+//! Hop: read [decode] send keep take encode write settle. A cut value is waited for; what was decoded of its call before is
+//! not looked at again. Nothing is written beyond the capacity of the output: who owns it enlarges it.
+
+use std::fmt;
+
+use millstream_record::Time;
+
+use super::{
+    MESSAGE_HEADER,
+    handshake::{HANDSHAKE_BYTES_MAX, Match, Request},
+};
+use crate::{
+    avro::{ReadError, Reader},
+    event::MESSAGE,
+    msgpack::{write_event_time, write_str},
+};
+
+/// The longest name of a message that is waited for; ours have 6 and 11 bytes.
+const NAME_BYTES_MAX: usize = 256;
+/// What a text takes beside its bytes, at most.
+const STR_HEAD_BYTES: usize = 5;
+/// An entry up to its first field: array of 2, EventTime, map of up to 15 fields.
+const ENTRY_HEAD_BYTES: usize = 12;
+/// Where the time stands in an entry.
+const TIME_AT: usize = 1;
+/// Where the map stands in an entry.
+const MAP_AT: usize = 11;
+/// So many bytes more has the header of a map of any length.
+const MAP_GROWS_BYTES: usize = 4;
+/// The header that gives the event time, in milliseconds since 1970.
+const TIMESTAMP: &[u8] = b"timestamp";
+
+/// Decodes the calls of one connection.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// Whether a handshake has matched: then calls come without.
+    agreed: bool,
+    state: State,
+    /// The answer to the handshake of this call.
+    handshake: Vec<u8>,
+    /// Where the output of this call starts.
+    start: usize,
+    records: u32,
+    entry: Entry,
+    is_batch: bool,
+}
+
+/// What comes next in the call.
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Start,
+    Handshake,
+    /// Metadata: so many pairs of its block.
+    Meta(u64),
+    Name,
+    /// Events: so many of the block.
+    Events(u64),
+    /// Headers: so many of the block; and so many events behind this one.
+    Headers(u64, u64),
+    Body(u64),
+    /// Nothing.
+    End,
+    /// Nothing but a handshake was wanted, or was possible.
+    Greeting,
+    Refused(Fault),
+}
+
+/// The entry that is being written.
+#[derive(Debug, Default)]
+struct Entry {
+    start: usize,
+    fields: u32,
+}
+
+/// How far [`Calls::feed`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fed {
+    /// All that is whole is taken.
+    More,
+    /// The output needs so many bytes more than it has: enlarge it, then feed what is left.
+    Room(usize),
+}
+
+/// What became of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// The answer to its handshake; empty: it had none.
+    pub handshake: &'a [u8],
+    /// The records that stand behind the output of the call before; `None`: it was nothing but a handshake. After a fault
+    /// nothing of it stands there.
+    pub result: Result<Option<u32>, Fault>,
+}
+
+/// Why a call cannot be taken. All of it is the peer's doing, and nothing of the call is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A number or length that cannot be.
+    Malformed,
+    /// It ends within a value.
+    Cut,
+    /// Bytes behind its last value: its events are others than ours.
+    Longer,
+    /// A message that is neither `append` nor `appendBatch`.
+    Message,
+    /// A protocol whose events are no headers and body.
+    Protocol,
+    /// A handshake above the limit.
+    Handshake,
+}
+
+impl Fault {
+    /// Whether the connection cannot go on: no handshake stands.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Protocol | Self::Handshake)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "the call holds a number or length that cannot be",
+            Self::Cut => "the call ends within a value",
+            Self::Longer => "the call goes on behind its last value",
+            Self::Message => {
+                "no message of AvroSourceProtocol: `append` and `appendBatch` are known"
+            }
+            Self::Protocol => "a protocol other than Flume's AvroSourceProtocol",
+            Self::Handshake => "no handshake of Avro RPC, or one that is too long",
+        })
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Why a step was not made.
+enum Stop {
+    Short,
+    Room(usize),
+    Fault(Fault),
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Short => Self::Short,
+            ReadError::Malformed => Self::Fault(Fault::Malformed),
+        }
+    }
+}
+
+impl Calls {
+    /// For a new connection.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes from the front of `input` what is whole, and appends the entries that it becomes to `out`; gives the bytes
+    /// taken. Give it the rest again with more behind it. `received` is the time of events that have none.
+    pub fn feed(&mut self, input: &[u8], received: Time, out: &mut Vec<u8>) -> (usize, Fed) {
+        if let State::Start = self.state {
+            self.start = out.len();
+            self.records = 0;
+            self.handshake.clear();
+            self.state = if self.agreed {
+                State::Meta(0)
+            } else {
+                State::Handshake
+            };
+        }
+        let mut taken = 0;
+        loop {
+            if let State::Refused(_) | State::Greeting = self.state {
+                return (input.len(), Fed::More);
+            }
+            let mut reader = Reader::at(input, taken);
+            match self.step(&mut reader, input, received, out) {
+                Ok(()) => taken = reader.position(),
+                Err(Stop::Short) => return (taken, Fed::More),
+                Err(Stop::Room(bytes)) => return (taken, Fed::Room(bytes)),
+                Err(Stop::Fault(fault)) => self.state = State::Refused(fault),
+            }
+        }
+    }
+
+    /// The call has ended; `left`: bytes of it that [`Calls::feed`] has not taken. The next one may come.
+    pub fn end(&mut self, left: usize, out: &mut Vec<u8>) -> Outcome<'_> {
+        let result = match std::mem::take(&mut self.state) {
+            State::End if left == 0 => Ok(Some(self.records)),
+            State::End => Err(Fault::Longer),
+            State::Greeting => Ok(None),
+            State::Refused(fault) => Err(fault),
+            State::Start if self.agreed => Err(Fault::Cut),
+            State::Start | State::Handshake => Err(Fault::Handshake),
+            _ => Err(Fault::Cut),
+        };
+        if result.is_err() {
+            out.truncate(self.start.min(out.len()));
+        }
+        self.start = out.len();
+        Outcome {
+            handshake: &self.handshake,
+            result,
+        }
+    }
+
+    /// Where the call that is under way starts in the output.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// One value.
+    fn step(
+        &mut self,
+        reader: &mut Reader<'_>,
+        input: &[u8],
+        received: Time,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Stop> {
+        self.state = match self.state {
+            State::Handshake => self.handshake(reader, input)?,
+            State::Meta(0) => match reader.block()? {
+                0 => State::Name,
+                pairs => State::Meta(pairs),
+            },
+            State::Meta(pairs) => {
+                reader.bytes()?;
+                reader.bytes()?;
+                State::Meta(pairs - 1)
+            }
+            State::Name => self.name(reader, received, out)?,
+            State::Events(0) => match reader.block()? {
+                0 => State::End,
+                events => State::Events(events),
+            },
+            State::Events(events) => {
+                self.begin_entry(received, out)?;
+                State::Headers(0, events - 1)
+            }
+            State::Headers(0, events) => match reader.block()? {
+                0 => State::Body(events),
+                headers => State::Headers(headers, events),
+            },
+            State::Headers(headers, events) => {
+                let (name, value) = (reader.bytes()?, reader.bytes()?);
+                self.header(name, value, out)?;
+                State::Headers(headers - 1, events)
+            }
+            State::Body(events) => {
+                let body = reader.bytes()?;
+                self.end_entry(body, out)?;
+                match self.is_batch {
+                    true => State::Events(events),
+                    false => State::End,
+                }
+            }
+            State::End if reader.position() == input.len() => return Err(Stop::Short),
+            State::End => return Err(Stop::Fault(Fault::Longer)),
+            State::Start | State::Greeting | State::Refused(_) => return Err(Stop::Short),
+        };
+        Ok(())
+    }
+
+    fn handshake(&mut self, reader: &mut Reader<'_>, input: &[u8]) -> Result<State, Stop> {
+        let request = match Request::read(reader) {
+            Ok(request) if reader.position() <= HANDSHAKE_BYTES_MAX => request,
+            Err(ReadError::Short) if input.len() <= HANDSHAKE_BYTES_MAX => return Err(Stop::Short),
+            _ => return Err(Stop::Fault(Fault::Handshake)),
+        };
+        let matched = request.judge();
+        matched.write(&mut self.handshake);
+        match matched {
+            Match::Both | Match::Client => {
+                self.agreed = true;
+                Ok(State::Meta(0))
+            }
+            Match::None => Ok(State::Greeting),
+            Match::Incompatible => Err(Stop::Fault(Fault::Protocol)),
+        }
+    }
+
+    fn name(
+        &mut self,
+        reader: &mut Reader<'_>,
+        received: Time,
+        out: &mut Vec<u8>,
+    ) -> Result<State, Stop> {
+        let length = reader.length()?;
+        if length > NAME_BYTES_MAX {
+            return Err(Stop::Fault(Fault::Message));
+        }
+        match reader.take(length)? {
+            b"appendBatch" => {
+                self.is_batch = true;
+                Ok(State::Events(0))
+            }
+            b"append" => {
+                self.is_batch = false;
+                self.begin_entry(received, out)?;
+                Ok(State::Headers(0, 0))
+            }
+            // Avro's ping.
+            b"" => Ok(State::Greeting),
+            _ => Err(Stop::Fault(Fault::Message)),
+        }
+    }
+
+    /// The head of an entry, with the receive time and room for the number of its fields.
+    fn begin_entry(&mut self, received: Time, out: &mut Vec<u8>) -> Result<(), Stop> {
+        ensure(out, ENTRY_HEAD_BYTES)?;
+        self.entry = Entry {
+            start: out.len(),
+            fields: 0,
+        };
+        out.push(0x92);
+        let seconds = u32::try_from(received.seconds()).unwrap_or(0);
+        write_event_time(out, seconds, received.subsec_nanos());
+        out.push(0x80);
+        Ok(())
+    }
+
+    fn header(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        let renamed = match name == MESSAGE.as_bytes() {
+            true => MESSAGE_HEADER.as_bytes(),
+            false => name,
+        };
+        ensure(out, renamed.len() + value.len() + 2 * STR_HEAD_BYTES)?;
+        write_str(out, renamed);
+        write_str(out, value);
+        self.entry.fields += 1;
+        if name == TIMESTAMP
+            && let Some((seconds, nanos)) = event_time(value)
+            && let Some(rest) = out.get_mut(self.entry.start + TIME_AT + 2..)
+            && let Some(place) = rest.first_chunk_mut::<8>()
+        {
+            *place = (u64::from(seconds) << 32 | u64::from(nanos)).to_be_bytes();
+        }
+        Ok(())
+    }
+
+    fn end_entry(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        let name = MESSAGE.as_bytes();
+        let bytes = name.len() + body.len() + 2 * STR_HEAD_BYTES + MAP_GROWS_BYTES;
+        ensure(out, bytes)?;
+        write_str(out, name);
+        write_str(out, body);
+        self.records = self.records.saturating_add(1);
+        let [b3, b2, b1, b0] = (self.entry.fields + 1).to_be_bytes();
+        let place = self.entry.start + MAP_AT;
+        match u32::from_be_bytes([b3, b2, b1, b0]) {
+            0..=15 => put(out, place, &[0x80 | b0]),
+            16..=0xffff => put(out, place, &[0xde, b1, b0]),
+            _ => put(out, place, &[0xdf, b3, b2, b1, b0]),
+        }
+        Ok(())
+    }
+}
+
+/// Whether `out` has room for so many bytes more.
+fn ensure(out: &Vec<u8>, bytes: usize) -> Result<(), Stop> {
+    match out.capacity() - out.len() >= bytes {
+        true => Ok(()),
+        false => Err(Stop::Room(bytes)),
+    }
+}
+
+/// Replaces the byte at `place` by `bytes`.
+fn put(out: &mut Vec<u8>, place: usize, bytes: &[u8]) {
+    let end = out.len();
+    out.resize(end + bytes.len() - 1, 0);
+    out.copy_within(place + 1..end, place + bytes.len());
+    if let Some(room) = out.get_mut(place..place + bytes.len()) {
+        room.copy_from_slice(bytes);
+    }
+}
+
+/// Milliseconds since 1970 as an EventTime can say them (until 2106).
+fn event_time(text: &[u8]) -> Option<(u32, u32)> {
+    let millis: u64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let seconds = u32::try_from(millis / 1000).ok()?;
+    Some((seconds, (millis % 1000) as u32 * 1_000_000))
+}

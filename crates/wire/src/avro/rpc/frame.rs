@@ -1,0 +1,191 @@
+//! Frames of Avro's Netty transport: calls are cut into buffers of any size, which belong together by their frame.
+//!
+//! ```text
+//! 0   serial    i32, big endian: the answer carries it
+//! 4   n         i32: buffers that follow
+//! 8   length    i32  \  n times
+//!     bytes          /
+//! ```
+
+use std::fmt;
+
+/// Takes the frames of one connection apart.
+#[derive(Debug)]
+pub struct Frames {
+    bytes_max: usize,
+    serial: u32,
+    /// Buffers whose length was not read yet; `None`: between two frames.
+    buffers: Option<u32>,
+    /// Bytes of the buffer at the front that are still to come.
+    left: usize,
+    /// What the frame has taken so far, with its lengths.
+    taken: usize,
+    /// Bytes of the connection that were consumed.
+    offset: u64,
+}
+
+/// What stands at the front of the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing whole: read more behind what is there.
+    More,
+    /// That many bytes of the call, behind what was consumed: take them, then go on.
+    Bytes(usize),
+    /// The call is whole.
+    End {
+        /// What its answer carries.
+        serial: u32,
+    },
+}
+
+/// Why nothing more can be read from the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A count or length below zero: not this protocol.
+    Malformed {
+        /// The byte of the connection it was found at.
+        offset: u64,
+    },
+    /// A frame above the limit.
+    TooLarge {
+        /// The byte of the connection it was found at.
+        offset: u64,
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed { offset } => {
+                write!(f, "no frame of Avro RPC at byte {offset} of the connection")
+            }
+            Self::TooLarge { offset, bytes_max } => write!(
+                f,
+                "a call above the limit of {bytes_max} bytes (limits.frame), or no Avro RPC, at byte {offset} of the connection"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Frames {
+    /// For a new connection, whose frames may have `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            serial: 0,
+            buffers: None,
+            left: 0,
+            taken: 0,
+            offset: 0,
+        }
+    }
+
+    /// Whether a frame has begun: the end of the connection cuts it.
+    pub fn is_amid(&self, left: usize) -> bool {
+        left > 0 || self.buffers.is_some()
+    }
+
+    /// What stands at the front of `input`, and how many bytes of it that took: drop these, then ask again. After
+    /// [`Step::More`] give it the same bytes with more behind them.
+    ///
+    /// # Errors
+    /// [`Refusal`]: close the connection.
+    pub fn next(&mut self, input: &[u8]) -> Result<(usize, Step), Refusal> {
+        let mut at = 0;
+        loop {
+            if self.left > 0 {
+                let count = self.left.min(input.len() - at);
+                self.left -= count;
+                let step = if count == 0 {
+                    Step::More
+                } else {
+                    Step::Bytes(count)
+                };
+                self.offset += (at + count) as u64;
+                return Ok((at, step));
+            }
+            match self.buffers {
+                Some(0) => {
+                    self.buffers = None;
+                    self.offset += at as u64;
+                    let serial = self.serial;
+                    return Ok((at, Step::End { serial }));
+                }
+                Some(buffers) => {
+                    let Some(length) = number(input, at) else {
+                        break;
+                    };
+                    self.begin_buffer(length, at)?;
+                    self.buffers = Some(buffers - 1);
+                    at += 4;
+                }
+                None => {
+                    let (Some(serial), Some(count)) = (number(input, at), number(input, at + 4))
+                    else {
+                        break;
+                    };
+                    self.begin_frame(serial, count, at)?;
+                    at += 8;
+                }
+            }
+        }
+        self.offset += at as u64;
+        Ok((at, Step::More))
+    }
+
+    fn begin_frame(&mut self, serial: u32, count: u32, at: usize) -> Result<(), Refusal> {
+        if i32::try_from(count).is_err() {
+            return Err(self.malformed(at));
+        }
+        self.taken = 0;
+        self.serial = serial;
+        self.buffers = Some(count);
+        // Each buffer has a length at least.
+        self.take(count as usize * 4, at)?;
+        self.taken = 0;
+        Ok(())
+    }
+
+    fn begin_buffer(&mut self, length: u32, at: usize) -> Result<(), Refusal> {
+        if i32::try_from(length).is_err() {
+            return Err(self.malformed(at));
+        }
+        self.left = length as usize;
+        self.take(length as usize + 4, at)
+    }
+
+    fn take(&mut self, bytes: usize, at: usize) -> Result<(), Refusal> {
+        self.taken += bytes;
+        if self.taken > self.bytes_max {
+            return Err(Refusal::TooLarge {
+                offset: self.offset + at as u64,
+                bytes_max: self.bytes_max,
+            });
+        }
+        Ok(())
+    }
+
+    fn malformed(&self, at: usize) -> Refusal {
+        Refusal::Malformed {
+            offset: self.offset + at as u64,
+        }
+    }
+}
+
+fn number(input: &[u8], at: usize) -> Option<u32> {
+    let bytes = input.get(at..)?.first_chunk()?;
+    Some(u32::from_be_bytes(*bytes))
+}
+
+/// Appends a frame of one buffer.
+pub(super) fn write_frame(out: &mut Vec<u8>, serial: u32, call: &[u8]) {
+    let length = u32::try_from(call.len()).unwrap_or(u32::MAX);
+    for number in [serial, 1, length] {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+    out.extend_from_slice(call);
+}

@@ -1,0 +1,180 @@
+//! The entry of one log record, whichever encoding it came in.
+
+use millstream_record::Time;
+
+use super::Bad;
+use crate::{
+    event::MESSAGE,
+    msgpack::{write_array_len, write_int, write_str, write_str_head, write_time, write_uint},
+};
+
+/// What a record takes beside what stands in the request, at most: the names of its fields, heads, ids as digits.
+const NAMES_BYTES: usize = 512;
+/// The longest id that is taken; a trace has 16 bytes.
+const ID_BYTES_MAX: usize = 32;
+/// The longest resource or scope that is taken: it is repeated in each of its records. Real ones have some hundred bytes.
+pub(super) const AROUND_BYTES_MAX: usize = 1 << 20;
+
+/// The plain fields of a log record; zero and empty are "not set".
+#[derive(Debug, Default)]
+pub(super) struct Plain<'a> {
+    pub(super) time: u64,
+    pub(super) observed: u64,
+    pub(super) severity_number: i64,
+    pub(super) severity_text: &'a [u8],
+    pub(super) trace_id: Id<'a>,
+    pub(super) span_id: Id<'a>,
+    pub(super) flags: u64,
+    pub(super) event_name: &'a [u8],
+    pub(super) dropped: u64,
+}
+
+/// An id as its encoding has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Id<'a> {
+    /// Bytes, in protobuf.
+    Bytes(&'a [u8]),
+    /// Hexadecimal digits, in JSON.
+    Digits(&'a [u8]),
+}
+
+impl Default for Id<'_> {
+    fn default() -> Self {
+        Self::Bytes(&[])
+    }
+}
+
+/// What the records of a resource and of a scope share, encoded once. Empty: nothing.
+#[derive(Debug, Default)]
+pub(super) struct Around {
+    /// A map.
+    pub(super) resources: Vec<u8>,
+    /// A map.
+    pub(super) scope: Vec<u8>,
+}
+
+impl Around {
+    /// The most bytes that the entry of a record of so many bytes takes.
+    pub(super) fn room(&self, record_bytes: usize) -> usize {
+        // A byte of an id becomes two digits, an int of one digit in JSON grows less.
+        record_bytes.saturating_mul(2) + self.resources.len() + self.scope.len() + NAMES_BYTES
+    }
+}
+
+/// An entry that is being written.
+pub(super) struct Entry<'o> {
+    pub(super) out: &'o mut Vec<u8>,
+    start: usize,
+    map: usize,
+    fields: u8,
+}
+
+impl<'o> Entry<'o> {
+    /// Its head.
+    pub(super) fn begin(plain: &Plain<'_>, received: Time, out: &'o mut Vec<u8>) -> Self {
+        let start = out.len();
+        write_array_len(out, 2);
+        let time = [plain.time, plain.observed]
+            .into_iter()
+            .filter(|time| *time > 0)
+            .find_map(|time| i64::try_from(time).ok());
+        write_time(out, time.map_or(received, Time));
+        let map = out.len();
+        // There are at most 12 fields, so the head of the map is this byte.
+        out.push(0x80);
+        Self {
+            out,
+            start,
+            map,
+            fields: 0,
+        }
+    }
+
+    /// The plain fields.
+    pub(super) fn plain(&mut self, plain: &Plain<'_>) -> Result<(), Bad> {
+        self.text("severity_text", plain.severity_text);
+        if plain.severity_number != 0 {
+            self.name("severity_number");
+            write_int(self.out, plain.severity_number);
+        }
+        self.id("trace_id", plain.trace_id)?;
+        self.id("span_id", plain.span_id)?;
+        self.text("event_name", plain.event_name);
+        self.number("flags", plain.flags);
+        self.number("observed_time_unix_nano", plain.observed);
+        self.number("dropped_attributes_count", plain.dropped);
+        Ok(())
+    }
+
+    /// The name of the next field; its value follows.
+    pub(super) fn name(&mut self, name: &str) {
+        write_str(self.out, name.as_bytes());
+        self.fields += 1;
+    }
+
+    /// The name of the body.
+    pub(super) fn message(&mut self) {
+        self.name(MESSAGE);
+    }
+
+    /// What it shares with others, and the end.
+    pub(super) fn end(mut self, around: &Around) {
+        for (name, map) in [("resources", &around.resources), ("scope", &around.scope)] {
+            if !map.is_empty() {
+                self.name(name);
+                self.out.extend_from_slice(map);
+            }
+        }
+        if let Some(head) = self.out.get_mut(self.map) {
+            *head = 0x80 | self.fields;
+        }
+    }
+
+    /// Takes back what was written.
+    pub(super) fn undo(self) {
+        self.out.truncate(self.start);
+    }
+
+    fn text(&mut self, name: &str, text: &[u8]) {
+        if !text.is_empty() {
+            self.name(name);
+            write_str(self.out, text);
+        }
+    }
+
+    fn number(&mut self, name: &str, number: u64) {
+        if number != 0 {
+            self.name(name);
+            write_uint(self.out, number);
+        }
+    }
+
+    fn id(&mut self, name: &str, id: Id<'_>) -> Result<(), Bad> {
+        match id {
+            Id::Bytes(bytes) if bytes.iter().all(|byte| *byte == 0) => {}
+            Id::Digits(digits) if digits.iter().all(|digit| *digit == b'0') => {}
+            Id::Bytes(bytes) if bytes.len() <= ID_BYTES_MAX => {
+                self.name(name);
+                write_str_head(self.out, 2 * bytes.len() as u32);
+                let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+                self.out.extend(digits.map(digit));
+            }
+            Id::Digits(digits)
+                if digits.len() <= 2 * ID_BYTES_MAX && digits.iter().all(u8::is_ascii_hexdigit) =>
+            {
+                self.name(name);
+                write_str_head(self.out, digits.len() as u32);
+                self.out.extend(digits.iter().map(u8::to_ascii_lowercase));
+            }
+            _ => return Err(Bad::Type),
+        }
+        Ok(())
+    }
+}
+
+fn digit(value: u8) -> u8 {
+    match value {
+        0..=9 => b'0' + value,
+        _ => b'a' + value - 10,
+    }
+}
