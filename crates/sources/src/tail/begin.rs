@@ -80,7 +80,7 @@ impl Run {
                 let previous = Previous {
                     id: past.id,
                     settled: past.offset,
-                    marks: Vec::new(),
+                    marks: past.mark.into_iter().collect(),
                     noticed: Instant::now(),
                 };
                 let generation = generation(&past.id).wrapping_add(1);

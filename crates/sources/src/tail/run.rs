@@ -179,8 +179,11 @@ impl Run {
         let mut outcome = Ok(());
         for ended in ends {
             let tracked = self.files.remove(&ended.inode);
-            if let (Some((id, mark)), Some(tracked)) = (ended.left_at, tracked) {
-                self.known.set(id, mark, &tracked.state().path);
+            if let Some(tracked) = tracked {
+                if let Some((id, mark)) = ended.left_at {
+                    self.known.set(id, mark, &tracked.state().path);
+                }
+                self.common.heads.linger(tracked);
             }
             if !ended.in_order {
                 outcome = Err(Failure::us(

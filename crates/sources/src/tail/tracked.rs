@@ -61,7 +61,7 @@ pub(super) struct Previous {
     pub id: FileId,
     /// Up to where it was settled: from there on only a copy has it.
     pub settled: u64,
-    /// Ends of batches; none if it was truncated while we did not run.
+    /// Ends of batches; what is known of them if it was truncated while we did not run: the last one, or none.
     pub marks: Vec<Mark>,
     /// When we noticed.
     pub noticed: Instant,
@@ -147,7 +147,14 @@ impl State {
 
 /// The files that have a reader, by how they begin. Cloning shares them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heads(Arc<Mutex<HashMap<u64, Vec<Weak<Tracked>>>>>);
+pub(super) struct Heads(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    by_head: HashMap<u64, Vec<Weak<Tracked>>>,
+    /// Files without a reader by now that held something of which a copy may still be found.
+    lingering: Vec<Arc<Tracked>>,
+}
 
 /// What a new file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,10 +173,14 @@ fn key(id: &FileId) -> u64 {
 }
 
 impl Heads {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes how a file begins.
     pub(super) fn put(&self, id: &FileId, tracked: &Arc<Tracked>) {
-        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let alike = heads.entry(key(id)).or_default();
+        let mut table = self.lock();
+        let alike = table.by_head.entry(key(id)).or_default();
         alike.retain(|other| {
             other
                 .upgrade()
@@ -178,10 +189,27 @@ impl Heads {
         alike.push(Arc::downgrade(tracked));
     }
 
+    /// The reader of a file has ended: what the file held before it was truncated is remembered while a copy may be found.
+    pub(super) fn linger(&self, tracked: Arc<Tracked>) {
+        let mut state = tracked.state();
+        // Nothing is a copy of what it holds now: nobody would see it truncated.
+        state.settled = None;
+        let remembers = !state.previous.is_empty();
+        drop(state);
+        if remembers {
+            self.lock().lingering.push(tracked);
+        }
+    }
+
     /// Forgets files that have no reader any more.
     pub(super) fn tidy(&self) {
-        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heads.retain(|head, alike| {
+        let mut table = self.lock();
+        table.lingering.retain(|tracked| {
+            let state = tracked.state();
+            let last = state.previous.back();
+            last.is_some_and(|previous| previous.noticed.elapsed() < COPY_AGE_MAX)
+        });
+        table.by_head.retain(|head, alike| {
             alike.retain(|other| {
                 other
                     .upgrade()
@@ -200,8 +228,9 @@ impl Heads {
     ) -> io::Result<Likeness> {
         let head = key(&file_id(new.inode, 0, &read_start(file)?));
         let alike: Vec<_> = {
-            let heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            heads
+            let table = self.lock();
+            table
+                .by_head
                 .get(&head)
                 .into_iter()
                 .flatten()
