@@ -1,0 +1,299 @@
+//! Many datagrams with one system call, and how many the system dropped.
+//!
+//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! std and rustix receive one datagram a call; `recvmmsg` receives what is there. With it come the senders' addresses and,
+//! where [`count_drops`] was asked for, the number of datagrams that found the socket's buffer full (`SO_RXQ_OVFL`).
+
+use std::{
+    io, mem,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr,
+};
+
+/// Room for one control message that holds a u32, aligned as the system wants it: its head (16 bytes), and the value.
+const CONTROL_WORDS: usize = 4;
+/// Slots are this much longer than a datagram may be, so that their beginnings do not share a cache set.
+const SPREAD_BYTES: usize = 5 * 64;
+
+/// Receives datagrams into memory of its own.
+pub struct Receiver {
+    bytes_max: usize,
+    data: Vec<u8>,
+    names: Vec<libc::sockaddr_storage>,
+    controls: Vec<[u64; CONTROL_WORDS]>,
+    received: Vec<Slot>,
+    dropped: Option<u32>,
+}
+
+/// What came in a slot.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    length: usize,
+    truncated: bool,
+    from: Option<IpAddr>,
+}
+
+/// One datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Who sent it, if it came over a network; an address of IPv4 is shown as one.
+    pub from: Option<IpAddr>,
+    /// It was longer.
+    pub truncated: bool,
+}
+
+impl Receiver {
+    /// Takes up to `count` datagrams of at most `bytes_max` bytes with one call. Memory that no datagram reaches is never
+    /// touched.
+    pub fn new(count: usize, bytes_max: usize) -> Self {
+        let count = count.max(1);
+        // SAFETY: all zeroes are a valid sockaddr_storage: it is plain data.
+        #[allow(unsafe_code)]
+        let name: libc::sockaddr_storage = unsafe { mem::zeroed() };
+        Self {
+            bytes_max,
+            data: vec![0; count * (bytes_max + SPREAD_BYTES)],
+            names: vec![name; count],
+            controls: vec![[0; CONTROL_WORDS]; count],
+            received: vec![Slot::default(); count],
+            dropped: None,
+        }
+    }
+
+    /// How many it takes with one call.
+    pub fn capacity(&self) -> usize {
+        self.received.len()
+    }
+
+    /// Takes what is there without waiting; how many datagrams came. [`io::ErrorKind::WouldBlock`]: none is there.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let stride = self.bytes_max + SPREAD_BYTES;
+        let mut vectors: Vec<libc::iovec> = self
+            .data
+            .chunks_exact_mut(stride)
+            .map(|slot| libc::iovec {
+                iov_base: slot.as_mut_ptr().cast(),
+                iov_len: self.bytes_max,
+            })
+            .collect();
+        let places = vectors.iter_mut().zip(&mut self.names);
+        let mut headers: Vec<libc::mmsghdr> = places
+            .zip(&mut self.controls)
+            .map(|((vector, name), control)| header(vector, name, control))
+            .collect();
+        // SAFETY: every header points at one vector, one name and one control block of its own, with their true sizes;
+        // every vector at `bytes_max` bytes of its own slot in `data`. All of them live and are not moved until the call
+        // returns, and nothing keeps the pointers after it. No timeout is passed.
+        #[allow(unsafe_code)]
+        let count = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                headers.len() as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for (header, slot) in headers.iter().take(count).zip(&mut self.received) {
+            *slot = Slot {
+                length: (header.msg_len as usize).min(self.bytes_max),
+                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                from: None,
+            };
+        }
+        let lengths = headers.iter().map(|header| header.msg_hdr.msg_controllen);
+        let last = lengths.take(count).zip(&self.controls).next_back();
+        if let Some(dropped) = last.and_then(|(length, control)| overflow(control, length)) {
+            self.dropped = Some(dropped);
+        }
+        for (slot, name) in self.received.iter_mut().zip(&self.names).take(count) {
+            slot.from = address(name);
+        }
+        Ok(count)
+    }
+
+    /// The datagrams of the last call: `count` is what it gave.
+    pub fn datagrams(&self, count: usize) -> impl Iterator<Item = Datagram<'_>> {
+        let stride = self.bytes_max + SPREAD_BYTES;
+        let slots = self.data.chunks_exact(stride).zip(&self.received);
+        slots.take(count).map(|(data, slot)| Datagram {
+            bytes: data.get(..slot.length).unwrap_or(data),
+            from: slot.from,
+            truncated: slot.truncated,
+        })
+    }
+
+    /// How many datagrams the system has dropped since the socket was made, as far as it was said; it begins anew after
+    /// `u32::MAX`.
+    pub fn dropped(&self) -> Option<u32> {
+        self.dropped
+    }
+}
+
+/// Asks the system to say with each datagram how many it dropped before.
+pub fn count_drops(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the value is an int that lives until the call returns, and its size is passed.
+    #[allow(unsafe_code)]
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RXQ_OVFL,
+            (&raw const on).cast(),
+            mem::size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn header(
+    vector: &mut libc::iovec,
+    name: &mut libc::sockaddr_storage,
+    control: &mut [u64; CONTROL_WORDS],
+) -> libc::mmsghdr {
+    name.ss_family = libc::AF_UNSPEC as libc::sa_family_t;
+    // SAFETY: all zeroes are a valid mmsghdr: null pointers with lengths of 0.
+    #[allow(unsafe_code)]
+    let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
+    header.msg_hdr.msg_iov = vector;
+    header.msg_hdr.msg_iovlen = 1;
+    header.msg_hdr.msg_name = ptr::from_mut(name).cast();
+    header.msg_hdr.msg_namelen = mem::size_of_val(name) as libc::socklen_t;
+    header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+    header.msg_hdr.msg_controllen = mem::size_of_val(control) as _;
+    header
+}
+
+/// The number of drops in a control block of `length` bytes.
+///
+/// ```text
+/// 0   u64 length of this message (20), 8  i32 level (SOL_SOCKET), 12  i32 type (SO_RXQ_OVFL), 16  u32 number
+/// ```
+fn overflow(control: &[u64; CONTROL_WORDS], length: usize) -> Option<u32> {
+    let [_, kind, value, _] = control.map(u64::to_ne_bytes);
+    let [a, b, c, d, e, f, g, h] = kind;
+    let (level, kind) = (
+        i32::from_ne_bytes([a, b, c, d]),
+        i32::from_ne_bytes([e, f, g, h]),
+    );
+    let [a, b, c, d, ..] = value;
+    let is_it = length >= 20 && level == libc::SOL_SOCKET && kind == libc::SO_RXQ_OVFL;
+    is_it.then(|| u32::from_ne_bytes([a, b, c, d]))
+}
+
+fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the system has written a sockaddr_in: the family says so, and a storage is large and aligned enough.
+            #[allow(unsafe_code)]
+            let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            Some(Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes()).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, a sockaddr_in6.
+            #[allow(unsafe_code)]
+            let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            Some(IpAddr::from(Ipv6Addr::from(name.sin6_addr.s6_addr)).to_canonical())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::UdpSocket,
+        os::{fd::AsFd, unix::net::UnixDatagram},
+    };
+
+    use super::*;
+
+    #[test]
+    fn datagrams_come_together_with_their_senders() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut receiver = Receiver::new(4, 10);
+        let none = receiver.receive(server.as_fd()).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for text in ["one", "", "longer than ten", "four", "five"] {
+            client
+                .send_to(text.as_bytes(), server.local_addr().unwrap())
+                .unwrap();
+        }
+        let mut take = || {
+            let count = receiver.receive(server.as_fd()).unwrap();
+            let seen = receiver.datagrams(count);
+            seen.map(|seen| {
+                (
+                    String::from_utf8_lossy(seen.bytes).into_owned(),
+                    seen.truncated,
+                    seen.from,
+                )
+            })
+            .collect::<Vec<_>>()
+        };
+        let home = Some(IpAddr::from(Ipv4Addr::LOCALHOST));
+        let expected = [
+            ("one", false),
+            ("", false),
+            ("longer tha", true),
+            ("four", false),
+        ];
+        assert_eq!(
+            take(),
+            expected.map(|(text, truncated)| (text.to_owned(), truncated, home))
+        );
+        assert_eq!(take(), [("five".to_owned(), false, home)]);
+    }
+
+    #[test]
+    fn a_unix_datagram_comes_from_no_address_and_ipv6_from_its_own() {
+        let (one, two) = UnixDatagram::pair().unwrap();
+        one.send(b"x").unwrap();
+        let mut receiver = Receiver::new(2, 10);
+        assert_eq!(receiver.receive(two.as_fd()).unwrap(), 1);
+        assert_eq!(receiver.datagrams(1).next().unwrap().from, None);
+        let Ok(server) = UdpSocket::bind("[::1]:0") else {
+            // A machine without IPv6.
+            return;
+        };
+        server.send_to(b"y", server.local_addr().unwrap()).unwrap();
+        assert_eq!(receiver.receive(server.as_fd()).unwrap(), 1);
+        assert_eq!(
+            receiver.datagrams(1).next().unwrap().from,
+            Some(Ipv6Addr::LOCALHOST.into())
+        );
+    }
+
+    #[test]
+    fn what_the_system_drops_is_counted() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        count_drops(server.as_fd()).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&server, 4096).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (mut receiver, text) = (Receiver::new(64, 2048), [b'x'; 1000]);
+        let sent = 200;
+        for _ in 0..sent {
+            client.send_to(&text, server.local_addr().unwrap()).unwrap();
+        }
+        let mut taken = 0;
+        while let Ok(count) = receiver.receive(server.as_fd()) {
+            taken += count;
+        }
+        // The number comes with a datagram that follows the drops.
+        client.send_to(&text, server.local_addr().unwrap()).unwrap();
+        assert_eq!(receiver.receive(server.as_fd()).unwrap(), 1);
+        assert!(taken < sent);
+        assert_eq!(receiver.dropped(), Some((sent - taken) as u32));
+    }
+}
