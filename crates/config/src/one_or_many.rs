@@ -13,9 +13,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub(crate) const ONE_OR_MANY: &str = "$millstream::OneOrMany";
 
 /// One value or a list of them: `listen: X` and `listen: [X, Y]`. It is a slice; it is written as a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct OneOrMany<T>(pub Vec<T>);
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
 
 impl<T> Deref for OneOrMany<T> {
     type Target = [T];

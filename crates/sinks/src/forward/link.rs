@@ -34,7 +34,8 @@ use super::{
     choice::Candidate,
     chunk::Chunk,
     connection::{Connection, End},
-    options::{Failover, ServerOptions},
+    options::Failover,
+    server::ServerOptions,
     window::Window,
 };
 
@@ -62,6 +63,8 @@ pub(super) struct Hub {
     pub(super) pending: RefCell<BTreeMap<u64, Chunk>>,
     /// Numbers of chunks that are done.
     pub(super) done: RefCell<Vec<u64>>,
+    /// The servers there are now, until the relay has heard of it.
+    pub(super) servers: RefCell<Option<Vec<ServerOptions>>>,
     /// Something above or the state of a link has changed.
     pub(super) changed: Notify,
 }
@@ -99,12 +102,16 @@ enum State {
     Up,
     /// Broken or not reached; tried again from time to time.
     Failed,
+    /// No longer among the servers, and nothing left to do.
+    Left,
 }
 
 /// One server and what it was given.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) server: ServerOptions,
+    pub(super) address: String,
+    weight: Cell<u32>,
+    standby: Cell<bool>,
     pub(super) settings: Rc<Settings>,
     pub(super) hub: Rc<Hub>,
     pub(super) window: RefCell<Window>,
@@ -112,12 +119,14 @@ pub(super) struct Link {
     reporter: Reporter,
     state: Cell<State>,
     wanted: Cell<bool>,
+    /// It is no longer among the servers: it finishes what it has.
+    leaving: Cell<bool>,
     wake: Notify,
 }
 
 impl Link {
     pub(super) fn new(
-        server: ServerOptions,
+        server: &ServerOptions,
         settings: Rc<Settings>,
         hub: Rc<Hub>,
         meters: LinkMeters,
@@ -125,7 +134,10 @@ impl Link {
     ) -> Self {
         Self {
             wanted: Cell::new(!server.standby && server.weight > 0),
-            server,
+            address: server.address.clone(),
+            weight: Cell::new(server.weight),
+            standby: Cell::new(server.standby),
+            leaving: Cell::new(false),
             settings,
             hub,
             window: RefCell::default(),
@@ -140,8 +152,12 @@ impl Link {
     pub(super) fn candidate(&self, cost: usize) -> Candidate {
         let state = self.state.get();
         Candidate {
-            weight: self.server.weight,
-            standby: self.server.standby,
+            weight: if self.leaving.get() {
+                0
+            } else {
+                self.weight.get()
+            },
+            standby: self.standby.get(),
             failed: state == State::Failed,
             ready: state == State::Up
                 && self
@@ -154,6 +170,29 @@ impl Link {
     /// Whether the server is connected.
     pub(super) fn is_up(&self) -> bool {
         self.state.get() == State::Up
+    }
+
+    /// It is among the servers, with this weight.
+    pub(super) fn stay(&self, server: &ServerOptions) {
+        self.weight.set(server.weight);
+        self.standby.set(server.standby);
+        self.leaving.set(false);
+    }
+
+    /// It is no longer among the servers: others send what it has not begun, and it ends when the rest is acked.
+    pub(super) fn leave(&self) {
+        if !self.leaving.replace(true) {
+            let chunks = self.window.borrow_mut().take_unbegun();
+            let chunks = chunks.into_iter().map(|chunk| (chunk.number, chunk));
+            self.hub.pending.borrow_mut().extend(chunks);
+            self.wanted.set(false);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether it has left for good.
+    pub(super) fn has_left(&self) -> bool {
+        self.state.get() == State::Left
     }
 
     /// Whether it may take part from now on.
@@ -179,10 +218,9 @@ impl Link {
         self.wake.notified().await;
     }
 
-    /// The life of the link. It ends only when it is dropped.
+    /// The life of the link. It ends when the server is no longer one and nothing is left to do.
     pub(super) async fn run(self: Rc<Self>) {
         let seed = self
-            .server
             .address
             .bytes()
             .fold(std::process::id().into(), |hash: u64, byte| {
@@ -191,6 +229,10 @@ impl Link {
         let mut backoff = Backoff::new(self.settings.retry_first, self.settings.retry_max, seed);
         loop {
             if !self.wanted.get() && self.window.borrow().is_empty() {
+                if self.leaving.get() {
+                    self.set(State::Left);
+                    return;
+                }
                 self.set(State::Asleep);
                 self.woken().await;
                 continue;
@@ -204,7 +246,7 @@ impl Link {
                     self.meters.connections_failed.add(1);
                     let wait = backoff.failed();
                     self.fail(format_args!("cannot be reached ({error})"), wait);
-                    sleep(wait).await;
+                    self.rest(wait).await;
                 }
             }
         }
@@ -212,7 +254,7 @@ impl Link {
 
     async fn talk(&self, stream: TcpStream, backoff: &mut Backoff) {
         if self.state.get() == State::Failed {
-            let address = &self.server.address;
+            let address = &self.address;
             self.reporter.info(
                 "connected",
                 format_args!("server {address} is connected again"),
@@ -242,8 +284,21 @@ impl Link {
                     backoff.failed()
                 };
                 self.fail(format_args!("is disconnected: {end}"), wait);
-                sleep(wait).await;
+                self.rest(wait).await;
             }
+        }
+    }
+
+    /// Waits before the next try, unless there is nothing left to try for.
+    async fn rest(&self, wait: Duration) {
+        let gone = async {
+            while !(self.leaving.get() && self.window.borrow().is_empty()) {
+                self.woken().await;
+            }
+        };
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = gone => {}
         }
     }
 
@@ -256,7 +311,7 @@ impl Link {
                 format!("no answer within {limit:?}"),
             )
         };
-        let addresses = timeout(limit, lookup_host(&self.server.address))
+        let addresses = timeout(limit, lookup_host(&self.address))
             .await
             .map_err(late)??;
         let addresses: Vec<_> = addresses.collect();
@@ -303,7 +358,7 @@ impl Link {
         let chunks = chunks.into_iter().map(|chunk| (chunk.number, chunk));
         self.hub.pending.borrow_mut().extend(chunks);
         self.set(State::Failed);
-        let address = &self.server.address;
+        let address = &self.address;
         self.reporter.warn(
             "server",
             format_args!("server {address} {what}{resend}; next try {next}"),

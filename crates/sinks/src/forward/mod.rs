@@ -8,7 +8,8 @@
 //! ```
 //! - `relay`: takes batches, deals chunks to servers, settles cuts in order (`ledger`). One task a lane.
 //! - `encode`, `gather`, `id`: batches to chunks, uncopied wherever the peer takes them as they are.
-//! - `link`, `backoff`, `choice`: one server each, its failures, and who gets the next chunk.
+//! - `cluster`, `choice`, `discovery`: the servers, who gets the next chunk, who joins and leaves.
+//! - `link`, `backoff`: one server each, and its failures.
 //! - `connection`, `window`: bytes out, acks in.
 //!
 //! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is sent again
@@ -34,7 +35,9 @@ use millstream_wire::format::{Format, Options};
 mod backoff;
 mod choice;
 mod chunk;
+mod cluster;
 mod connection;
+mod discovery;
 mod encode;
 mod gather;
 mod id;
@@ -43,15 +46,17 @@ mod link;
 mod options;
 mod probe;
 mod relay;
+mod server;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
+use discovery::Discovery;
 use encode::Encoder;
 use gather::Limits;
 use link::Settings;
-use options::{Compression, Config, Peer, ServerOptions, TimeForm};
+use options::{Compression, Config, Peer, TimeForm};
 use relay::Relay;
 
 /// The entry in the list of sinks.
@@ -66,7 +71,7 @@ pub const COMPONENT: Component = Component {
 
 /// The checked sink.
 struct Forward {
-    servers: Vec<ServerOptions>,
+    discovery: Discovery,
     settings: Settings,
     gather: Limits,
     peer: Peer,
@@ -78,7 +83,8 @@ struct Forward {
 }
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
-    let config = Config::read(options)?;
+    let mut config = Config::read(options)?;
+    let discovery = config.take_discovery(options);
     let format = Options {
         format: Format::Msgpack,
         add: config.add,
@@ -92,7 +98,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
         ]
     })?;
     Ok(Arc::new(Forward {
-        servers: config.servers.0,
+        discovery,
         settings: Settings {
             ack: config.ack,
             ack_timeout: config.ack_timeout.as_duration(),
@@ -168,8 +174,9 @@ impl Sink for Forward {
                 "`ack: false`: what is in flight when the connection breaks is gone",
             );
         }
-        match (durable, self.peer, self.servers.len()) {
-            (true, Peer::Millstream, 1) => Promise::new(
+        let alone = self.discovery.place.is_none() && self.discovery.servers.len() == 1;
+        match (durable, self.peer, alone) {
+            (true, Peer::Millstream, true) => Promise::new(
                 Guarantee::ExactlyOnce,
                 "the server is a Millstream with a disk channel; at least once otherwise",
             ),
@@ -187,6 +194,7 @@ impl Sink for Forward {
     }
 
     fn probe(&self) -> Option<Result<String, Failure>> {
-        Some(probe::servers(&self.servers))
+        let servers = self.discovery.look().map_err(Failure::peer);
+        Some(servers.and_then(|servers| probe::servers(&servers)))
     }
 }

@@ -1,17 +1,19 @@
 //! The options of the sink `forward`.
 
-use std::{borrow::Cow, fmt, net::Ipv6Addr, time::Duration};
+use std::{borrow::Cow, fmt, path::PathBuf, time::Duration};
 
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
 use millstream_wire::format::Add;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{self, MapAccess, Visitor},
+    de::{self, Visitor},
 };
 
-/// The port of the forward protocol.
-const PORT: u16 = 24224;
+use super::{
+    discovery::{Discovery, Place},
+    server::{ServerOptions, address},
+};
 
 /// The options of `forward`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -19,7 +21,11 @@ const PORT: u16 = 24224;
 pub(super) struct Config {
     /// Where the records go: `"host[:24224]"` or `{ address, weight, standby }`, one or a list. Chunks are dealt to them
     /// round robin by weight; when one fails the others take over, standbys last.
+    #[serde(default)]
     pub(super) servers: OneOrMany<ServerOptions>,
+    /// Where servers are looked up, beside those that `servers` names; they join and leave while it runs.
+    #[serde(default)]
+    pub(super) discovery: Option<DiscoveryOptions>,
     /// What listens there: `any` forward receiver (lines become records, only `add` is written beside them), or another
     /// `millstream` (lines stay lines; the values of a batch and its receive time travel along).
     #[serde(default)]
@@ -74,6 +80,24 @@ fn in_flight() -> Size {
 /// On a local network more only moves the sender's work into the receiver's time (reference/hot-paths.md, section 1).
 fn send_buffer() -> Size {
     Size::kib(128)
+}
+
+/// Where servers are looked up.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DiscoveryOptions {
+    /// A YAML file with a list as `servers` has it; it is read again when it changes.
+    pub(super) file: Option<PathBuf>,
+    /// `host[:24224]`: every address of this name is a server.
+    pub(super) dns: Option<String>,
+    /// How often it is looked at.
+    #[serde(default = "look_interval")]
+    pub(super) interval: Period,
+}
+
+/// Often enough that a server which is added carries its share within two seconds; a small file or a cached name.
+fn look_interval() -> Period {
+    Period::secs(1)
 }
 
 /// What listens at the other end.
@@ -203,103 +227,30 @@ impl JsonSchema for GiveUp {
     }
 }
 
-/// One server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServerOptions {
-    /// `host:port`.
-    pub(super) address: String,
-    /// Its share of the chunks.
-    pub(super) weight: u32,
-    /// Whether it works only while others have failed.
-    pub(super) standby: bool,
-}
-
-/// A server that is more than an address.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Server")]
-struct ServerMap {
-    /// `host[:24224]`.
-    address: String,
-    /// Its share of the chunks; 0: none.
-    #[serde(default = "weight")]
-    weight: u32,
-    /// It works only while the weight of servers that have failed is not made up for.
-    #[serde(default)]
-    standby: bool,
-}
-
-/// What fluentd gives a server that says nothing.
-fn weight() -> u32 {
-    60
-}
-
-impl<'de> Deserialize<'de> for ServerOptions {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = ServerOptions;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"host[:port]\" or { address, weight, standby }")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ServerOptions, E> {
-                Ok(ServerOptions {
-                    address: address(text).map_err(E::custom)?,
-                    weight: weight(),
-                    standby: false,
-                })
-            }
-            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<ServerOptions, M::Error> {
-                let map = ServerMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(ServerOptions {
-                    address: address(&map.address).map_err(de::Error::custom)?,
-                    weight: map.weight,
-                    standby: map.standby,
-                })
-            }
-        }
-        deserializer.deserialize_any(Read)
+impl DiscoveryOptions {
+    /// Where to look; a relative path starts at the file it is written in. To be called when all is checked.
+    fn place(self, options: &Node) -> Option<Place> {
+        let written = options.find("discovery.file").unwrap_or(options);
+        let file = self
+            .file
+            .map(|path| Place::File(written.place.resolve(path)));
+        file.or_else(|| Some(Place::Dns(address(&self.dns?).ok()?)))
     }
-}
-
-impl JsonSchema for ServerOptions {
-    fn schema_name() -> Cow<'static, str> {
-        "ServerOptions".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{ "type": "string" }, generator.subschema_for::<ServerMap>()] })
-    }
-}
-
-/// `host[:port]` with the port filled in.
-fn address(text: &str) -> Result<String, String> {
-    if text.contains("://") {
-        return Err(format!(
-            "a server is host[:port] without a scheme, not `{text}`"
-        ));
-    }
-    if let Ok(bare) = text.parse::<Ipv6Addr>() {
-        return Ok(format!("[{bare}]:{PORT}"));
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port),
-        _ => (text, ""),
-    };
-    let known = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-    if host.is_empty() || text.contains(char::is_whitespace) || !(known(port) || host == text) {
-        return Err(format!(
-            "`{text}` is no server: host[:port], such as 10.0.0.1:{PORT}"
-        ));
-    }
-    Ok(if host == text {
-        format!("{host}:{PORT}")
-    } else {
-        text.to_owned()
-    })
 }
 
 impl Config {
+    /// Where the servers are known from.
+    pub(super) fn take_discovery(&mut self, options: &Node) -> Discovery {
+        let looked = self.discovery.take();
+        Discovery {
+            servers: std::mem::take(&mut self.servers.0),
+            place: looked.and_then(|looked| {
+                let interval = looked.interval.as_duration();
+                Some((looked.place(options)?, interval))
+            }),
+        }
+    }
+
     /// Reads the options, or says everything that is wrong with them.
     pub(super) fn read(options: &Node) -> Result<Self, Vec<Problem>> {
         let config: Self = options.read()?;
@@ -307,8 +258,26 @@ impl Config {
         let servers = &*config.servers;
         let mut wrong =
             |option: &str, message: &str| problems.push(options.problem_at(option, message));
+        match &config.discovery {
+            Some(looked) if looked.file.is_some() == looked.dns.is_some() => wrong(
+                "discovery",
+                "servers are looked up in one place: `file` or `dns`",
+            ),
+            Some(looked) if looked.interval.is_zero() => {
+                wrong("discovery.interval", "it must be longer than 0");
+            }
+            Some(looked) => {
+                if let Some(Err(text)) = looked.dns.as_deref().map(address) {
+                    wrong("discovery.dns", &text);
+                }
+            }
+            None => {}
+        }
         if servers.is_empty() {
-            wrong("servers", "a sink needs at least one server");
+            if config.discovery.is_none() {
+                let text = "a sink needs at least one server: name it here, or say where to look in `discovery`";
+                wrong("servers", text);
+            }
         } else if !servers
             .iter()
             .any(|server| server.weight > 0 && !server.standby)
@@ -351,27 +320,6 @@ impl Config {
             Ok(config)
         } else {
             Err(problems)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::address;
-
-    #[test]
-    fn a_server_without_a_port_gets_that_of_the_protocol() {
-        assert_eq!(address("10.0.0.1").unwrap(), "10.0.0.1:24224");
-        assert_eq!(address("agg.example:5000").unwrap(), "agg.example:5000");
-        assert_eq!(address("::1").unwrap(), "[::1]:24224");
-        assert_eq!(address("[::1]").unwrap(), "[::1]:24224");
-        assert_eq!(address("[::1]:99").unwrap(), "[::1]:99");
-    }
-
-    #[test]
-    fn what_is_no_server_is_refused() {
-        for text in ["", ":24224", "a:b", "a:0", "a:70000", "tcp://a", "a b"] {
-            assert!(address(text).is_err(), "{text}");
         }
     }
 }

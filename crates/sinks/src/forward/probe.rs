@@ -8,7 +8,7 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 
-use super::options::ServerOptions;
+use super::server::ServerOptions;
 
 /// A server on the way that does not answer for so long is down.
 const PATIENCE: Duration = Duration::from_secs(5);

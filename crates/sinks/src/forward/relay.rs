@@ -23,13 +23,13 @@ use tokio::{
 
 use super::{
     Forward,
-    choice::{Choice, wanted},
     chunk::Chunk,
+    cluster::Cluster,
     encode::{Encoder, compact},
     gather::{Gathered, Gathering},
     id::Ids,
     ledger::Ledger,
-    link::{Hub, Link, LinkMeters, Settings},
+    link::{Hub, LinkMeters},
     options::Peer,
 };
 
@@ -46,9 +46,9 @@ pub(super) struct Relay<'a> {
     inlet: &'a mut Inlet,
     context: SinkContext,
     hub: Rc<Hub>,
-    links: Vec<Rc<Link>>,
-    tasks: JoinSet<()>,
-    choice: Choice,
+    cluster: Cluster,
+    /// The task that looks for servers; none where the options name them all.
+    discovery: JoinSet<()>,
     ledger: Ledger<Cut>,
     gathering: Gathering,
     encoder: Encoder,
@@ -69,8 +69,8 @@ enum Next {
     Leave,
     Tick,
     Stopped,
-    /// A link's task is gone, which only a panic brings about.
-    Died(Option<Result<(), JoinError>>),
+    /// A server that was no longer named is gone, or its task has panicked.
+    Ended(Result<(), JoinError>),
 }
 
 impl<'a> Relay<'a> {
@@ -85,21 +85,15 @@ impl<'a> Relay<'a> {
             ))
         })?;
         let hub = Rc::new(Hub::default());
-        let settings: Rc<Settings> = Rc::new(sink.settings.clone());
-        let meters = LinkMeters::new(&context.meters);
-        let links: Vec<_> = sink
-            .servers
-            .iter()
-            .map(|server| {
-                let (settings, hub) = (settings.clone(), hub.clone());
-                let (meters, reporter) = (meters.clone(), context.reporter.clone());
-                Rc::new(Link::new(server.clone(), settings, hub, meters, reporter))
-            })
-            .collect();
+        let cluster = Cluster::new(
+            hub.clone(),
+            sink.settings.clone(),
+            LinkMeters::new(&context.meters),
+            context.reporter.clone(),
+        );
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
-            choice: Choice::new(links.len()),
             encoder: sink.encoder(context.pool.clone()),
             gathering: Gathering::new(sink.gather),
             given_up: context.meters.counter("records_given_up"),
@@ -107,8 +101,8 @@ impl<'a> Relay<'a> {
             inlet,
             context,
             hub,
-            links,
-            tasks: JoinSet::new(),
+            cluster,
+            discovery: JoinSet::new(),
             ledger: Ledger::new(),
             ids,
             tick,
@@ -120,12 +114,16 @@ impl<'a> Relay<'a> {
     /// Sends until the inlet has ended and everything is settled.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         self.inlet.resume(None)?;
-        for link in &self.links {
-            self.tasks.spawn_local(link.clone().run());
-        }
+        let discovery = self.sink.discovery.clone();
+        self.cluster.set_servers(&discovery.servers);
+        let watch = discovery.watch(self.hub.clone(), self.context.reporter.clone());
+        self.discovery.spawn_local(watch);
         loop {
             self.settle().await?;
-            self.deal();
+            if let Some(servers) = self.hub.servers.take() {
+                self.cluster.set_servers(&servers);
+            }
+            self.cluster.deal();
             if self.is_finished() {
                 return Ok(());
             }
@@ -139,7 +137,11 @@ impl<'a> Relay<'a> {
                 Next::Leave => self.leave()?,
                 Next::Tick => self.tick().await,
                 Next::Stopped => self.stopped = true,
-                Next::Died(died) => return Err(fault(died)),
+                Next::Ended(Ok(())) => self.cluster.tidy(),
+                Next::Ended(Err(died)) => {
+                    let text = format!("the task of a server panicked: {died}");
+                    return Err(Failure::us(text));
+                }
             }
         }
     }
@@ -151,7 +153,8 @@ impl<'a> Relay<'a> {
         Ok(tokio::select! {
             biased;
             () = self.hub.changed.notified() => Next::Changed,
-            died = self.tasks.join_next() => Next::Died(died),
+            end = self.cluster.ended() => Next::Ended(end),
+            Some(Err(died)) = self.discovery.join_next() => Next::Ended(Err(died)),
             _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
             event = self.inlet.next(), if room && !self.ended => Next::Event(event?),
             () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
@@ -163,7 +166,7 @@ impl<'a> Relay<'a> {
     /// the next start if nobody takes it when the process wants to end.
     fn is_finished(&self) -> bool {
         let durable = self.inlet.channel_id().is_some();
-        let alone = !self.links.iter().any(|link| link.is_up());
+        let alone = !self.cluster.is_up();
         self.ended && self.gathering.is_empty() && self.ledger.is_empty()
             || self.stopped && durable && alone
     }
@@ -184,24 +187,6 @@ impl<'a> Relay<'a> {
             self.sink.behind(&self.context, Duration::ZERO);
         }
         Ok(())
-    }
-
-    /// Gives waiting chunks to servers, and wakes or dismisses standbys.
-    fn deal(&mut self) {
-        loop {
-            let mut pending = self.hub.pending.borrow_mut();
-            let first = pending.first_entry();
-            let cost = first.as_ref().map_or(0, |first| first.get().cost());
-            let candidates: Vec<_> = self.links.iter().map(|link| link.candidate(cost)).collect();
-            for (link, wanted) in self.links.iter().zip(wanted(&candidates)) {
-                link.want(wanted);
-            }
-            let Some(first) = first else { return };
-            let Some(place) = self.choice.next(&candidates) else {
-                return;
-            };
-            self.links[place].give(first.remove());
-        }
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
@@ -365,12 +350,5 @@ impl<'a> Relay<'a> {
             }
         }
         self.ledger.done(chunk.number);
-    }
-}
-
-fn fault(died: Option<Result<(), JoinError>>) -> Failure {
-    match died {
-        Some(Err(error)) => Failure::us(format!("the task of a server panicked: {error}")),
-        Some(Ok(())) | None => Failure::us("the task of a server ended"),
     }
 }

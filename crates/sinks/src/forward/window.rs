@@ -122,6 +122,16 @@ impl Window {
         gone
     }
 
+    /// Takes out the chunks of which nothing was ever written.
+    pub(super) fn take_unbegun(&mut self) -> Vec<Chunk> {
+        let kept = self.written + usize::from(self.offset > 0);
+        let rest = self.chunks.split_off(kept.min(self.chunks.len()));
+        let (stays, gone): (Vec<_>, Vec<_>) = rest.into_iter().partition(|chunk| chunk.begun);
+        self.cost -= gone.iter().map(Chunk::cost).sum::<usize>();
+        self.chunks.extend(stays);
+        gone
+    }
+
     fn take(&mut self, place: usize) -> Option<Chunk> {
         let chunk = self.chunks.remove(place)?;
         self.written -= 1;

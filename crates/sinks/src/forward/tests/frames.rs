@@ -218,8 +218,15 @@ fn a_batch_that_is_too_large_for_a_chunk_is_cut_between_records() {
 #[test]
 fn options_that_cannot_be_are_named() {
     for (options, word) in [
-        (r#"{}"#, "servers"),
+        (r#"{}"#, "at least one"),
         (r#"{"servers": []}"#, "at least one"),
+        (r#"{"discovery": {}}"#, "`file` or `dns`"),
+        (
+            r#"{"discovery": {"file": "a", "dns": "b"}}"#,
+            "`file` or `dns`",
+        ),
+        (r#"{"discovery": {"dns": "a b"}}"#, "no server"),
+        (r#"{"discovery": {"dns": "a", "interval": "0s"}}"#, "longer"),
         (r#"{"servers": "tcp://a"}"#, "scheme"),
         (
             r#"{"servers": [{"address": "a", "standby": true}]}"#,

@@ -2,6 +2,7 @@
 
 mod failures;
 mod frames;
+mod members;
 mod random;
 mod server;
 

@@ -1,0 +1,131 @@
+//! One server as the options, or a list that is looked up, name it.
+
+use std::{borrow::Cow, fmt, net::Ipv6Addr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, MapAccess, Visitor},
+};
+
+/// The port of the forward protocol.
+const PORT: u16 = 24224;
+
+/// One server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServerOptions {
+    /// `host:port`.
+    pub(super) address: String,
+    /// Its share of the chunks.
+    pub(super) weight: u32,
+    /// Whether it works only while others have failed.
+    pub(super) standby: bool,
+}
+
+/// A server that is more than an address.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Server")]
+struct ServerMap {
+    /// `host[:24224]`.
+    address: String,
+    /// Its share of the chunks; 0: none.
+    #[serde(default = "weight")]
+    weight: u32,
+    /// It works only while the weight of servers that have failed is not made up for.
+    #[serde(default)]
+    standby: bool,
+}
+
+/// What fluentd gives a server that says nothing.
+pub(super) const WEIGHT: u32 = 60;
+
+fn weight() -> u32 {
+    WEIGHT
+}
+
+impl<'de> Deserialize<'de> for ServerOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = ServerOptions;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"host[:port]\" or { address, weight, standby }")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ServerOptions, E> {
+                Ok(ServerOptions {
+                    address: address(text).map_err(E::custom)?,
+                    weight: weight(),
+                    standby: false,
+                })
+            }
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<ServerOptions, M::Error> {
+                let map = ServerMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(ServerOptions {
+                    address: address(&map.address).map_err(de::Error::custom)?,
+                    weight: map.weight,
+                    standby: map.standby,
+                })
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+impl JsonSchema for ServerOptions {
+    fn schema_name() -> Cow<'static, str> {
+        "ServerOptions".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "string" }, generator.subschema_for::<ServerMap>()] })
+    }
+}
+
+/// `host[:port]` with the port filled in.
+pub(super) fn address(text: &str) -> Result<String, String> {
+    if text.contains("://") {
+        return Err(format!(
+            "a server is host[:port] without a scheme, not `{text}`"
+        ));
+    }
+    if let Ok(bare) = text.parse::<Ipv6Addr>() {
+        return Ok(format!("[{bare}]:{PORT}"));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (text, ""),
+    };
+    let known = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    if host.is_empty() || text.contains(char::is_whitespace) || !(known(port) || host == text) {
+        return Err(format!(
+            "`{text}` is no server: host[:port], such as 10.0.0.1:{PORT}"
+        ));
+    }
+    Ok(if host == text {
+        format!("{host}:{PORT}")
+    } else {
+        text.to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn a_server_without_a_port_gets_that_of_the_protocol() {
+        assert_eq!(address("10.0.0.1").unwrap(), "10.0.0.1:24224");
+        assert_eq!(address("agg.example:5000").unwrap(), "agg.example:5000");
+        assert_eq!(address("::1").unwrap(), "[::1]:24224");
+        assert_eq!(address("[::1]").unwrap(), "[::1]:24224");
+        assert_eq!(address("[::1]:99").unwrap(), "[::1]:99");
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused() {
+        for text in ["", ":24224", "a:b", "a:0", "a:70000", "tcp://a", "a b"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Servers that join and leave while chunks are on their way.
+
+use std::{fs, path::Path};
+
+use super::{server::Act, *};
+use crate::rig::packed;
+
+/// Options that look for servers in this file.
+fn looking_at(path: &Path, more: &str) -> String {
+    let path = path.to_str().unwrap();
+    format!(
+        r#"{{"discovery": {{"file": {path:?}, "interval": "10ms"}}, "batch": {{"size": "0"}},
+            "retry": {{"first": "10ms", "max": "50ms", "timeout": "1s"}}{more}}}"#
+    )
+}
+
+/// Writes the list as tools do: another file that takes its place.
+fn list(path: &Path, servers: &[&Server]) {
+    let lines: String = servers
+        .iter()
+        .map(|server| format!("- {}\n", server.address))
+        .collect();
+    let text = if lines.is_empty() {
+        "[]\n".to_owned()
+    } else {
+        lines
+    };
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+#[test]
+fn a_server_that_joins_gets_its_share() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("servers.yaml");
+        let (one, two) = (
+            Server::start(|_| Act::Ack).await,
+            Server::start(|_| Act::Ack).await,
+        );
+        list(&file, &[&one]);
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &looking_at(&file, ""));
+        run_until(&mut rig, async {
+            let receipt = upstream.put(packed("t", "0\n"), true);
+            eventually(|| settled(&receipt)).await;
+            list(&file, &[&one, &two]);
+            eventually(|| two.open() > 0).await;
+            let receipts: Vec<_> = (0..20)
+                .map(|number| upstream.put(packed("t", &format!("{number}\n")), true))
+                .collect();
+            eventually(|| receipts.iter().all(settled)).await;
+            assert_eq!((one.received().len(), two.received().len()), (11, 10));
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_server_that_leaves_finishes_what_it_has_and_gets_no_more() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("servers.yaml");
+        let late = |_: &Received| Act::AckLate(Duration::from_millis(200));
+        let (leaving, other) = (Server::start(late).await, Server::start(|_| Act::Ack).await);
+        list(&file, &[&leaving, &other]);
+        let upstream = Upstream::durable(1);
+        for number in 0..10 {
+            upstream.put(packed("t", &format!("{number}\n")), false);
+        }
+        let mut rig = rig(&upstream, &looking_at(&file, ""));
+        run_until(&mut rig, async {
+            leaving.has(5).await;
+            list(&file, &[&other]);
+            eventually(|| leaving.open() == 0).await;
+            upstream.put(packed("t", "10\n"), false);
+            eventually(|| upstream.settled() == 11).await;
+        })
+        .await;
+        assert_eq!(leaving.connections(), 1);
+        let all = [leaving.received(), other.received()].concat();
+        assert_eq!(all.len(), 11, "nothing went out twice");
+        assert_eq!(once_each(&all).len(), 11);
+        assert_eq!(rig.meter("chunks_resent"), 0);
+    });
+}
+
+#[test]
+fn what_a_dead_server_that_leaves_may_have_goes_to_the_others() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("servers.yaml");
+        let dead = Server::start(|_| Act::Silence).await;
+        let other = Server::start(|_| Act::Ack).await;
+        list(&file, &[&dead]);
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &looking_at(&file, ""));
+        run_until(&mut rig, async {
+            let receipt = upstream.put(packed("t", "0\n"), true);
+            dead.has(1).await;
+            list(&file, &[&other]);
+            eventually(|| other.open() > 0).await;
+            assert_eq!(receipt.try_outcome(), None);
+            drop(dead);
+            eventually(|| settled(&receipt)).await;
+            assert_eq!(other.received().len(), 1);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_list_that_cannot_be_read_changes_nothing() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("servers.yaml");
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &looking_at(&file, ""));
+        run_until(&mut rig, async {
+            // Not there yet: it waits.
+            let first = upstream.put(packed("t", "0\n"), true);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(first.try_outcome(), None);
+            list(&file, &[&server]);
+            eventually(|| settled(&first)).await;
+            for bad in ["", "- no server\n", "- [", "a: b\n"] {
+                fs::write(&file, bad).unwrap();
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                let receipt = upstream.put(packed("t", "1\n"), true);
+                eventually(|| settled(&receipt)).await;
+            }
+            assert_eq!(server.connections(), 1);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn every_address_of_a_name_is_a_server() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let port = server.address.port();
+        let options = format!(
+            r#"{{"discovery": {{"dns": "localhost:{port}"}}, "retry": {{"first": "10ms", "max": "50ms"}}}}"#
+        );
+        let upstream = Upstream::memory();
+        let receipt = upstream.put(packed("t", "0\n"), true);
+        upstream.close();
+        rig(&upstream, &options).run().await.unwrap();
+        assert!(settled(&receipt));
+        assert_eq!(server.received().len(), 1);
+    });
+}
