@@ -10,8 +10,21 @@ use bytes::Bytes;
 use millstream_record::Batch;
 use tokio::time::Instant;
 
+use super::flow::Flow;
+
 /// What a chunk holds beside its bytes, roughly: so that many small ones are bounded too.
 const OVERHEAD_BYTES: usize = 1 << 10;
+
+/// What a chunk is called.
+#[derive(Debug)]
+pub(super) struct Name {
+    /// Its place in the order in which batches were taken.
+    pub(super) number: u64,
+    /// The id as a MessagePack value.
+    pub(super) id: Vec<u8>,
+    /// Its flow, where flows keep to a server.
+    pub(super) flow: Option<Flow>,
+}
 
 /// A frame, ready to be written.
 #[derive(Debug)]
@@ -20,6 +33,8 @@ pub(super) struct Chunk {
     pub(super) number: u64,
     /// Records in it.
     pub(super) records: u32,
+    /// Its flow, where flows keep to a server.
+    pub(super) flow: Option<Flow>,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,
     /// All before the payload.
@@ -66,6 +81,7 @@ impl Chunk {
         Self {
             number,
             records: 1,
+            flow: None,
             id: Self::id_for_test(id),
             head: format!("head of {id};").into_bytes(),
             payload: Bytes::from_static(payload),

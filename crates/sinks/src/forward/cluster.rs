@@ -13,7 +13,9 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::{
     choice::{Choice, wanted},
-    link::{Hub, Link, LinkMeters, Settings},
+    flow::Flow,
+    hub::{Hub, LinkMeters, Settings},
+    link::Link,
     server::ServerOptions,
 };
 
@@ -100,10 +102,24 @@ impl Cluster {
                 link.want(wanted);
             }
             let Some(first) = first else { return };
-            let Some(place) = self.choice.next(&candidates) else {
-                return;
+            let place = match first.get().flow {
+                None => self.choice.next(&candidates),
+                Some(flow) => self.home_of(flow).filter(|place| candidates[*place].ready),
             };
+            let Some(place) = place else { return };
             self.links[place].give(first.remove());
         }
+    }
+
+    /// The server of a flow: the one that has chunks of it, else the one that wants it most. So a flow moves only when
+    /// nothing of it is under way, and keeps its order.
+    fn home_of(&self, flow: Flow) -> Option<usize> {
+        let holds = self.links.iter().position(|link| link.holds(flow));
+        holds.or_else(|| {
+            let wishes = self.links.iter().enumerate();
+            let wishes = wishes.filter_map(|(place, link)| Some((place, link.wish(flow)?)));
+            let most = wishes.max_by(|a, b| a.1.total_cmp(&b.1));
+            most.map(|(place, _)| place)
+        })
     }
 }

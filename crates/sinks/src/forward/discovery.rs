@@ -10,7 +10,7 @@ use millstream_pipeline::report::Reporter;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{
-    link::Hub,
+    hub::Hub,
     server::{ServerOptions, WEIGHT},
 };
 

@@ -20,7 +20,7 @@ use millstream_wire::{
 use tokio::time::Instant;
 
 use super::{
-    chunk::Chunk,
+    chunk::{Chunk, Name},
     options::{Compression, Peer, TimeForm},
 };
 
@@ -162,18 +162,13 @@ impl Encoder {
     }
 
     /// The chunk that carries `payload`; `part` (its body aside) describes it.
-    pub(super) fn chunk(
-        &self,
-        number: u64,
-        id: Vec<u8>,
-        part: &Batch,
-        payload: Bytes,
-    ) -> io::Result<Chunk> {
+    pub(super) fn chunk(&self, name: Name, part: &Batch, payload: Bytes) -> io::Result<Chunk> {
         let (payload, compressed) = self.compress(payload)?;
         let tag = part.tag.as_str().as_bytes();
         let mut head = Vec::with_capacity(16 + tag.len());
         let length = u32::try_from(payload.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         write_frame_head(&mut head, tag, self.encoding(part), length);
+        let Name { number, id, flow } = name;
         let id = if self.ack { id } else { Vec::new() };
         let mut said = Options {
             chunk: self.ack.then_some(&*id),
@@ -197,6 +192,7 @@ impl Encoder {
         Ok(Chunk {
             number,
             records: part.count,
+            flow,
             id,
             head,
             payload,

@@ -12,17 +12,13 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     fmt, io,
     net::SocketAddr,
     rc::Rc,
     time::Duration,
 };
 
-use millstream_pipeline::{
-    meters::{Meter, NodeMeters},
-    report::Reporter,
-};
+use millstream_pipeline::{meters::Meter, report::Reporter};
 use tokio::{
     net::{TcpSocket, TcpStream, lookup_host},
     sync::Notify,
@@ -34,6 +30,8 @@ use super::{
     choice::Candidate,
     chunk::Chunk,
     connection::{Connection, End},
+    flow::{Flow, wish},
+    hub::{Hub, LinkMeters, Settings},
     options::Failover,
     server::ServerOptions,
     window::Window,
@@ -41,55 +39,6 @@ use super::{
 
 /// An idle connection is probed after this long, so that a peer that vanished is noticed and firewalls keep it open.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-
-/// What all links of a sink have in common.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) ack: bool,
-    pub(super) ack_timeout: Duration,
-    pub(super) retry_first: Duration,
-    pub(super) retry_max: Duration,
-    pub(super) connect_timeout: Duration,
-    pub(super) give_up: Option<Duration>,
-    pub(super) failover: Failover,
-    pub(super) send_buffer: u32,
-    pub(super) in_flight_bytes_max: usize,
-}
-
-/// What links and the relay share: chunks that wait for a server, and what became of the others.
-#[derive(Debug, Default)]
-pub(super) struct Hub {
-    /// Chunks without a server, by number, so that they go out in order however often they came back.
-    pub(super) pending: RefCell<BTreeMap<u64, Chunk>>,
-    /// Numbers of chunks that are done.
-    pub(super) done: RefCell<Vec<u64>>,
-    /// The servers there are now, until the relay has heard of it.
-    pub(super) servers: RefCell<Option<Vec<ServerOptions>>>,
-    /// Something above or the state of a link has changed.
-    pub(super) changed: Notify,
-}
-
-/// The meters of a link.
-#[derive(Clone, Debug)]
-pub(super) struct LinkMeters {
-    pub(super) chunks_sent: Meter,
-    pub(super) chunks_acked: Meter,
-    pub(super) chunks_resent: Meter,
-    connections_open: Meter,
-    connections_failed: Meter,
-}
-
-impl LinkMeters {
-    pub(super) fn new(meters: &NodeMeters) -> Self {
-        Self {
-            chunks_sent: meters.counter("chunks_sent"),
-            chunks_acked: meters.counter("chunks_acked"),
-            chunks_resent: meters.counter("chunks_resent"),
-            connections_open: meters.gauge("connections_open"),
-            connections_failed: meters.counter("connections_failed"),
-        }
-    }
-}
 
 /// How a link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +114,18 @@ impl Link {
                     .borrow()
                     .has_room(cost, self.settings.in_flight_bytes_max),
         }
+    }
+
+    /// Whether a chunk of this flow is with it.
+    pub(super) fn holds(&self, flow: Flow) -> bool {
+        self.window.borrow().holds(flow)
+    }
+
+    /// How much it wants a flow; None while it takes part in nothing.
+    pub(super) fn wish(&self, flow: Flow) -> Option<f64> {
+        let weight = self.weight.get();
+        let takes_part = self.wanted.get() && self.state.get() != State::Failed;
+        takes_part.then(|| wish(flow, &self.address, weight))
     }
 
     /// Whether the server is connected.

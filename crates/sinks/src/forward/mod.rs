@@ -30,7 +30,10 @@ use millstream_pipeline::{
     promise::{Guarantee, Promise},
 };
 use millstream_record::Pool;
-use millstream_wire::format::{Format, Options};
+use millstream_wire::{
+    format::{Format, Options},
+    template::Template,
+};
 
 mod backoff;
 mod choice;
@@ -39,7 +42,9 @@ mod cluster;
 mod connection;
 mod discovery;
 mod encode;
+mod flow;
 mod gather;
+mod hub;
 mod id;
 mod ledger;
 mod link;
@@ -55,8 +60,8 @@ mod tests;
 use discovery::Discovery;
 use encode::Encoder;
 use gather::Limits;
-use link::Settings;
-use options::{Compression, Config, Peer, TimeForm};
+use hub::Settings;
+use options::{Balance, Compression, Config, Peer, TimeForm};
 use relay::Relay;
 
 /// The entry in the list of sinks.
@@ -74,6 +79,8 @@ struct Forward {
     discovery: Discovery,
     settings: Settings,
     gather: Limits,
+    /// What decides about the server of a record; None: round robin.
+    flow: Option<Template>,
     peer: Peer,
     time: TimeForm,
     compression: Compression,
@@ -114,6 +121,10 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
             bytes: config.batch.size.as_usize(),
             records: config.batch.records,
             linger: config.batch.linger.as_duration(),
+        },
+        flow: match config.balance {
+            Balance::RoundRobin => None,
+            Balance::Hash(template) => Some(template),
         },
         peer: config.peer,
         time: config.time,

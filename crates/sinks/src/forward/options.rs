@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, path::PathBuf, time::Duration};
 
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
-use millstream_wire::format::Add;
+use millstream_wire::{format::Add, template::Template};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -26,6 +26,9 @@ pub(super) struct Config {
     /// Where servers are looked up, beside those that `servers` names; they join and leave while it runs.
     #[serde(default)]
     pub(super) discovery: Option<DiscoveryOptions>,
+    /// How chunks are dealt to the servers.
+    #[serde(default)]
+    pub(super) balance: Balance,
     /// What listens there: `any` forward receiver (lines become records, only `add` is written beside them), or another
     /// `millstream` (lines stay lines; the values of a batch and its receive time travel along).
     #[serde(default)]
@@ -98,6 +101,18 @@ pub(super) struct DiscoveryOptions {
 /// Often enough that a server which is added carries its share within two seconds; a small file or a cached name.
 fn look_interval() -> Period {
     Period::secs(1)
+}
+
+/// How chunks are dealt to servers.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Balance {
+    /// Round robin by weight, to whoever has room.
+    #[default]
+    RoundRobin,
+    /// What this template says of a record (`"{tag}"`, `"{.user}"`) decides: records for which it says the same go to one
+    /// server, in their order, as long as that works.
+    Hash(Template),
 }
 
 /// What listens at the other end.

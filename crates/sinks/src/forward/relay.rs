@@ -23,18 +23,22 @@ use tokio::{
 
 use super::{
     Forward,
-    chunk::Chunk,
+    chunk::{Chunk, Name},
     cluster::Cluster,
     encode::{Encoder, compact},
+    flow::{Flow, Flows},
     gather::{Gathered, Gathering},
+    hub::{Hub, LinkMeters},
     id::Ids,
     ledger::Ledger,
-    link::{Hub, LinkMeters},
     options::Peer,
 };
 
 /// How often it looks at what waits too long, and how late it is.
 const TICK: Duration = Duration::from_secs(1);
+
+/// A piece of a batch that belongs to one flow becomes at most 2^16 chunks of 8 MiB: its chunks are numbered behind the flow.
+const FLOW_PART_BITS: u32 = 16;
 
 /// So many chunks may be done behind one that is not (a server in doubt that others have overtaken): what the ledger
 /// remembers of each is small, but not nothing.
@@ -52,6 +56,7 @@ pub(super) struct Relay<'a> {
     ledger: Ledger<Cut>,
     gathering: Gathering,
     encoder: Encoder,
+    flows: Option<Flows>,
     ids: Ids,
     tick: Interval,
     given_up: Meter,
@@ -95,6 +100,7 @@ impl<'a> Relay<'a> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             encoder: sink.encoder(context.pool.clone()),
+            flows: sink.flow.as_ref().map(Flows::new),
             gathering: Gathering::new(sink.gather),
             given_up: context.meters.counter("records_given_up"),
             sink,
@@ -201,12 +207,32 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         let packs = self.encoder.encoding(&batch) == Encoding::Packed;
-        if position.is_none() && packs && self.gathering.takes(&batch) {
+        let alone = self.flows.is_some() || position.is_some() || !packs;
+        if !alone && self.gathering.takes(&batch) {
             return self.gather(batch).await;
         }
         // What came before leaves before.
         self.leave()?;
-        for (place, mut part) in self.encoder.parts(batch).into_iter().enumerate() {
+        match &mut self.flows {
+            None => self.parts(batch, position, None).await,
+            Some(flows) => {
+                for (flow, part) in flows.split(batch, &self.context.pool) {
+                    self.parts(part, position, Some(flow)).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes chunks of a batch, or of what of it belongs to a flow.
+    async fn parts(
+        &mut self,
+        batch: Batch,
+        position: Option<Position>,
+        flow: Option<Flow>,
+    ) -> Result<(), Failure> {
+        let first = flow.map_or(0, |flow| usize::from(flow) << FLOW_PART_BITS);
+        for (place, mut part) in (first..).zip(self.encoder.parts(batch)) {
             part.body = compact(part.body);
             let number = self.ledger.open(part.received);
             let id = self.ids.next(position, place, &part.body);
@@ -217,13 +243,8 @@ impl<'a> Relay<'a> {
                 count: payload.count,
                 ..part
             };
-            self.send(
-                number,
-                id,
-                &part,
-                payload.bytes,
-                source.into_iter().collect(),
-            )?;
+            let name = Name { number, id, flow };
+            self.send(name, &part, payload.bytes, source.into_iter().collect())?;
         }
         Ok(())
     }
@@ -273,8 +294,12 @@ impl<'a> Relay<'a> {
                 payload,
                 source,
             } = gathered;
-            let id = self.ids.next(None, 0, &[]);
-            self.send(number, id, &part, compact(payload.freeze()), source)?;
+            let name = Name {
+                number,
+                id: self.ids.next(None, 0, &[]),
+                flow: None,
+            };
+            self.send(name, &part, compact(payload.freeze()), source)?;
         }
         Ok(())
     }
@@ -282,17 +307,17 @@ impl<'a> Relay<'a> {
     /// Makes a chunk and lets it wait for a server.
     fn send(
         &mut self,
-        number: u64,
-        id: Vec<u8>,
+        name: Name,
         part: &Batch,
         payload: bytes::Bytes,
         source: Vec<Batch>,
     ) -> Result<(), Failure> {
+        let number = name.number;
         if part.count == 0 {
             self.ledger.done(number);
             return Ok(());
         }
-        let chunk = self.encoder.chunk(number, id, part, payload);
+        let chunk = self.encoder.chunk(name, part, payload);
         let mut chunk =
             chunk.map_err(|error| Failure::us(format!("a chunk could not be made: {error}")))?;
         chunk.source = source;

@@ -11,14 +11,17 @@
 
 use std::{collections::VecDeque, io::IoSlice};
 
-use super::chunk::Chunk;
+use super::{
+    chunk::Chunk,
+    flow::{FLOWS, Flow},
+};
 
 /// How many slices one vectored write takes: three a chunk, so some twenty small chunks leave with one system call. More
 /// (the kernel takes 1024) would not be cheaper: by then the write is as long as the send buffer.
 pub(super) const SLICES_MAX: usize = 64;
 
 /// The chunks of one server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Window {
     chunks: VecDeque<Chunk>,
     /// What its chunks cost together.
@@ -27,13 +30,43 @@ pub(super) struct Window {
     written: usize,
     /// Bytes of the next one that are written.
     offset: usize,
+    /// How many of them belong to each flow.
+    flows: [u32; FLOWS],
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            chunks: VecDeque::new(),
+            cost: 0,
+            written: 0,
+            offset: 0,
+            flows: [0; FLOWS],
+        }
+    }
 }
 
 impl Window {
     /// Takes in a chunk, to be written behind all others.
     pub(super) fn push(&mut self, chunk: Chunk) {
         self.cost += chunk.cost();
+        if let Some(flow) = chunk.flow {
+            self.flows[usize::from(flow)] += 1;
+        }
         self.chunks.push_back(chunk);
+    }
+
+    /// Whether a chunk of this flow is in it.
+    pub(super) fn holds(&self, flow: Flow) -> bool {
+        self.flows[usize::from(flow)] > 0
+    }
+
+    /// A chunk has been taken out.
+    fn out(&mut self, chunk: &Chunk) {
+        self.cost -= chunk.cost();
+        if let Some(flow) = chunk.flow {
+            self.flows[usize::from(flow)] -= 1;
+        }
     }
 
     /// Whether a chunk of this cost fits under the bound; one chunk fits always.
@@ -117,7 +150,7 @@ impl Window {
         self.rewind();
         let (gone, stays): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.chunks).into_iter().partition(goes);
-        self.cost = stays.iter().map(Chunk::cost).sum();
+        gone.iter().for_each(|chunk| self.out(chunk));
         self.chunks = stays.into();
         gone
     }
@@ -127,7 +160,7 @@ impl Window {
         let kept = self.written + usize::from(self.offset > 0);
         let rest = self.chunks.split_off(kept.min(self.chunks.len()));
         let (stays, gone): (Vec<_>, Vec<_>) = rest.into_iter().partition(|chunk| chunk.begun);
-        self.cost -= gone.iter().map(Chunk::cost).sum::<usize>();
+        gone.iter().for_each(|chunk| self.out(chunk));
         self.chunks.extend(stays);
         gone
     }
@@ -135,7 +168,7 @@ impl Window {
     fn take(&mut self, place: usize) -> Option<Chunk> {
         let chunk = self.chunks.remove(place)?;
         self.written -= 1;
-        self.cost -= chunk.cost();
+        self.out(&chunk);
         Some(chunk)
     }
 }

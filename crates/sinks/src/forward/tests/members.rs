@@ -153,3 +153,83 @@ fn every_address_of_a_name_is_a_server() {
         assert_eq!(server.received().len(), 1);
     });
 }
+
+/// The flow that the tests put into every line.
+fn key(message: &str) -> &str {
+    message.split_once(' ').unwrap().0
+}
+
+#[test]
+fn records_of_a_flow_go_to_one_server_in_order_and_move_together() {
+    local(async {
+        let servers = [
+            Server::start(|_| Act::Ack).await,
+            Server::start(|_| Act::Ack).await,
+            Server::start(|_| Act::Ack).await,
+        ];
+        let [one, two, three] = &servers;
+        let more = r#", "balance": {"hash": "{.message}"}"#;
+        let upstream = Upstream::durable(7);
+        let mut rig = rig(&upstream, &options(&[one, two, three], more));
+        let lines: String = (0..300).map(|n| format!("key{}\n", n % 50)).collect();
+        run_until(&mut rig, async {
+            for _ in 0..3 {
+                upstream.put(packed("t", &lines), false);
+            }
+            eventually(|| upstream.settled() == 3).await;
+        })
+        .await;
+        let mut owner: HashMap<String, usize> = HashMap::new();
+        let mut records = 0;
+        for (place, server) in servers.iter().enumerate() {
+            for frame in server.received() {
+                for message in frame.messages() {
+                    assert_eq!(*owner.entry(message).or_insert(place), place);
+                    records += 1;
+                }
+            }
+        }
+        assert_eq!((records, owner.len()), (900, 50));
+        for place in 0..3 {
+            assert!(owner.values().filter(|owner| **owner == place).count() > 5);
+        }
+    });
+}
+
+#[test]
+fn flows_of_a_server_that_fails_move_and_keep_their_order() {
+    local(async {
+        let mut seen = 0;
+        let failing = Server::start(move |_| {
+            seen += 1;
+            if seen > 3 { Act::Close } else { Act::Ack }
+        })
+        .await;
+        let good = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(7);
+        let more = r#", "balance": {"hash": "{host}"}"#;
+        let mut rig = rig(&upstream, &options(&[&failing, &good], more));
+        let put = |number: usize| {
+            let mut batch = packed("t", &format!("h{} {number}\n", number % 8));
+            let mut values = millstream_record::Values::new();
+            values.set("host", format!("h{}", number % 8));
+            batch.values = values.into();
+            upstream.put(batch, false);
+        };
+        run_until(&mut rig, async {
+            (0..200).for_each(put);
+            eventually(|| upstream.settled() == 200).await;
+        })
+        .await;
+        // What the failing one acked came first; each flow is in order over both.
+        let frames = [failing.received(), good.received()].concat();
+        assert_eq!(once_each(&frames).len(), 200);
+        let mut last: HashMap<String, usize> = HashMap::new();
+        for frame in once_each(&frames) {
+            let message = &frame.messages()[0];
+            let number: usize = message.split_once(' ').unwrap().1.parse().unwrap();
+            let before = last.insert(key(message).to_owned(), number);
+            assert!(before.is_none_or(|before| before < number), "{message}");
+        }
+    });
+}

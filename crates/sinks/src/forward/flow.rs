@@ -1,0 +1,188 @@
+//! Flows: which records go to the same server, one behind the other (`balance: { hash: TEMPLATE }`). Pure.
+//!
+//! A record's flow is the hash of what the template says of it, so it is known from the record alone, and a batch is cut
+//! into the same pieces again after a restart, whatever servers there are then. A flow has one server at a time, chosen by
+//! weighted rendezvous (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as in
+//! Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005): when a server joins or leaves, only
+//! the flows that come to it or were its own move.
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Pool};
+use millstream_wire::{
+    event::events,
+    template::{Depends, Renderer, Template},
+};
+
+/// How many flows there are: enough to spread them evenly over some tens of servers, few enough that the pieces of a
+/// batch stay large.
+pub(super) const FLOWS: usize = 64;
+
+/// The number of a flow, below [`FLOWS`].
+pub(super) type Flow = u8;
+
+/// Tells the flow of records.
+pub(super) struct Flows {
+    renderer: Renderer,
+    key: Vec<u8>,
+}
+
+impl Flows {
+    pub(super) fn new(template: &Template) -> Self {
+        Self {
+            renderer: Renderer::text(template, TimeZone::UTC),
+            key: Vec::new(),
+        }
+    }
+
+    /// Cuts a batch by the flows of its records, in the order of the flows; records of a flow keep theirs.
+    pub(super) fn split(&mut self, batch: Batch, pool: &Pool) -> Vec<(Flow, Batch)> {
+        if self.renderer.depends() <= Depends::Batch {
+            self.key.clear();
+            // A value that is missing counts as empty: these records have a server, too.
+            let _ = self.renderer.render_batch(&batch, &mut self.key);
+            return vec![(flow_of(&self.key), batch)];
+        }
+        let mut counts = [0u32; FLOWS];
+        let mut bytes = [0usize; FLOWS];
+        let mut flows = Vec::with_capacity(batch.count as usize);
+        for (range, event) in events(&batch) {
+            self.key.clear();
+            let _ = self.renderer.render((&batch).into(), event, &mut self.key);
+            let flow = flow_of(&self.key);
+            counts[usize::from(flow)] += 1;
+            bytes[usize::from(flow)] += range.len();
+            flows.push((flow, range));
+        }
+        let mut bodies: Vec<_> = bytes
+            .iter()
+            .map(|bytes| (*bytes > 0).then(|| pool.take(*bytes)))
+            .collect();
+        for (flow, range) in flows {
+            let body = bodies.get_mut(usize::from(flow)).and_then(Option::as_mut);
+            if let (Some(body), Some(record)) = (body, batch.body.get(range)) {
+                body.extend_from_slice(record);
+            }
+        }
+        let parts = (0..).zip(bodies.into_iter().zip(counts));
+        parts
+            .filter_map(|(flow, (body, count))| {
+                let part = Batch {
+                    body: body?.freeze(),
+                    count,
+                    origins: Vec::new(),
+                    tag: batch.tag.clone(),
+                    values: batch.values.clone(),
+                    ..batch
+                };
+                Some((flow, part))
+            })
+            .collect()
+    }
+}
+
+fn flow_of(key: &[u8]) -> Flow {
+    // FLOWS is 64: six bits.
+    (hash(key) % FLOWS as u64) as Flow
+}
+
+/// How much `server` wants `flow`: the one that wants it most gets it.
+pub(super) fn wish(flow: Flow, server: &str, weight: u32) -> f64 {
+    let mut key = server.as_bytes().to_vec();
+    key.push(flow);
+    // In (0, 1): 53 bits and a half.
+    let part = ((hash(&key) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    -f64::from(weight) / part.ln()
+}
+
+/// FNV-1a of 64 bits with the finish of SplitMix64, so that all bits depend on all bytes. It must never change: ids of
+/// chunks hang on it.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{lines, packed};
+
+    fn flows(template: &str) -> Flows {
+        Flows::new(&template.parse().unwrap())
+    }
+
+    /// Which of the servers has each flow.
+    fn owners(servers: &[(&str, u32)]) -> Vec<usize> {
+        let owner = |flow| {
+            let wishes = servers
+                .iter()
+                .map(|(name, weight)| wish(flow, name, *weight));
+            let best = wishes.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+            best.unwrap().0
+        };
+        (0..FLOWS as Flow).map(owner).collect()
+    }
+
+    #[test]
+    fn every_record_is_in_the_flow_of_its_key_and_in_order() {
+        let text: String = (0..1000).map(|n| format!("{} {n}\n", n % 37)).collect();
+        let batch = lines("t", &text);
+        let pool = Pool::new(1 << 20);
+        let parts = flows("{.message}").split(batch.clone(), &pool);
+        assert_eq!(parts.len(), FLOWS);
+        let records: u32 = parts.iter().map(|(_, part)| part.count).sum();
+        assert_eq!(records, 1000);
+        for (flow, part) in &parts {
+            let numbers: Vec<u32> = std::str::from_utf8(&part.body)
+                .unwrap()
+                .lines()
+                .map(|line| line.split_once(' ').unwrap().1.parse().unwrap())
+                .collect();
+            assert!(numbers.is_sorted());
+            assert_eq!(numbers.len(), part.count as usize);
+            for line in part.body.split_inclusive(|byte| *byte == b'\n') {
+                assert_eq!(flow_of(&line[..line.len() - 1]), *flow);
+            }
+        }
+        // Known from the records alone: the same again.
+        let again = flows("{.message}").split(batch, &pool);
+        let same = |(a, b): (&(Flow, Batch), &(Flow, Batch))| a.0 == b.0 && a.1.body == b.1.body;
+        assert!(parts.iter().zip(&again).all(same));
+    }
+
+    #[test]
+    fn a_key_of_the_batch_leaves_it_whole_and_a_missing_value_has_a_flow() {
+        let pool = Pool::new(1 << 20);
+        let batch = packed("t", "a\nb\n");
+        for template in ["{tag}", "{nobody}"] {
+            let parts = flows(template).split(batch.clone(), &pool);
+            assert_eq!(parts.len(), 1);
+            assert_eq!(parts[0].1.body.as_ptr(), batch.body.as_ptr(), "uncopied");
+        }
+        assert_eq!(flows("{.nobody}").split(batch, &pool).len(), 1);
+    }
+
+    #[test]
+    fn when_a_server_joins_only_flows_that_come_to_it_move() {
+        let before = owners(&[("a:1", 60), ("b:1", 60), ("c:1", 60)]);
+        let after = owners(&[("a:1", 60), ("b:1", 60), ("c:1", 60), ("d:1", 60)]);
+        let moved = before.iter().zip(&after).filter(|(b, a)| b != a);
+        assert!(moved.clone().all(|(_, after)| *after == 3));
+        let count = moved.count();
+        assert!((8..=24).contains(&count), "a quarter of 64, about: {count}");
+    }
+
+    #[test]
+    fn flows_are_spread_by_weight() {
+        let owners = owners(&[("a:1", 60), ("b:1", 180)]);
+        let heavy = owners.iter().filter(|owner| **owner == 1).count();
+        assert!(
+            (38..=58).contains(&heavy),
+            "three quarters of 64, about: {heavy}"
+        );
+    }
+}

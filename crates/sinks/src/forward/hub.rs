@@ -1,0 +1,57 @@
+//! What the relay and the links of a lane share: settings, meters, and the chunks that are with nobody.
+
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+use millstream_pipeline::meters::{Meter, NodeMeters};
+use tokio::sync::Notify;
+
+use super::{chunk::Chunk, options::Failover, server::ServerOptions};
+
+/// What all links of a sink have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) ack: bool,
+    pub(super) ack_timeout: Duration,
+    pub(super) retry_first: Duration,
+    pub(super) retry_max: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) give_up: Option<Duration>,
+    pub(super) failover: Failover,
+    pub(super) send_buffer: u32,
+    pub(super) in_flight_bytes_max: usize,
+}
+
+/// What links and the relay share: chunks that wait for a server, and what became of the others.
+#[derive(Debug, Default)]
+pub(super) struct Hub {
+    /// Chunks without a server, by number, so that they go out in order however often they came back.
+    pub(super) pending: RefCell<BTreeMap<u64, Chunk>>,
+    /// Numbers of chunks that are done.
+    pub(super) done: RefCell<Vec<u64>>,
+    /// The servers there are now, until the relay has heard of it.
+    pub(super) servers: RefCell<Option<Vec<ServerOptions>>>,
+    /// Something above or the state of a link has changed.
+    pub(super) changed: Notify,
+}
+
+/// The meters of a link.
+#[derive(Clone, Debug)]
+pub(super) struct LinkMeters {
+    pub(super) chunks_sent: Meter,
+    pub(super) chunks_acked: Meter,
+    pub(super) chunks_resent: Meter,
+    pub(super) connections_open: Meter,
+    pub(super) connections_failed: Meter,
+}
+
+impl LinkMeters {
+    pub(super) fn new(meters: &NodeMeters) -> Self {
+        Self {
+            chunks_sent: meters.counter("chunks_sent"),
+            chunks_acked: meters.counter("chunks_acked"),
+            chunks_resent: meters.counter("chunks_resent"),
+            connections_open: meters.gauge("connections_open"),
+            connections_failed: meters.counter("connections_failed"),
+        }
+    }
+}
