@@ -60,6 +60,7 @@ mod settings;
 mod size;
 mod substitute;
 mod syntax;
+mod tls;
 mod words;
 
 pub use environment::Environment;

@@ -5,6 +5,7 @@ use crate::names;
 use crate::node::{Key, Node, Value};
 use crate::problem::{Problem, Problems};
 use crate::settings::Settings;
+use crate::tls;
 use crate::words::Word;
 
 /// All files as one map, without the free names `x-...`.
@@ -96,6 +97,8 @@ impl Tree {
                 entries_of(section, node, &mut nodes, &mut problems);
             }
         }
+        let certificates = root.take(tls::TLS);
+        tls::put(certificates, &mut nodes, &mut problems);
         let settings = root.read_as::<Settings>(Word::Top);
         let settings = settings.unwrap_or_else(|wrong| {
             problems.extend(wrong);

@@ -171,7 +171,7 @@ const TRANSLATED: &[(&str, &str)] = &[
 
 /// Words that the design has and this version has not, by what they are and where they will be found.
 const LATER: &[(Word, &str, &[&str])] = &[
-    (Word::Top, "", &["graphite", "tls"]),
+    (Word::Top, "", &["graphite"]),
     (
         Word::Type,
         "",
@@ -180,7 +180,7 @@ const LATER: &[(Word, &str, &[&str])] = &[
             "fields", "remap", "window", "sample", "throttle", "dedupe", "exec", "hdfs", "object",
         ],
     ),
-    (Word::Option, ", on network nodes", &["tls", "auth"]),
+    (Word::Option, ", on network nodes", &["auth"]),
     (
         Word::Option,
         ", on processors and sinks",

@@ -29,8 +29,15 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("wire", &["record"]),
     ("pipeline", &["record", "config", "wire", "sys"]),
     ("channels", &["record", "config", "wire", "sys", "pipeline"]),
-    ("sources", &["record", "config", "wire", "sys", "pipeline"]),
-    ("sinks", &["record", "config", "wire", "sys", "pipeline"]),
+    ("net", &["record", "config", "pipeline"]),
+    (
+        "sources",
+        &["record", "config", "wire", "sys", "pipeline", "net"],
+    ),
+    (
+        "sinks",
+        &["record", "config", "wire", "sys", "pipeline", "net"],
+    ),
     ("testkit", &["record", "wire", "sys", "pipeline"]),
 ];
 

@@ -5,6 +5,7 @@
 //! that is no text may also be such a text.
 
 use millstream_config::{Section, Settings};
+use millstream_net::Block;
 use millstream_pipeline::node::Component;
 use serde_json::{Map, Value, json};
 
@@ -21,6 +22,7 @@ pub fn whole() -> Value {
     for section in Section::ALL {
         properties[section.name()] = nodes(section, &mut defs);
     }
+    properties["tls"] = certificates(&mut defs);
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Millstream",
@@ -30,6 +32,23 @@ pub fn whole() -> Value {
         "patternProperties": { "^x-": { "description": "Free: a place for YAML anchors." } },
         "additionalProperties": false,
         "$defs": defs,
+    })
+}
+
+/// The section of certificates: names to blocks, for the option `tls` of nodes.
+fn certificates(defs: &mut Map<String, Value>) -> Value {
+    let mut block = schemars::schema_for!(Block).to_value();
+    settle(&mut block, "#/$defs/tls/$defs/");
+    if let Some(object) = block.as_object_mut() {
+        object.remove("$schema");
+        object.remove("title");
+    }
+    defs.insert("tls".to_owned(), block);
+    json!({
+        "description": "Names to certificates: a node's option `tls` may be such a name.",
+        "type": ["object", "null"],
+        "propertyNames": { "pattern": "^[a-z][a-z0-9_-]*$", "maxLength": millstream_config::names::NAME_MAX },
+        "additionalProperties": { "$ref": "#/$defs/tls" },
     })
 }
 

@@ -97,7 +97,12 @@ impl Answering {
                 batches += 1;
                 count += next.count;
             }
-            let written = timeout(patience, writer.write_all(&out)).await;
+            let write = async {
+                writer.write_all(&out).await?;
+                // TLS may hold back what the socket did not take at once.
+                writer.flush().await
+            };
+            let written = timeout(patience, write).await;
             written
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
                 .map_err(Unanswered::Write)?;

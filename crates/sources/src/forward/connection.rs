@@ -12,8 +12,9 @@ use std::{
 };
 
 use bytes::BufMut;
-use millstream_pipeline::{channel::Note, meters::Meter};
-use millstream_record::{Buffer, Encoding, Tag, Time, Values};
+use millstream_net::{Connection, sides::Reading};
+use millstream_pipeline::channel::Note;
+use millstream_record::{Buffer, Encoding, Tag, Time};
 use millstream_wire::forward::{Check, Decoder, Step};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
@@ -27,7 +28,6 @@ use super::{
     outgoing::Outgoing,
     pace::Pace,
     payload::Arrived,
-    socket::{self, Plain, Reading},
     stash::Stash,
     watch::Watch,
 };
@@ -42,20 +42,15 @@ const LINGER: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Serves one connection to its end.
-pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared: Arc<Shared>) {
-    let (mut reader, mut writer) = match socket::share(socket) {
-        Ok(sides) => sides,
-        Err(error) => {
-            let text = format_args!("{peer}: the connection cannot be watched: {error}");
-            return shared.context.reporter.warn("watch", text);
-        }
-    };
+pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
+    let values = connection.peer.values(&shared.context.host);
+    let peer = connection.peer.name;
+    let (mut reader, mut writer) = connection.stream.into_sides();
     let Ok(number) = random() else {
         let text = "no random number for a connection: the system's source of them fails";
         return shared.context.reporter.error("random", text);
     };
     let meters = &shared.meters;
-    let open = Open::new(&meters.connections);
     let idle = if shared.idle.is_zero() {
         NEVER
     } else {
@@ -101,27 +96,10 @@ pub(super) async fn serve(socket: Plain, peer: Arc<str>, values: Values, shared:
         });
     }
     let end = last.end;
-    drop(open);
     report(&end, &peer, &shared);
     if !matches!(end, End::Closed | End::Broken) {
         let _ = writer.shutdown().await;
         let _ = timeout(LINGER, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
-    }
-}
-
-/// Counts a connection as open until it is dropped, also by a panic.
-struct Open<'a>(&'a Meter);
-
-impl<'a> Open<'a> {
-    fn new(connections: &'a Meter) -> Self {
-        connections.add(1);
-        Self(connections)
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.sub(1);
     }
 }
 

@@ -1,17 +1,61 @@
 //! The UDP heartbeat: any datagram is answered with one byte of zero, as Fluentd and Influent do.
 
-use std::{io, net::UdpSocket, time::Duration};
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    time::Duration,
+};
 
+use millstream_net::Scheme;
 use millstream_pipeline::report::Reporter;
+use tokio::task::JoinSet;
 
 /// What a sender with `heartbeat_type udp` waits for.
 const ANSWER: [u8; 1] = [0];
 /// After an error of the socket (not of a datagram) it is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers until it is dropped.
-pub(super) async fn answer(socket: &UdpSocket, reporter: &Reporter) -> io::Result<()> {
-    let socket = tokio::net::UdpSocket::from_std(socket.try_clone()?)?;
+/// UDP sockets at the addresses of the TCP listeners.
+#[derive(Default)]
+pub(super) struct Heartbeats(Vec<UdpSocket>);
+
+impl Heartbeats {
+    /// Binds them. Without heartbeats the source works still, so a failure is only told.
+    pub(super) fn bind(&mut self, addresses: &[(Scheme, SocketAddr)], reporter: &Reporter) {
+        for (_, address) in addresses {
+            let bound = UdpSocket::bind(address).and_then(|socket| {
+                socket.set_nonblocking(true)?;
+                Ok(socket)
+            });
+            match bound {
+                Ok(socket) => self.0.push(socket),
+                Err(error) => {
+                    let text = format_args!("no UDP heartbeats at {address}: {error}");
+                    reporter.warn("heartbeat", text);
+                }
+            }
+        }
+    }
+
+    /// Answers until it is dropped.
+    pub(super) async fn answer(&self, reporter: &Reporter) {
+        let mut tasks = JoinSet::new();
+        for socket in &self.0 {
+            let reporter = reporter.clone();
+            match socket.try_clone().and_then(tokio::net::UdpSocket::from_std) {
+                Ok(socket) => {
+                    tasks.spawn_local(answer(socket, reporter));
+                }
+                Err(error) => {
+                    reporter.warn("heartbeat", format_args!("no UDP heartbeats: {error}"));
+                }
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn answer(socket: tokio::net::UdpSocket, reporter: Reporter) -> io::Result<()> {
     // What the datagram holds is of no interest; the rest of a longer one is dropped by the system.
     let mut datagram = [0; 1];
     loop {

@@ -8,10 +8,9 @@ use std::{
 };
 
 use bytes::BufMut;
+use millstream_net::sides::Reading;
 use millstream_record::{Buffer, Pool};
 use tokio::io::AsyncReadExt;
-
-use super::socket::Reading;
 
 /// Bytes of the buffer. Larger ones gain a tenth at most (reference: bench `decoder`), smaller ones cost system calls.
 pub(super) const STASH_BYTES: usize = 64 << 10;

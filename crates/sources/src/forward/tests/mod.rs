@@ -26,7 +26,7 @@ use millstream_pipeline::{
 use millstream_record::{Batch, Origin, Pool};
 use millstream_wire::msgpack::{write_array_len, write_bin, write_map_len, write_str, write_uint};
 
-use super::{Forward, listen::Listener};
+use super::Forward;
 
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -188,10 +188,7 @@ fn serve_at(taken: &Arc<Taken>, listen: &str, options: &str) -> Server {
     };
     let pool = context.pool.clone();
     source.bind(&context).unwrap();
-    let Listener::Tcp(listener) = &source.bound[0].listener else {
-        panic!("the first is TCP");
-    };
-    let address = listener.local_addr().unwrap();
+    let (_, address) = source.server.addresses()[0];
     let (sender, ended) = std::sync::mpsc::sync_channel(1);
     let reporter = context.reporter.clone();
     let run = async move || {

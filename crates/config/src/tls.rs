@@ -1,0 +1,137 @@
+//! The top-level section `tls`: names to blocks. A node that names one gets the block in the place of the name.
+//!
+//! So a component never sees a name, and what is wrong in a block is told where the block stands.
+
+use crate::names::{check, nearest};
+use crate::node::{Key, Node, Value};
+use crate::problem::Problem;
+use crate::sections::Entry;
+
+/// The option of a node, and the name of the section.
+pub(crate) const TLS: &str = "tls";
+
+/// Puts the blocks where the nodes name them.
+pub(crate) fn put(section: Option<(Key, Node)>, nodes: &mut [Entry], problems: &mut Vec<Problem>) {
+    let (blocks, is_whole) = match section {
+        Some((_, node)) => blocks(node, problems),
+        None => (Vec::new(), true),
+    };
+    let mut used = vec![false; blocks.len()];
+    for node in nodes {
+        let Value::Map(options) = &mut node.options.value else {
+            continue;
+        };
+        let Some(option) = options.get_mut(TLS) else {
+            continue;
+        };
+        let Some(name) = option.as_text() else {
+            continue;
+        };
+        match blocks.iter().position(|(key, _)| key.text == name) {
+            Some(at) => {
+                used[at] = true;
+                *option = blocks[at].1.clone();
+            }
+            None => {
+                if is_whole {
+                    problems.push(unknown(name, option, &blocks));
+                }
+                option.value = Value::Invalid;
+            }
+        }
+    }
+    for ((key, _), _) in blocks.iter().zip(used).filter(|(_, used)| !used) {
+        let message = format!("no node uses the `tls` that is called `{}`", key.text);
+        problems.push(Problem::warning(&key.place, message));
+    }
+}
+
+/// The blocks by name, and whether the section could be read.
+fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
+    let map = match node.value {
+        Value::Map(map) => map,
+        Value::Null => return (Vec::new(), true),
+        Value::Invalid => return (Vec::new(), false),
+        _ => {
+            let message = format!(
+                "`tls` wants a map of names to blocks, found {}",
+                node.kind()
+            );
+            let help = "such as `tls: { mesh: { cert: FILE, key: FILE, ca: FILE } }`";
+            problems.push(Problem::new(&node.place, message).help(help));
+            return (Vec::new(), false);
+        }
+    };
+    let mut blocks = map.entries;
+    for (key, block) in &mut blocks {
+        if let Err(why) = check(&key.text) {
+            problems.push(Problem::new(&key.place, why));
+        }
+        if !matches!(block.value, Value::Map(_) | Value::Invalid) {
+            let found = block.kind();
+            let message = format!("the `tls` `{}` wants a block, found {found}", key.text);
+            let help = "such as `{ cert: FILE, key: FILE, ca: FILE }`";
+            problems.push(Problem::new(&block.place, message).help(help));
+            block.value = Value::Invalid;
+        }
+    }
+    (blocks, true)
+}
+
+fn unknown(name: &str, option: &Node, blocks: &[(Key, Node)]) -> Problem {
+    let problem = Problem::new(&option.place, format!("no `tls` is called `{name}`"));
+    match nearest(name, blocks.iter().map(|(key, _)| key.text.as_str())) {
+        Some(near) => problem.help(format!("did you mean `{near}`?")),
+        None => problem.help(format!(
+            "give it at the top of the file: `tls: {{ {name}: {{ cert: FILE, key: FILE }} }}`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sections::Tree;
+
+    fn sections(yaml: &str) -> crate::Sections {
+        let root = Node::parse("t.yaml", yaml).unwrap();
+        Tree { root }.sections()
+    }
+
+    fn messages(yaml: &str) -> Vec<String> {
+        let problems = sections(yaml).problems.0;
+        let one = |p: &Problem| format!("{}:{} {}", p.place.line, p.place.column, p.message);
+        problems.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_node_gets_the_block_that_it_names_with_the_places_of_the_block() {
+        let all = sections(
+            "tls:\n  mesh: { cert: a.pem }\nsources:\n  in: { type: forward, tls: mesh }\n  b: { type: forward, tls: true }",
+        );
+        assert_eq!(all.problems.0, []);
+        let cert = all.nodes[0].options.find("tls.cert").unwrap();
+        assert_eq!((cert.as_text(), cert.place.line), (Some("a.pem"), 2));
+        let on = all.nodes[1].options.find("tls").unwrap();
+        assert!(matches!(on.value, Value::Bool(true)));
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_and_a_block_that_nobody_names_are_told() {
+        assert_eq!(
+            messages("tls: { mesh: {} }\nsources: { in: { type: forward, tls: mash } }"),
+            [
+                "2:38 no `tls` is called `mash`",
+                "1:8 no node uses the `tls` that is called `mesh`"
+            ]
+        );
+        assert_eq!(
+            messages("tls: [1]\nsources: { in: { type: forward, tls: mash } }"),
+            ["1:6 `tls` wants a map of names to blocks, found a list"]
+        );
+        assert_eq!(
+            messages("tls: { a: 1 }\nsources: { in: { type: forward, tls: a } }"),
+            ["1:11 the `tls` `a` wants a block, found a number"]
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Binds addresses: TCP and unix listeners, UDP and unix datagram sockets.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket},
+    os::unix::{
+        fs::FileTypeExt,
+        net::{UnixDatagram, UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use millstream_pipeline::failure::Failure;
+use socket2::{Domain, Socket, Type};
+
+use crate::listen::{At, Listen, Scheme};
+
+/// Connections that wait to be accepted; the system takes less where it allows less.
+const BACKLOG: i32 = 1024;
+
+/// An address that is bound. The name of a unix socket goes with it.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) listen: Listen,
+    pub(crate) socket: BoundSocket,
+}
+
+#[derive(Debug)]
+pub(crate) enum BoundSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+    Udp(UdpSocket),
+    Unixgram(UnixDatagram, PathBuf),
+}
+
+/// A bound socket of datagrams, not blocking and not watched. Reading it is the source's own.
+#[derive(Debug)]
+pub enum Datagrams {
+    /// `udp://`
+    Udp(UdpSocket),
+    /// `unixgram://`
+    Unix(UnixDatagram),
+}
+
+impl Bound {
+    pub(crate) fn new(listen: &Listen) -> Result<Self, Failure> {
+        let failed = |error: io::Error| {
+            let advice = advice(listen, &error);
+            Failure::config(format!("cannot listen at {listen}: {error}{advice}"))
+        };
+        let socket = bind(listen).map_err(failed)?;
+        Ok(Self {
+            listen: listen.clone(),
+            socket,
+        })
+    }
+
+    /// Where it listens, with the port that the system chose; None for a unix socket.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            BoundSocket::Tcp(listener) => listener.local_addr().ok(),
+            BoundSocket::Udp(socket) => socket.local_addr().ok(),
+            BoundSocket::Unix(..) | BoundSocket::Unixgram(..) => None,
+        }
+    }
+
+    /// As it is said to people.
+    pub(crate) fn name(&self) -> String {
+        match self.address() {
+            Some(address) => format!("{}://{address}", self.listen.scheme.name()),
+            None => self.listen.to_string(),
+        }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket {
+            // It may be gone already.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn bind(listen: &Listen) -> io::Result<BoundSocket> {
+    Ok(match (&listen.at, listen.scheme) {
+        (At::Host(host, port), scheme) => {
+            let address = format!("{host}:{}", port.unwrap_or_default());
+            match scheme {
+                Scheme::Udp => BoundSocket::Udp(bind_inet(&address, Type::DGRAM)?.into()),
+                _ => BoundSocket::Tcp(bind_inet(&address, Type::STREAM)?.into()),
+            }
+        }
+        (At::Path(path), Scheme::Unixgram) => {
+            let taken = || UnixDatagram::unbound()?.connect(path);
+            let socket = bind_path(path, || UnixDatagram::bind(path), taken)?;
+            socket.set_nonblocking(true)?;
+            BoundSocket::Unixgram(socket, path.clone())
+        }
+        (At::Path(path), _) => {
+            let taken = || UnixStream::connect(path).map(|_| ());
+            let listener = bind_path(path, || UnixListener::bind(path), taken)?;
+            listener.set_nonblocking(true)?;
+            BoundSocket::Unix(listener, path.clone())
+        }
+    })
+}
+
+/// The first of the addresses that can be bound.
+fn bind_inet(address: &str, kind: Type) -> io::Result<Socket> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in address.to_socket_addrs()? {
+        let bind = || {
+            let socket = Socket::new(Domain::for_address(address), kind, None)?;
+            socket.set_nonblocking(true)?;
+            if kind == Type::STREAM {
+                // A restart must not wait for the connections of the process before.
+                socket.set_reuse_address(true)?;
+            }
+            socket.bind(&address.into())?;
+            if kind == Type::STREAM {
+                socket.listen(BACKLOG)?;
+            }
+            Ok(socket)
+        };
+        match bind() {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A socket that a process left behind when it died is replaced; one that somebody listens at is not.
+fn bind_path<T>(
+    path: &Path,
+    bind: impl Fn() -> io::Result<T>,
+    connect: impl Fn() -> io::Result<()>,
+) -> io::Result<T> {
+    match bind() {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = std::fs::metadata(path)?.file_type().is_socket();
+            if !is_socket || connect().is_ok() {
+                return Err(error);
+            }
+            std::fs::remove_file(path)?;
+            bind()
+        }
+        bound => bound,
+    }
+}
+
+/// What to do about it.
+fn advice(listen: &Listen, error: &io::Error) -> &'static str {
+    let is_path = matches!(listen.at, At::Path(_));
+    match error.kind() {
+        io::ErrorKind::AddrInUse if is_path => {
+            "; another process listens there, or it is no socket: stop that process, or choose another path"
+        }
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there (`ss -lntup` shows which): stop it, or choose another port"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "; this machine has no such address: 0.0.0.0 stands for all it has"
+        }
+        io::ErrorKind::PermissionDenied if is_path => {
+            "; this user may not write the folder: give it to the user, or choose another path"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: give it, or choose another port"
+        }
+        io::ErrorKind::NotFound if is_path => "; make the folder first",
+        _ => "",
+    }
+}

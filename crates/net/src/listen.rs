@@ -1,0 +1,296 @@
+//! The option `listen`: addresses as URLs, and which of them a source takes.
+
+use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr};
+
+use millstream_config::{Node, Problem};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, de::Error};
+
+/// What stands before `://`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `tcp://ADDRESS:PORT`: a stream.
+    Tcp,
+    /// `udp://ADDRESS:PORT`: datagrams.
+    Udp,
+    /// `unix:///PATH`: a stream.
+    Unix,
+    /// `unixgram:///PATH`: datagrams, as `/dev/log` takes them.
+    Unixgram,
+    /// `relp://ADDRESS:PORT`: a TCP stream that speaks RELP.
+    Relp,
+}
+
+/// Schemes that a source takes, each with the port where a URL names none; None: it must name one.
+pub type Takes = &'static [(Scheme, Option<u16>)];
+
+impl Scheme {
+    const ALL: [Self; 5] = [Self::Tcp, Self::Udp, Self::Unix, Self::Unixgram, Self::Relp];
+
+    /// Its name in a URL.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Unix => "unix",
+            Self::Unixgram => "unixgram",
+            Self::Relp => "relp",
+        }
+    }
+
+    fn is_path(self) -> bool {
+        matches!(self, Self::Unix | Self::Unixgram)
+    }
+
+    /// How to write it, for messages.
+    fn form(self) -> String {
+        let name = self.name();
+        match self.is_path() {
+            true => format!("{name}:///PATH"),
+            false => format!("{name}://ADDRESS:PORT"),
+        }
+    }
+}
+
+/// One address to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    pub(crate) scheme: Scheme,
+    pub(crate) at: At,
+}
+
+/// Where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// A host, with brackets if it is an IPv6 address, and a port.
+    Host(String, Option<u16>),
+    /// A name in the file system.
+    Path(PathBuf),
+}
+
+impl Listen {
+    /// What stands before `://`.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Checks the schemes of a list and fills in ports. Places are those of `listen` below `options`.
+    pub(crate) fn check(
+        all: &[Self],
+        takes: Takes,
+        options: &Node,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<Self> {
+        if all.is_empty() {
+            problems.push(options.problem_at("listen", "`listen` names no address"));
+        }
+        let mut checked = Vec::new();
+        for (number, listen) in all.iter().enumerate() {
+            match listen.taken(takes) {
+                Ok(listen) if checked.contains(&listen) && !listen.is_any_port() => {
+                    problems.push(problem(
+                        options,
+                        number,
+                        format!("`{listen}` is in the list already"),
+                    ))
+                }
+                Ok(listen) => checked.push(listen),
+                Err(why) => problems.push(problem(options, number, why)),
+            }
+        }
+        checked
+    }
+
+    fn is_any_port(&self) -> bool {
+        matches!(self.at, At::Host(_, Some(0)))
+    }
+
+    fn taken(&self, takes: Takes) -> Result<Self, String> {
+        let Some((_, default)) = takes.iter().find(|(scheme, _)| *scheme == self.scheme) else {
+            let forms: Vec<_> = takes.iter().map(|(scheme, _)| scheme.form()).collect();
+            return Err(format!(
+                "`{self}` cannot be listened at here: possible are {}",
+                forms.join(", ")
+            ));
+        };
+        let at = match (&self.at, default) {
+            (At::Host(_, None), None) => {
+                return Err(format!("`{self}` names no port: write {self}:PORT"));
+            }
+            (At::Host(host, None), default) => At::Host(host.clone(), *default),
+            (at, _) => at.clone(),
+        };
+        Ok(Self {
+            scheme: self.scheme,
+            at,
+        })
+    }
+}
+
+/// At the element of the list, or at the option if it is no list.
+fn problem(options: &Node, number: usize, text: String) -> Problem {
+    options.problem_at(&format!("listen.{number}"), text)
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Scheme::ALL.into_iter().find_map(|scheme| {
+            let rest = text.strip_prefix(scheme.name())?.strip_prefix("://")?;
+            Some((scheme, rest))
+        });
+        let Some((scheme, rest)) = found else {
+            let such = match text.contains("://") {
+                false if !text.is_empty() => format!("tcp://{text}"),
+                _ => "tcp://0.0.0.0:PORT".to_owned(),
+            };
+            return Err(format!(
+                "`{text}` is no address to listen at: it begins with what it speaks: write {such} or unix:///PATH"
+            ));
+        };
+        let at = if scheme.is_path() {
+            path(text, rest)?
+        } else {
+            host(text, rest)?
+        };
+        Ok(Self { scheme, at })
+    }
+}
+
+fn path(text: &str, path: &str) -> Result<At, String> {
+    if path.is_empty() {
+        return Err(format!(
+            "`{text}` names no path: write {text}/run/NAME.sock"
+        ));
+    }
+    Ok(At::Path(path.into()))
+}
+
+fn host(text: &str, address: &str) -> Result<At, String> {
+    // A colon behind the last bracket of an IPv6 address begins the port.
+    let behind = address.rsplit(']').next().unwrap_or(address);
+    let (host, port) = match behind.rsplit_once(':') {
+        Some((_, port)) => {
+            let number = port.parse::<u16>();
+            let number = number.map_err(|_| format!("`{port}` in `{text}` is no port"))?;
+            let host = address.get(..address.len() - port.len() - 1);
+            (host.unwrap_or_default(), Some(number))
+        }
+        None => (address, None),
+    };
+    if host.is_empty() {
+        return Err(format!(
+            "`{text}` names no host: 0.0.0.0 stands for all addresses of this machine"
+        ));
+    }
+    Ok(At::Host(host.to_owned(), port))
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.scheme.name();
+        match &self.at {
+            At::Host(host, Some(port)) => write!(f, "{scheme}://{host}:{port}"),
+            At::Host(host, None) => write!(f, "{scheme}://{host}"),
+            At::Path(path) => write!(f, "{scheme}://{}", path.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Listen {
+    fn schema_name() -> Cow<'static, str> {
+        "Listen".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "What it speaks, and where: `tcp://ADDRESS:PORT`, `unix:///PATH` and the like.",
+            "examples": ["tcp://0.0.0.0:24224", "unix:///run/millstream.sock"]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAKES: Takes = &[
+        (Scheme::Tcp, Some(24224)),
+        (Scheme::Relp, None),
+        (Scheme::Unix, None),
+    ];
+
+    fn checked(yaml: &str) -> Result<Vec<String>, Vec<String>> {
+        let options = Node::parse("t.yaml", yaml).unwrap();
+        let all: Vec<Listen> = options.find("listen").unwrap().read().unwrap();
+        let mut problems = Vec::new();
+        let all = Listen::check(&all, TAKES, &options, &mut problems);
+        match problems.is_empty() {
+            true => Ok(all.iter().map(Listen::to_string).collect()),
+            false => Err(problems
+                .iter()
+                .map(|p| format!("{} {}", p.place.column, p.message))
+                .collect()),
+        }
+    }
+
+    #[test]
+    fn a_url_without_a_port_gets_that_of_its_protocol() {
+        let all = checked(
+            "listen: ['tcp://0.0.0.0', 'tcp://[::]', 'tcp://[::1]:7', 'relp://a:1', 'unix:///x y']",
+        );
+        let wanted = [
+            "tcp://0.0.0.0:24224",
+            "tcp://[::]:24224",
+            "tcp://[::1]:7",
+            "relp://a:1",
+            "unix:///x y",
+        ];
+        assert_eq!(all.unwrap(), wanted);
+    }
+
+    #[test]
+    fn what_a_source_does_not_take_is_told_at_its_place() {
+        assert_eq!(
+            checked("listen: ['tcp://a', 'udp://a:1', 'relp://a', 'tcp://a:24224']").unwrap_err(),
+            [
+                "21 `udp://a:1` cannot be listened at here: possible are tcp://ADDRESS:PORT, relp://ADDRESS:PORT, unix:///PATH",
+                "34 `relp://a` names no port: write relp://a:PORT",
+                "46 `tcp://a:24224` is in the list already",
+            ]
+        );
+        assert_eq!(
+            checked("listen: []").unwrap_err(),
+            ["9 `listen` names no address"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "a:1",
+            "http://a:1",
+            "tcp://",
+            "tcp://:1",
+            "tcp://a:b",
+            "tcp://a:99999",
+            "unix://",
+            "tcp:/a:1",
+        ] {
+            assert!(text.parse::<Listen>().is_err(), "{text}");
+        }
+    }
+}
