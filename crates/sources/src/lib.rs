@@ -2,6 +2,7 @@
 
 use millstream_pipeline::node::Component;
 
+mod connection;
 mod flight;
 mod forward;
 mod framing;

@@ -23,14 +23,12 @@ use tokio::{
 };
 
 use super::{
-    Shared, acks,
+    Shared,
     end::{End, Last, report},
     outgoing::Outgoing,
-    pace::Pace,
     payload::Arrived,
-    stash::Stash,
-    watch::Watch,
 };
+use crate::connection::{self, NEVER, Pace, Stash, Watch};
 
 /// Behind a payload only so much is read at first: it holds the option map and the next head, and little that must be
 /// copied.
@@ -38,8 +36,6 @@ const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
 /// How long the end of a connection waits for the peer to close too: closing over unread bytes would destroy the acks
 /// that are under way.
 const LINGER: Duration = Duration::from_millis(500);
-/// An idle limit of 0 is none.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Serves one connection to its end.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
@@ -56,7 +52,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     } else {
         shared.idle
     };
-    let (answers, answering) = acks::answers();
+    let (answers, answering) = connection::answers();
     let out = Outgoing::new(shared.clone(), number, peer.clone(), values, answers);
     let mut intake = Intake {
         decoder: Decoder::new(shared.frame_bytes_max),
@@ -152,7 +148,10 @@ impl Intake {
                 usize::MAX
             };
             let fill = self.stash.fill(reader, limit);
-            let read = self.watch.until(&self.out, fill).await?;
+            let read = self
+                .watch
+                .until(|| self.out.answers.open() > 0, fill)
+                .await?;
             let (count, drained) = read.map_err(|_| End::Broken)?;
             if count == 0 {
                 return Ok(());
@@ -291,7 +290,7 @@ impl Intake {
             let mut target = (&mut *buffer).limit(room);
             let read = self
                 .watch
-                .until(&self.out, reader.read_buf(&mut target))
+                .until(|| self.out.answers.open() > 0, reader.read_buf(&mut target))
                 .await?;
             let count = read.map_err(|_| End::Broken)?;
             if count == 0 {

@@ -2,7 +2,8 @@
 
 use millstream_wire::forward::Refusal;
 
-use super::{Shared, acks::Unanswered};
+use super::Shared;
+use crate::connection::{Quit, Unanswered};
 
 /// Why a connection ends.
 pub(super) enum End {
@@ -24,6 +25,15 @@ pub(super) enum End {
     Broken,
     /// Acks cannot be written, or must not.
     Unanswered(Unanswered),
+}
+
+impl From<Quit> for End {
+    fn from(quit: Quit) -> Self {
+        match quit {
+            Quit::Stopped => Self::Stopped,
+            Quit::Idle => Self::Idle,
+        }
+    }
 }
 
 /// The end, and what a channel behind should know of it.

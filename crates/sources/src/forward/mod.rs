@@ -8,17 +8,13 @@
 //! the protocol (`wire::forward`), listening and TLS (`net`), and telling repeats apart (the disk channel, by the origins
 //! that go with each batch).
 
-mod acks;
 mod connection;
 mod end;
 mod gather;
 mod heartbeat;
 mod outgoing;
-mod pace;
 mod payload;
 mod poison;
-mod stash;
-mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -15,12 +15,11 @@ use millstream_wire::{
 
 use super::{
     Shared,
-    acks::{Answer, Answers},
     end::End,
     gather::{Chunk, GATHER_BYTES, Gather},
     payload::Arrived,
-    stash::{STASH_BYTES, reserve_while_holding},
 };
+use crate::connection::{Answer, Answers, STASH_BYTES, reserve_while_holding};
 
 /// A batch at least this large is read by the next hop before this one goes on, while it is in the cache.
 const YIELD_BYTES: usize = 64 << 10;

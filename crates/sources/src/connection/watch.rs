@@ -9,20 +9,32 @@ use std::{
 use millstream_pipeline::{node::LocalFuture, stop::Stop};
 use tokio::time::{Sleep, sleep};
 
-use super::{end::End, outgoing::Outgoing};
+/// An idle limit of 0 is none.
+pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// What ends a connection beside its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quit {
+    /// The process wants to end.
+    Stopped,
+    /// Nothing came for too long.
+    Idle,
+}
 
 /// Waits for what ends a connection beside its peer.
-pub(super) struct Watch {
-    pub(super) stop: Stop,
+pub(crate) struct Watch {
+    pub(crate) stop: Stop,
     stopped: LocalFuture<'static, ()>,
     quiet: Pin<Box<Sleep>>,
     idle: Duration,
     /// When something came last.
-    pub(super) last: Instant,
+    pub(crate) last: Instant,
 }
 
 impl Watch {
-    pub(super) fn new(stop: Stop, idle: Duration) -> Self {
+    /// `idle`: how long the peer may be silent; 0: for ever.
+    pub(crate) fn new(stop: Stop, idle: Duration) -> Self {
+        let idle = if idle.is_zero() { NEVER } else { idle };
         let mut wish = stop.clone();
         Self {
             stop,
@@ -33,25 +45,25 @@ impl Watch {
         }
     }
 
-    /// What `read` gives, unless the process wants to end or the peer is silent for too long.
-    pub(super) async fn until<T>(
+    /// What `read` gives, unless the process wants to end or the peer is silent for too long. `may_wait`: whether it may
+    /// be silent, because it waits for us.
+    pub(crate) async fn until<T>(
         &mut self,
-        out: &Outgoing,
+        may_wait: impl Fn() -> bool,
         read: impl Future<Output = T>,
-    ) -> Result<T, End> {
+    ) -> Result<T, Quit> {
         let mut read = pin!(read);
         loop {
             tokio::select! {
                 biased;
                 done = &mut read => return Ok(done),
-                () = &mut self.stopped => return Err(End::Stopped),
+                () = &mut self.stopped => return Err(Quit::Stopped),
                 () = &mut self.quiet => {
-                    // A peer that waits for its acks may be silent.
-                    if out.answers.open() > 0 {
+                    if may_wait() {
                         self.last = Instant::now();
                     }
                     if self.last.elapsed() >= self.idle {
-                        return Err(End::Idle);
+                        return Err(Quit::Idle);
                     }
                     self.quiet.as_mut().reset((self.last + self.idle).into());
                 }

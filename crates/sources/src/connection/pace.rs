@@ -13,7 +13,7 @@ const SMALL_READS: u32 = 5;
 const QUICK: Duration = Duration::from_millis(2);
 
 /// Moderates wake-ups: tells a connection that sends single messages without pause.
-pub(super) struct Pace {
+pub(crate) struct Pace {
     on: bool,
     small: u32,
     since: Instant,
@@ -21,7 +21,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(gather: Duration) -> Self {
+    pub(crate) fn new(gather: Duration) -> Self {
         Self {
             on: !gather.is_zero(),
             small: 0,
@@ -32,7 +32,7 @@ impl Pace {
 
     /// Whether to wait before the next read, after one of `count` bytes at `now` that took all there was. `asked`: the
     /// peer waits for acks, so waiting would slow it down.
-    pub(super) fn is_busy(&mut self, count: usize, now: Instant, asked: bool) -> bool {
+    pub(crate) fn is_busy(&mut self, count: usize, now: Instant, asked: bool) -> bool {
         if asked {
             self.calm();
         } else if !self.busy {
@@ -46,7 +46,7 @@ impl Pace {
     }
 
     /// The connection is not busy.
-    pub(super) fn calm(&mut self) {
+    pub(crate) fn calm(&mut self) {
         self.busy = false;
         self.small = 0;
     }

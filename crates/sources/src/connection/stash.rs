@@ -13,7 +13,7 @@ use millstream_record::{Buffer, Pool};
 use tokio::io::AsyncReadExt;
 
 /// Bytes of the buffer. Larger ones gain a tenth at most (reference: bench `decoder`), smaller ones cost system calls.
-pub(super) const STASH_BYTES: usize = 64 << 10;
+pub(crate) const STASH_BYTES: usize = 64 << 10;
 /// A cut frame of no more bytes than this is moved out of the buffer while the connection waits.
 const FEW_BYTES: usize = 1 << 10;
 /// So many buffers lie ready on a thread.
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// A buffer of `bytes` for a connection that holds others; None: there was no memory for a long while.
-pub(super) async fn reserve_while_holding(pool: &Pool, bytes: usize) -> Option<Buffer> {
+pub(crate) async fn reserve_while_holding(pool: &Pool, bytes: usize) -> Option<Buffer> {
     tokio::time::timeout(MEMORY_WAIT, pool.reserve(bytes))
         .await
         .ok()
@@ -35,7 +35,7 @@ pub(super) async fn reserve_while_holding(pool: &Pool, bytes: usize) -> Option<B
 
 /// What was read and not yet decoded.
 #[derive(Default)]
-pub(super) struct Stash {
+pub(crate) struct Stash {
     store: Store,
     /// Bytes at the front that were consumed.
     start: usize,
@@ -66,7 +66,7 @@ impl Store {
 
 impl Stash {
     /// What waits to be decoded.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = match &self.store {
             Store::Own(bytes) => bytes,
             Store::Grown(buffer) => buffer,
@@ -75,12 +75,12 @@ impl Stash {
     }
 
     /// Drops `count` bytes at the front.
-    pub(super) fn consume(&mut self, count: usize) {
+    pub(crate) fn consume(&mut self, count: usize) {
         self.start += count;
     }
 
     /// Moves up to `count` bytes at the front to the end of `out`.
-    pub(super) fn move_to(&mut self, out: &mut Vec<u8>, count: usize) {
+    pub(crate) fn move_to(&mut self, out: &mut Vec<u8>, count: usize) {
         let bytes = self.bytes();
         let taken = bytes.get(..count).unwrap_or(bytes);
         out.extend_from_slice(taken);
@@ -89,7 +89,7 @@ impl Stash {
     }
 
     /// Reads once, at most `limit` bytes; 0: the peer has closed. Also tells whether all that was there was read.
-    pub(super) async fn fill(
+    pub(crate) async fn fill(
         &mut self,
         reader: &mut Reading,
         limit: usize,
@@ -112,7 +112,7 @@ impl Stash {
     }
 
     /// Reads once from a socket that is set aside; `None`: nothing is there. Else as [`Stash::fill`].
-    pub(super) fn fill_aside(&mut self, reader: &Reading) -> io::Result<Option<(usize, bool)>> {
+    pub(crate) fn fill_aside(&mut self, reader: &Reading) -> io::Result<Option<(usize, bool)>> {
         self.prepare();
         let bytes = self.store.bytes();
         let room = bytes.capacity() - bytes.len();
@@ -124,7 +124,7 @@ impl Stash {
     }
 
     /// Whether the frame at the front fills the buffer.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.bytes().len() >= STASH_BYTES
             && match &self.store {
                 Store::Own(bytes) => self.bytes().len() == bytes.capacity(),
@@ -133,12 +133,12 @@ impl Stash {
     }
 
     /// Whether it holds a buffer of the pool.
-    pub(super) fn is_grown(&self) -> bool {
+    pub(crate) fn is_grown(&self) -> bool {
         matches!(self.store, Store::Grown(_))
     }
 
     /// Makes room for a frame of up to `bytes_max` bytes, by four times; false: there is no memory.
-    pub(super) async fn grow(&mut self, pool: &Pool, bytes_max: usize) -> bool {
+    pub(crate) async fn grow(&mut self, pool: &Pool, bytes_max: usize) -> bool {
         let bytes = (self.bytes().len() * 4).min(bytes_max + STASH_BYTES);
         let Some(mut grown) = reserve_while_holding(pool, bytes).await else {
             return false;

@@ -15,7 +15,7 @@ const ANSWERS_MAX: usize = 256;
 const WRITE_BYTES: usize = 16 << 10;
 
 /// What a peer is told when a batch is done.
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Everything the frames became.
     pub receipts: Vec<Receipt>,
     /// Their acks, as they go on the wire.
@@ -25,13 +25,13 @@ pub(super) struct Answer {
 }
 
 /// Takes answers from the side that reads.
-pub(super) struct Answers {
+pub(crate) struct Answers {
     queue: mpsc::Sender<Answer>,
     open: Rc<Cell<usize>>,
 }
 
 /// Writes them.
-pub(super) struct Answering {
+pub(crate) struct Answering {
     queue: mpsc::Receiver<Answer>,
     /// Taken from the queue too early.
     held: Option<Answer>,
@@ -39,7 +39,7 @@ pub(super) struct Answering {
 }
 
 /// Why acks are not written any more.
-pub(super) enum Unanswered {
+pub(crate) enum Unanswered {
     /// The peer does not take them.
     Write(io::Error),
     /// What a chunk became was dropped on its way: the peer must send it again.
@@ -47,7 +47,7 @@ pub(super) enum Unanswered {
 }
 
 /// A queue of answers.
-pub(super) fn answers() -> (Answers, Answering) {
+pub(crate) fn answers() -> (Answers, Answering) {
     let (sender, receiver) = mpsc::channel(ANSWERS_MAX);
     let open = Rc::new(Cell::new(0));
     let answers = Answers {
@@ -64,20 +64,20 @@ pub(super) fn answers() -> (Answers, Answering) {
 
 impl Answers {
     /// Waits while too many are open. The other side ends only with the connection.
-    pub(super) async fn push(&self, answer: Answer) {
+    pub(crate) async fn push(&self, answer: Answer) {
         self.open.set(self.open.get() + 1);
         let _ = self.queue.send(answer).await;
     }
 
     /// Batches whose acks are not written yet.
-    pub(super) fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.open.get()
     }
 }
 
 impl Answering {
     /// Writes until the reading side has ended and everything is answered. `patience`: for a peer that does not read.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         mut self,
         writer: &mut (impl AsyncWrite + Unpin),
         patience: Duration,
