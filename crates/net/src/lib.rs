@@ -65,6 +65,9 @@ pub mod sides;
 mod stream;
 mod tls;
 
+#[cfg(test)]
+mod tests;
+
 pub use bind::Datagrams;
 pub use limits::Limits;
 pub use listen::{Listen, Scheme, Takes};

@@ -155,6 +155,12 @@ impl Server {
         &self.listens
     }
 
+    /// Its TLS, for tests.
+    #[cfg(test)]
+    pub(crate) fn tls(&self) -> Option<Arc<ServerTls>> {
+        self.tls.clone()
+    }
+
     /// The addresses that are bound and no unix sockets, with the ports that the system chose for port 0.
     #[must_use]
     pub fn addresses(&self) -> Vec<(Scheme, SocketAddr)> {

@@ -10,7 +10,6 @@ mod options;
 mod reloading;
 mod server;
 
-
 pub use client::ClientTls;
 pub use options::{Block, ClientAuth, MinVersion, Tls};
 pub use server::ServerTls;

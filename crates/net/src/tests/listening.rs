@@ -1,0 +1,112 @@
+//! Addresses, permits, the end.
+
+use super::*;
+
+#[test]
+fn connections_are_spread_over_the_threads_and_end_with_their_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Echo::start(folder.path(), "");
+    let mut streams: Vec<_> = (0..8).map(|_| server.connect()).collect();
+    for stream in &mut streams {
+        exchange(stream, b"some bytes").unwrap();
+    }
+    assert_eq!(server.open(), 8);
+    drop(streams);
+    until("all are closed", || server.open() == 0);
+}
+
+#[test]
+fn in_a_drain_nobody_can_connect_and_who_is_there_may_finish() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.sock");
+    let listen = format!("listen: ['tcp://127.0.0.1:0', 'unix://{}']", path.display());
+    let server = Echo::serve(check(folder.path(), &format!("{{ {listen} }}")).unwrap());
+    let mut stream = server.connect();
+    exchange(&mut stream, b"before").unwrap();
+    let mut local = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    exchange(&mut local, b"local").unwrap();
+    server.stopper.stop();
+    until("the listeners are closed", || {
+        TcpStream::connect(server.address).is_err() && !path.exists()
+    });
+    exchange(&mut stream, b"still").unwrap();
+    assert!(server.ended.try_recv().is_err());
+    drop((stream, local));
+    server.ended.recv_timeout(PATIENCE).unwrap().unwrap();
+}
+
+#[test]
+fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let reporter = Reporter::new("in");
+    let bind = |listen: &str| {
+        let mut server = check(folder.path(), &format!("{{ listen: '{listen}' }}")).unwrap();
+        server
+            .bind(&reporter)
+            .map(|()| server)
+            .map_err(|f| f.message)
+    };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", taken.local_addr().unwrap());
+    let message = bind(&address).unwrap_err();
+    let wanted = format!(
+        "cannot listen at {address}: Address already in use (os error 98); another process"
+    );
+    assert!(message.starts_with(&wanted), "{message}");
+    let path = folder.path().join("s");
+    for scheme in ["unix", "unixgram"] {
+        let listen = format!("{scheme}://{}", path.display());
+        // What a dead process left behind is replaced, a living one is not.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let living = bind(&listen).unwrap();
+        assert!(
+            bind(&listen)
+                .unwrap_err()
+                .contains("another process listens there")
+        );
+        drop(living);
+        assert!(!path.exists());
+        std::fs::write(&path, "no socket").unwrap();
+        assert!(bind(&listen).unwrap_err().contains("no socket"));
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert!(
+        bind("unix:///nowhere/at/all")
+            .unwrap_err()
+            .contains("make the folder first")
+    );
+}
+
+#[test]
+fn datagram_sockets_are_bound_and_given_to_the_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let listen = format!(
+        "listen: ['udp://127.0.0.1:0', 'unixgram://{}']",
+        path.display()
+    );
+    let mut server = check(folder.path(), &format!("{{ {listen} }}")).unwrap();
+    server.bind(&Reporter::new("in")).unwrap();
+    let all = server.datagrams().unwrap();
+    assert!(matches!(
+        all[..],
+        [crate::Datagrams::Udp(_), crate::Datagrams::Unix(_)]
+    ));
+    std::os::unix::net::UnixDatagram::unbound()
+        .unwrap()
+        .send_to(b"x", &path)
+        .unwrap();
+    drop((server, all));
+    assert!(!path.exists());
+}
+
+#[test]
+fn limits_that_cannot_be_meant_are_told_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "{ listen: 'http://a', limits: { frame: 2GiB } }";
+    assert_eq!(check(folder.path(), text).unwrap_err().len(), 1);
+    let text = "{ listen: 'udp://a', limits: { frame: 2GiB, connections: 0, handshake: 0 } }";
+    let problems = check(folder.path(), text).unwrap_err();
+    let columns: Vec<_> = problems.iter().map(|p| p.place.column).collect();
+    assert_eq!(columns, [11, 39, 58, 72], "{problems:?}");
+}

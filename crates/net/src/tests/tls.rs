@@ -1,0 +1,306 @@
+//! TLS: versions, certificates of both ends, files that change, and peers that do not finish.
+
+use std::{fs, sync::Arc};
+
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+
+use super::*;
+use crate::ClientTls;
+
+const TLS: &str = "tls: { cert: server.pem, key: server.key }";
+const MUTUAL: &str = "tls: { cert: server.pem, key: server.key, ca: ca.pem }";
+
+type Client = StreamOwned<ClientConnection, TcpStream>;
+
+/// An independent client: of one version, with a certificate or without.
+fn client(
+    server: &Echo,
+    folder: &Path,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    own: Option<&str>,
+) -> Client {
+    let mut roots = RootCertStore::empty();
+    let pem = fs::read(folder.join("ca.pem")).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(&pem).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some(name) => {
+            let read = |ending: &str| fs::read(folder.join(format!("{name}.{ending}"))).unwrap();
+            let certificate = CertificateDer::from_pem_slice(&read("pem")).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(&read("key")).unwrap();
+            builder
+                .with_client_auth_cert(vec![certificate], key)
+                .unwrap()
+        }
+    };
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    StreamOwned::new(connection, server.connect())
+}
+
+#[test]
+fn both_versions_are_spoken_and_what_is_written_arrives() {
+    let (folder, _) = certificates();
+    let server = Echo::start(folder.path(), TLS);
+    for version in [&TLS12, &TLS13] {
+        let mut client = client(&server, folder.path(), &[version], None);
+        for length in [1, 1000, 20_000, 300_000] {
+            exchange_slowly(&mut client, length);
+        }
+        assert_eq!(client.conn.protocol_version(), Some(version.version));
+        client.conn.send_close_notify();
+        client.flush().unwrap();
+    }
+    until("both have ended", || server.open() == 0);
+    assert_eq!(server.failed(), 0);
+}
+
+/// In pieces, as the other side echoes what it has.
+fn exchange_slowly(client: &mut Client, length: usize) {
+    let bytes: Vec<u8> = (0..length).map(|n| (n * 7 % 251) as u8).collect();
+    for piece in bytes.chunks(40_000) {
+        exchange(client, piece).unwrap();
+    }
+}
+
+#[test]
+fn a_minimum_version_refuses_older_ones() {
+    let (folder, _) = certificates();
+    let options = "tls: { cert: server.pem, key: server.key, min_version: 1.3 }";
+    let server = Echo::start(folder.path(), options);
+    assert!(exchange(&mut client(&server, folder.path(), &[&TLS12], None), b"x").is_err());
+    exchange(&mut client(&server, folder.path(), &[&TLS13], None), b"x").unwrap();
+    until("the failure is counted", || server.failed() == 1);
+}
+
+#[test]
+fn clients_without_a_good_certificate_are_refused_where_one_is_required() {
+    let (folder, _) = certificates();
+    let stranger = Authority::new("stranger");
+    stranger.issue(folder.path(), "strange", &["client"]);
+    let server = Echo::start(folder.path(), MUTUAL);
+    for version in [&TLS12, &TLS13] {
+        let with = |own| exchange(&mut client(&server, folder.path(), &[version], own), b"x");
+        with(Some("client")).unwrap();
+        assert!(with(None).is_err());
+        assert!(with(Some("strange")).is_err());
+    }
+    until("the failures are counted", || server.failed() == 4);
+    let options = "tls: { cert: server.pem, key: server.key, ca: ca.pem, client_auth: optional }";
+    let server = Echo::start(folder.path(), options);
+    let with = |own| exchange(&mut client(&server, folder.path(), &[&TLS13], own), b"x");
+    with(Some("client")).unwrap();
+    with(None).unwrap();
+    assert!(with(Some("strange")).is_err());
+}
+
+#[test]
+fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_stay() {
+    let (folder, authority) = certificates();
+    let server = check(
+        folder.path(),
+        &format!("{{ listen: 'tcp://127.0.0.1:0', {TLS} }}"),
+    )
+    .unwrap();
+    let tls = server.tls().unwrap();
+    let server = Echo::serve(server);
+    let shown = || {
+        tls.age();
+        let mut client = client(&server, folder.path(), &[&TLS13], None);
+        exchange(&mut client, b"x").unwrap();
+        client.conn.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = shown();
+    assert_eq!(shown(), first);
+    // A certificate without its key, as it stands there between two copies.
+    let key = fs::read(folder.path().join("server.key")).unwrap();
+    authority.issue(folder.path(), "server", &["localhost"]);
+    let new_key = fs::read(folder.path().join("server.key")).unwrap();
+    fs::write(folder.path().join("server.key"), &key).unwrap();
+    assert_eq!(shown(), first);
+    let (_, told) = server.reporter.last_error().unwrap();
+    assert!(
+        told.contains("server.key cannot be used") && told.contains("stay in use"),
+        "{told}"
+    );
+    fs::write(folder.path().join("server.key"), &new_key).unwrap();
+    let second = shown();
+    assert_ne!(second, first);
+    // Nothing at all, by a rename as certificate managers do it.
+    fs::write(folder.path().join("new"), "").unwrap();
+    fs::rename(folder.path().join("new"), folder.path().join("server.pem")).unwrap();
+    assert_eq!(shown(), second);
+    fs::remove_file(folder.path().join("server.pem")).unwrap();
+    assert_eq!(shown(), second);
+    authority.issue(folder.path(), "server", &["localhost"]);
+    assert_ne!(shown(), second);
+}
+
+#[test]
+fn who_does_not_finish_the_handshake_costs_a_permit_until_the_deadline() {
+    let (folder, _) = certificates();
+    let options = format!("{TLS}, limits: {{ connections: 4, handshake: 300ms }}");
+    let server = Echo::start(folder.path(), &options);
+    let since = Instant::now();
+    let mut silent: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    // The first bytes of a ClientHello and no more.
+    silent[2].write_all(&[0x16, 3, 1, 2]).unwrap();
+    let mut garbage = server.connect();
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    drop(server.connect());
+    exchange(&mut client(&server, folder.path(), &[&TLS13], None), b"x").unwrap();
+    for stream in &mut silent {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+    }
+    assert!(since.elapsed() >= Duration::from_millis(300));
+    until("all permits are back", || server.open() == 0);
+    assert_eq!(server.failed(), 5);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_handshakes() {
+    let (folder, _) = certificates();
+    let server = Echo::start(
+        folder.path(),
+        &format!("{TLS}, limits: {{ handshake: 1h }}"),
+    );
+    let silent = server.connect();
+    until("it is accepted", || server.open() == 1);
+    server.stopper.stop();
+    server.ended.recv_timeout(PATIENCE).unwrap().unwrap();
+    drop(silent);
+}
+
+/// The column, and what is wrong, of a server's options.
+fn wrong(folder: &Path, tls: &str) -> Vec<String> {
+    let problems = check(
+        folder,
+        &format!("{{ listen: 'tcp://127.0.0.1:0',\n tls: {tls} }}"),
+    );
+    let problems = problems.err().unwrap_or_default();
+    let shown = problems.iter().map(|p| {
+        let message = p.message.replace(folder.to_str().unwrap(), "");
+        format!("{}:{} {message}", p.place.line, p.place.column)
+    });
+    shown.collect()
+}
+
+#[test]
+fn files_that_cannot_be_used_are_told_at_their_place() {
+    let (folder, _) = certificates();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    fs::write(folder.path().join("encrypted"), encrypted).unwrap();
+    let wrong = |tls: &str| wrong(folder.path(), tls);
+    assert_eq!(
+        wrong("{ cert: none.pem, key: empty, ca: server.key }"),
+        [
+            "2:15 cannot read /none.pem: No such file or directory (os error 2)",
+            "2:30 /empty holds no private key in PEM (-----BEGIN PRIVATE KEY-----)",
+            "2:41 /server.key holds no certificate in PEM (-----BEGIN CERTIFICATE-----)",
+        ]
+    );
+    let message = &wrong("{ cert: server.pem, key: client.key }")[0];
+    assert!(
+        message.starts_with(
+            "2:32 the certificate /server.pem and the key /client.key cannot be used:"
+        ),
+        "{message}"
+    );
+    let message = &wrong("{ cert: server.pem, key: encrypted }")[0];
+    assert!(message.contains("is encrypted: decrypt it"), "{message}");
+    assert_eq!(
+        wrong("{ ca: ca.pem }"),
+        [
+            "2:7 a listener needs `tls.cert`: a file in PEM",
+            "2:7 a listener needs `tls.key`: a file in PEM"
+        ]
+    );
+    assert!(wrong("true")[0].starts_with("2:7 a listener needs a certificate of its own"));
+    assert!(
+        wrong("{ cert: server.pem, key: server.key, client_auth: required }")[0]
+            .contains("it needs `ca`")
+    );
+    assert!(!wrong("{ cert: server.pem, key: server.key, min_version: 1.1 }").is_empty());
+    assert!(!wrong("mesh").is_empty());
+    assert_eq!(wrong("false"), [""; 0]);
+}
+
+/// Connects as a sink does, and exchanges some bytes.
+fn connect(server: &Echo, folder: &Path, tls: &str, host: &str) -> Result<(), String> {
+    let file = folder.join("t.yaml");
+    let options = Node::parse(file.to_str().unwrap(), &format!("{{ tls: {tls} }}")).unwrap();
+    let option: Tls = options.find("tls").unwrap().read().unwrap();
+    let tls = ClientTls::check(&option, &options)
+        .map_err(|p| p[0].message.clone())?
+        .unwrap();
+    let address = server.address;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let socket = tokio::net::TcpStream::connect(address).await.unwrap();
+        let stream = tls
+            .connect(crate::Socket::Tcp(socket), host, &server.reporter)
+            .await;
+        let mut stream = stream.map_err(|error| error.to_string())?;
+        let mut back = [0; 5];
+        let exchange = async {
+            stream.write_all(b"hello").await?;
+            stream.flush().await?;
+            stream.read_exact(&mut back).await
+        };
+        exchange.await.map_err(|error| error.to_string())?;
+        assert_eq!(&back, b"hello");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_client_trusts_whom_it_is_told_to_trust() {
+    let (folder, _) = certificates();
+    let server = Echo::start(folder.path(), MUTUAL);
+    let own = "cert: client.pem, key: client.key";
+    let to = |tls: &str, host: &str| connect(&server, folder.path(), tls, host);
+    to(&format!("{{ ca: ca.pem, {own} }}"), "localhost").unwrap();
+    to(&format!("{{ ca: ca.pem, {own} }}"), "127.0.0.1").unwrap();
+    to(
+        &format!("{{ ca: ca.pem, {own}, server_name: localhost }}"),
+        "elsewhere",
+    )
+    .unwrap();
+    to(&format!("{{ verify: false, {own} }}"), "elsewhere").unwrap();
+    let refused = to(&format!("{{ ca: ca.pem, {own} }}"), "elsewhere").unwrap_err();
+    assert!(refused.contains("not valid for name"), "{refused}");
+    assert!(
+        to("{ ca: ca.pem }", "localhost").is_err(),
+        "it must show a certificate"
+    );
+    Authority::new("other").write_root(folder.path(), "other");
+    let refused = to(&format!("{{ ca: other.pem, {own} }}"), "localhost").unwrap_err();
+    assert!(refused.contains("certificate"), "{refused}");
+    assert!(
+        to("{ cert: client.pem }", "localhost")
+            .unwrap_err()
+            .contains("needs `key`")
+    );
+    assert!(
+        to("{ verify: false, server_name: 'a b' }", "localhost")
+            .unwrap_err()
+            .contains("no name of a host")
+    );
+}
