@@ -4,7 +4,7 @@
 //! over the record, append. Whatever is not alike ends the run and goes the general way.
 
 use super::Decoder;
-use crate::msgpack::{Reader, is_map, skip};
+use crate::msgpack::{Plain, Reader, is_map, skip};
 
 /// The array marker and the tag of a single message without an option, as its sender wrote them: what [`Decoder::run`]
 /// compares.
@@ -26,6 +26,7 @@ impl Decoder {
             return (0, 0);
         }
         let (mut at, mut records) = (0, 0);
+        let mut plain = Plain::default();
         while let Some(rest) = input.get(at..)
             && let Some(message) = rest.strip_prefix(head)
         {
@@ -34,8 +35,11 @@ impl Decoder {
                 [0xce, _, _, _, _, map, ..] if is_map(map) => 5,
                 _ => break,
             };
-            let mut open = 1;
-            let Ok(end) = skip(message, time, &mut open) else {
+            let (start, mut open) = match message.get(time) {
+                Some(map @ 0x80..=0x8f) => plain.skip(message, time + 1, map & 0x0f),
+                _ => (time, 1),
+            };
+            let Ok(end) = skip(message, start, &mut open) else {
                 break;
             };
             if open > 0 || end + 1 > out.capacity() - out.len() {

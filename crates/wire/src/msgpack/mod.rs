@@ -10,6 +10,7 @@
 //! believed; nothing here allocates by what a length says.
 
 mod entry;
+mod plain;
 mod read;
 mod skip;
 mod walk;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use entry::{Head, Shape, entry_head, entry_shape, pair_head, pair_shape};
 pub(crate) use entry::{is_array, is_map};
+pub(crate) use plain::Plain;
 pub use read::{ReadError, Reader};
 pub use skip::{Malformed, skip};
 pub use walk::Walker;

@@ -84,7 +84,95 @@ fn walk_in_parts(bytes: &[u8], cuts: &[prop::sample::Index]) -> Result<Walker, M
     Ok(walker)
 }
 
+/// A record as nearly all are, and some that are nearly so: keys and lengths at every border.
+fn nearly_plain_entry() -> impl Strategy<Value = Value> {
+    let text = |length: usize| Value::from("x".repeat(length));
+    let key = prop_oneof![
+        8 => (0usize..4).prop_map(move |length| text(length * 10)),
+        1 => Just(Value::from(0)),
+        1 => Just(Value::Nil),
+        1 => Just(text(32)),
+    ];
+    let lengths = prop::sample::select(vec![0, 1, 30, 31, 32, 254, 255, 256, 65_535, 65_536]);
+    let value = prop_oneof![
+        6 => lengths.prop_map(text),
+        3 => (0..128u8).prop_map(Value::from),
+        1 => value(),
+    ];
+    let record = prop::collection::vec((key, value), 0..18).prop_map(Value::Map);
+    let time = prop_oneof![
+        8 => any::<[u8; 8]>().prop_map(|data| Value::Ext(0, data.to_vec())),
+        1 => time(),
+    ];
+    (time, record).prop_map(|(time, record)| Value::Array(vec![time, record]))
+}
+
+/// What a walker must find, told one value at a time by the general way alone.
+fn walk_slowly(bytes: &[u8]) -> (Result<(), Malformed>, u32, u32, usize) {
+    let (mut entries, mut misfits, mut whole) = (0, 0, 0);
+    let end = loop {
+        let mut open = 1;
+        match skip(bytes, whole, &mut open) {
+            Err(malformed) => break Err(malformed),
+            Ok(_) if open > 0 => break Ok(()),
+            Ok(end) => {
+                match entry_shape(&bytes[whole..end]) {
+                    Shape::Good => entries += 1,
+                    Shape::Timeless | Shape::Misfit => misfits += 1,
+                }
+                whole = end;
+            }
+        }
+    };
+    (end, entries, misfits, whole)
+}
+
+#[test]
+fn a_plain_record_is_not_counted_before_its_last_byte() {
+    let mut bytes = Vec::new();
+    for length in [3, 40, 300] {
+        write_array_len(&mut bytes, 2);
+        write_event_time(&mut bytes, 1, 2);
+        write_map_len(&mut bytes, 2);
+        write_str(&mut bytes, b"number");
+        write_uint(&mut bytes, 7);
+        write_str(&mut bytes, b"text");
+        write_str(&mut bytes, "x".repeat(length).as_bytes());
+    }
+    for end in 0..=bytes.len() {
+        let mut walker = Walker::new();
+        let walked = walker.walk(&bytes[..end]);
+        let found = (walked, walker.entries(), walker.misfits(), walker.whole());
+        assert_eq!(found, walk_slowly(&bytes[..end]), "cut at {end}");
+        walker.walk(&bytes).unwrap();
+        assert_eq!((walker.entries(), walker.whole()), (3, bytes.len()));
+    }
+}
+
 proptest! {
+    #[test]
+    fn plain_records_are_judged_as_all_others_whatever_stands_in_them_and_however_they_arrive(
+        values in prop::collection::vec(nearly_plain_entry(), 1..6),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        end in any::<prop::sample::Index>(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        let mut bytes = bytes_of(&values);
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        for bytes in [&bytes[..], &bytes[..end.index(bytes.len())]] {
+            let slowly = walk_slowly(bytes);
+            let mut walker = Walker::new();
+            let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            ends.push(bytes.len());
+            ends.sort_unstable();
+            let walked = ends.iter().try_for_each(|end| walker.walk(&bytes[..*end]));
+            prop_assert_eq!((walked, walker.entries(), walker.misfits(), walker.whole()), slowly);
+        }
+    }
+
     #[test]
     fn every_value_is_skipped_to_its_end(value in value(), cut in any::<prop::sample::Index>()) {
         let bytes = bytes_of(&[value]);

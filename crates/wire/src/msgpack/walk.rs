@@ -1,6 +1,6 @@
 //! Validates a stream of entries while it arrives.
 
-use super::{Malformed, Shape, entry_shape, skip};
+use super::{Malformed, Plain, Shape, entry_shape, skip};
 
 /// Walks a stream of `[time, record]` entries that grows. It is fed the same bytes with more behind them and goes on where
 /// it stopped: no byte is looked at twice but for the head of a value that was cut. Entries are counted as they become
@@ -16,6 +16,7 @@ pub struct Walker {
     whole: usize,
     entries: u32,
     misfits: u32,
+    plain: Plain,
 }
 
 impl Walker {
@@ -43,7 +44,13 @@ impl Walker {
             let rest = bytes.get(entry..).unwrap_or_default();
             let (sure, start, open) = match *rest {
                 [0x92, 0xd7, 0, _, _, _, _, _, _, _, _, map @ 0x80..=0x8f, ..] => {
-                    (true, entry + 12, 2 * u64::from(map & 0x0f))
+                    let (at, open) = self.plain.skip(bytes, entry + 12, map & 0x0f);
+                    if open == 0 {
+                        good += 1;
+                        (self.at, self.whole) = (at, at);
+                        continue;
+                    }
+                    (true, at, open)
                 }
                 [] => break Ok(()),
                 _ => (false, entry, 1),
