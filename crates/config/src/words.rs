@@ -197,13 +197,9 @@ const LATER: &[(Word, &str, &[&str])] = &[
         Word::Choice,
         "",
         &[
-            "ltsv",
-            "csv",
             "avro_event",
             "parquet",
             "connect",
-            "gzip",
-            "zstd",
             "snappy",
             "lz4",
             "deflate",

@@ -9,22 +9,28 @@ use millstream_wire::{
     template::Template,
 };
 use schemars::{JsonSchema, Schema};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 /// How records are written.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct FormatOptions {
-    /// How records are written: `json` (one object a line), `raw` (the field `message` and a newline; a line as it is),
-    /// `msgpack` (entries `[time, record]`) or `template`.
+    /// How records are written: `json` (one object a line), `ltsv` (`label:value`, tabs between them), `csv` (the fields of
+    /// `columns`, quoted as RFC 4180 says), `raw` (the field `message` and a newline; a line as it is), `msgpack` (entries
+    /// `[time, record]`) or `template`.
     format: Format,
-    /// New fields and their templates; a field that a record has is never overwritten. Default for json: `{ time: "{time}" }`.
+    /// New fields and their templates; a field that a record has is never overwritten. Default for json, ltsv and csv:
+    /// `{ time: "{time}" }`.
     add: Option<Add>,
+    /// The fields that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`; of the record or of `add`.
+    columns: Option<Vec<FieldPath>>,
+    /// Whether what `format: csv` writes starts with the names of the columns: each file, or the output. Default: `false`.
+    header: Option<bool>,
     /// The field that `format: raw` writes. Default: `message`.
     field: Option<FieldPath>,
     /// What `format: template` writes for each record.
     template: Option<Template>,
-    /// What stands behind each record. Default: a newline for json and raw, nothing for template.
+    /// What stands behind each record. Default: a newline; nothing for template.
     delimiter: Option<String>,
     /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: `UTC`.
     timezone: Option<String>,
@@ -39,7 +45,7 @@ pub(crate) struct Formatting {
 
 impl Formatting {
     /// Takes the options of the format out of a sink's options and checks that they go together.
-    pub(crate) fn take(node: &mut Node) -> Checked<Self> {
+    fn take(node: &mut Node) -> Checked<Self> {
         let place = node.clone();
         let read: FormatOptions = node.take_part()?;
         let at = |option: &str, message: String| place.problem_at(option, message);
@@ -54,6 +60,8 @@ impl Formatting {
             options: Options {
                 format: read.format,
                 add: read.add,
+                columns: read.columns,
+                header: read.header,
                 field: read.field,
                 template: read.template,
                 delimiter: read.delimiter,
@@ -65,6 +73,18 @@ impl Formatting {
         };
         formatting.options.encoder(&formatting.zone).map_err(told)?;
         Ok(formatting)
+    }
+
+    /// Reads all of a sink's options: those of the format, and its own as `T`. What is wrong with either is told together.
+    pub(crate) fn with<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
+        let mut own = node.clone();
+        match (Self::take(&mut own), own.read()) {
+            (Ok(format), Ok(config)) => Ok((format, config)),
+            (format, config) => {
+                let told = format.err().into_iter().chain(config.err());
+                Err(told.flatten().collect())
+            }
+        }
     }
 
     /// The time zone of templates.

@@ -173,12 +173,31 @@ fn formats() {
         }),
     );
     encode("template", &template, &clean);
+    separated(&clean, &tabs);
     let msgpack = Options {
         format: Format::Msgpack,
         add: add("{host}"),
         ..Options::default()
     };
     encode("msgpack with add", &msgpack, &clean);
+}
+
+fn separated(clean: &Batch, tabs: &Batch) {
+    let ltsv = Options {
+        format: Format::Ltsv,
+        ..Options::default()
+    };
+    let csv = |columns: &[&str]| Options {
+        format: Format::Csv,
+        columns: columns.iter().map(|column| column.parse().ok()).collect(),
+        ..Options::default()
+    };
+    encode("ltsv, 5 tabs", &ltsv, tabs);
+    encode("ltsv, no tabs", &ltsv, clean);
+    encode("ltsv, 8 fields", &ltsv, &fields());
+    encode("csv, time and message", &csv(&["time", "message"]), clean);
+    let columns = ["time", "host", "status", "ms", "path"];
+    encode("csv, 5 columns of 8 fields", &csv(&columns), &fields());
 }
 
 fn others() {

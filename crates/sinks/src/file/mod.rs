@@ -119,16 +119,7 @@ fn build(_name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
 
 impl FileSink {
     fn new(node: &Node, disk: Arc<dyn Disk>) -> Checked<Self> {
-        let mut own = node.clone();
-        let format = Formatting::take(&mut own);
-        let config: Result<Config, _> = own.read();
-        let (format, config) = match (format, config) {
-            (Ok(format), Ok(config)) => (format, config),
-            (format, config) => {
-                let told = format.err().into_iter().chain(config.err());
-                return Err(told.flatten().collect());
-            }
-        };
+        let (format, config): (_, Config) = Formatting::with(node)?;
         let problems = config.problems(node);
         if !problems.is_empty() {
             return Err(problems);

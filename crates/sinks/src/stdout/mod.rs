@@ -47,9 +47,7 @@ struct Stdout {
 }
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
-    let mut options = options.clone();
-    let formatting = Formatting::take(&mut options)?;
-    let Config {} = options.read()?;
+    let (formatting, Config {}) = Formatting::with(options)?;
     Ok(Arc::new(Stdout { formatting }))
 }
 

@@ -37,8 +37,8 @@ impl io::Write for Output {
 }
 
 fn formatting(options: &str) -> Formatting {
-    let mut node = crate::rig::node(serde_json::from_str(options).unwrap());
-    Formatting::take(&mut node).unwrap()
+    let node = crate::rig::node(serde_json::from_str(options).unwrap());
+    Formatting::with::<super::Config>(&node).unwrap().0
 }
 
 fn run_with(options: &str, upstream: &Upstream, output: Output) -> Result<(), Failure> {
@@ -87,6 +87,19 @@ fn raw_and_template_write_what_they_are_told() {
     assert_eq!(written(r#"{"format": "raw"}"#), "one\ntwo\nthree\n");
     let options = r#"{"format": "template", "template": "{tag}:{.message};"}"#;
     assert_eq!(written(options), "web.a:one;web.a:two;web.b:three;");
+}
+
+#[test]
+fn csv_starts_with_its_columns_and_ltsv_labels_each_value() {
+    let options = r#"{"format": "csv", "columns": ["message", "time", "tag"], "header": true, "add": {"tag": "{tag}"}}"#;
+    assert_eq!(
+        written(options),
+        "message,time,tag\none,,web.a\ntwo,,web.a\nthree,,web.b\n"
+    );
+    assert_eq!(
+        written(r#"{"format": "ltsv", "add": {"tag": "{tag}"}}"#),
+        "message:one\ttag:web.a\nmessage:two\ttag:web.a\nmessage:three\ttag:web.b\n"
+    );
 }
 
 #[test]

@@ -17,10 +17,12 @@ pub(super) struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     pub(super) fn new(out: W, encoder: Encoder, pool: Pool) -> Self {
+        let mut buffer = pool.take(4 * WRITE_BYTES);
+        buffer.extend_from_slice(encoder.header());
         Self {
             out,
             encoder,
-            buffer: pool.take(4 * WRITE_BYTES),
+            buffer,
         }
     }
 

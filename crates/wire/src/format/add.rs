@@ -12,7 +12,10 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 
-use super::{OptionError, Reason};
+use super::{
+    OptionError, Reason, csv, ltsv,
+    value::{Plain, plain},
+};
 use crate::{
     event::{Event, FieldPath, Value},
     json::{self, append_string},
@@ -83,6 +86,8 @@ impl JsonSchema for Add {
 pub(super) enum Target {
     Json,
     Packed,
+    Ltsv,
+    Csv,
 }
 
 /// The option at work.
@@ -93,6 +98,7 @@ pub(super) struct Added {
     rfc3339: Rfc3339,
     /// A text before it is written as a string.
     text: Vec<u8>,
+    scratch: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -132,6 +138,13 @@ impl Added {
                     key.push(b':');
                 }
                 Target::Packed => write_str(&mut key, name.as_bytes()),
+                Target::Ltsv => {
+                    let mut room = Room::new(&mut key);
+                    ltsv::label(&mut room, name.as_bytes());
+                    room.byte(b':');
+                }
+                // The header has the names.
+                Target::Csv => {}
             }
             Field {
                 name: name.as_bytes().into(),
@@ -145,7 +158,13 @@ impl Added {
             fields: fields.collect(),
             rfc3339: Rfc3339::new(),
             text: Vec::new(),
+            scratch: Vec::new(),
         })
+    }
+
+    /// Which of the fields is called `name`.
+    pub(super) fn index_of(&self, name: &[u8]) -> Option<usize> {
+        self.fields.iter().position(|field| *field.name == *name)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -195,10 +214,13 @@ impl Added {
         begun: bool,
     ) -> Result<(), Reason> {
         let mut comma = begun;
-        for (index, field) in self.fields.iter_mut().enumerate() {
+        for index in 0..self.fields.len() {
             if seen >> index & 1 == 1 {
                 continue;
             }
+            let Some(field) = self.fields.get(index) else {
+                break;
+            };
             // What nearly every record gets, in one go.
             if let (Source::Time, Target::Json, true) = (&field.source, self.target, comma)
                 && let (head, length @ 1..) = &field.text_head
@@ -206,37 +228,55 @@ impl Added {
                 room.three(head, *length, &self.rfc3339.text(event.time), *b"\"");
                 continue;
             }
-            if comma && self.target == Target::Json {
-                room.byte(b',');
+            match self.target {
+                Target::Json if comma => room.byte(b','),
+                Target::Ltsv if comma => room.byte(b'\t'),
+                _ => {}
             }
             comma = true;
             room.bytes(&field.key);
-            self.text.clear();
-            match &mut field.source {
-                Source::Time => write_text(self.target, room, &self.rfc3339.text(event.time)),
-                Source::Unix(unit) => {
-                    let number = unit.of(event.time);
-                    match self.target {
-                        Target::Json => write_number(number, &mut self.text),
-                        Target::Packed => write_int(&mut self.text, number),
-                    }
-                    room.bytes(&self.text);
+            self.write_value(index, room, shared, event)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the value of the field with this index.
+    #[inline]
+    pub(super) fn write_value(
+        &mut self,
+        index: usize,
+        room: &mut Room<'_>,
+        shared: Shared<'_>,
+        event: Event<'_>,
+    ) -> Result<(), Reason> {
+        let Some(field) = self.fields.get_mut(index) else {
+            return Ok(());
+        };
+        self.text.clear();
+        match &mut field.source {
+            Source::Time => write_text(self.target, room, &self.rfc3339.text(event.time)),
+            Source::Unix(unit) => {
+                let number = unit.of(event.time);
+                match self.target {
+                    Target::Packed => write_int(&mut self.text, number),
+                    _ => write_number(number, &mut self.text),
                 }
-                Source::Field(path, default, missing) => {
-                    let found = path.find(event.record);
-                    let found = found.filter(|value| default.is_none() || !value.is_nil());
-                    match (found, default) {
-                        (Some(value), _) => copy(self.target, room, value)?,
-                        (None, Some(default)) => write_text(self.target, room, default.as_bytes()),
-                        (None, None) => return Err(missing.clone().into()),
-                    }
+                room.bytes(&self.text);
+            }
+            Source::Field(path, default, missing) => {
+                let found = path.find(event.record);
+                let found = found.filter(|value| default.is_none() || !value.is_nil());
+                match (found, default) {
+                    (Some(value), _) => copy(self.target, room, value, &mut self.scratch)?,
+                    (None, Some(default)) => write_text(self.target, room, default.as_bytes()),
+                    (None, None) => return Err(missing.clone().into()),
                 }
-                Source::Batch(_, value, None) => room.bytes(value),
-                Source::Batch(_, _, Some(missing)) => return Err(missing.clone().into()),
-                Source::Text(renderer) => {
-                    renderer.render(shared, event, &mut self.text)?;
-                    write_text(self.target, room, &self.text);
-                }
+            }
+            Source::Batch(_, value, None) => room.bytes(value),
+            Source::Batch(_, _, Some(missing)) => return Err(missing.clone().into()),
+            Source::Text(renderer) => {
+                renderer.render(shared, event, &mut self.text)?;
+                write_text(self.target, room, &self.text);
             }
         }
         Ok(())
@@ -281,11 +321,18 @@ fn write_text(target: Target, room: &mut Room<'_>, text: &[u8]) {
             str_head(room, text.len());
             room.bytes(text);
         }
+        Target::Ltsv => ltsv::Value::text(room, text),
+        Target::Csv => csv::Cell::text(room, text),
     }
 }
 
 /// Writes a field's value with the type it has.
-fn copy(target: Target, room: &mut Room<'_>, value: Value<'_>) -> Result<(), Reason> {
+fn copy(
+    target: Target,
+    room: &mut Room<'_>,
+    value: Value<'_>,
+    scratch: &mut Vec<u8>,
+) -> Result<(), Reason> {
     match (target, value) {
         (_, Value::Line(line)) => write_text(target, room, line),
         (Target::Json, Value::Packed(bytes)) => {
@@ -294,6 +341,12 @@ fn copy(target: Target, room: &mut Room<'_>, value: Value<'_>) -> Result<(), Rea
         (Target::Packed, Value::Packed(bytes)) => {
             let value = msgpack::Reader::new(bytes).value();
             room.bytes(value.map_err(json::Unfit::from)?);
+        }
+        (Target::Ltsv, Value::Packed(bytes)) => {
+            plain::<ltsv::Value>(room, bytes, 0, scratch)?;
+        }
+        (Target::Csv, Value::Packed(bytes)) => {
+            plain::<csv::Cell>(room, bytes, 0, scratch)?;
         }
     }
     Ok(())

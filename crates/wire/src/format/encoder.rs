@@ -14,7 +14,9 @@ use millstream_record::{Batch, Encoding, Time};
 use super::{
     Add, Format, OptionError, Options, Reason, Reject,
     add::{Added, Target},
+    csv::Csv,
     json::Json,
+    ltsv::Ltsv,
     msgpack::Msgpack,
     raw::Raw,
     template::Text,
@@ -30,11 +32,15 @@ use crate::{
 #[derive(Debug)]
 pub struct Encoder {
     kind: Kind,
+    /// What a file starts with.
+    header: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Kind {
     Json(Json),
+    Ltsv(Ltsv),
+    Csv(Csv),
     Raw(Raw),
     Msgpack(Msgpack),
     Template(Text),
@@ -98,6 +104,15 @@ impl Encoder {
                 add(Target::Json, Add::event_time)?,
                 delimiter("\n"),
             )),
+            Format::Ltsv => Kind::Ltsv(Ltsv::new(
+                add(Target::Ltsv, Add::event_time)?,
+                delimiter("\n"),
+            )),
+            Format::Csv => {
+                let columns = options.columns.as_deref().unwrap_or_default();
+                let added = add(Target::Csv, Add::event_time)?;
+                Kind::Csv(Csv::new(columns, added, delimiter("\n")))
+            }
             Format::Raw => {
                 let field = options.field.clone();
                 let field = field.unwrap_or_else(|| FieldPath::top(MESSAGE));
@@ -113,7 +128,17 @@ impl Encoder {
                 Kind::Template(Text::new(renderer, delimiter("")))
             }
         };
-        Ok(Self { kind })
+        let header = match &kind {
+            Kind::Csv(csv) if options.header == Some(true) => csv.header(),
+            _ => Vec::new(),
+        };
+        Ok(Self { kind, header })
+    }
+
+    /// What stands once before all records of a file (or of a stream, or a message that is a document of its own): the
+    /// names of csv's columns. Nearly always nothing.
+    pub fn header(&self) -> &[u8] {
+        &self.header
     }
 
     /// Whether the bytes of the batch's body are the output: who has them need not encode.
@@ -121,7 +146,7 @@ impl Encoder {
         match &self.kind {
             Kind::Raw(raw) => batch.encoding == Encoding::Lines && raw.passes_lines(),
             Kind::Msgpack(msgpack) => batch.encoding == Encoding::Packed && msgpack.passes_packed(),
-            Kind::Json(_) | Kind::Template(_) => false,
+            _ => false,
         }
     }
 
@@ -146,6 +171,8 @@ impl Encoder {
     ) -> u32 {
         match &mut self.kind {
             Kind::Json(format) => run(format, batch, range, out, rejects),
+            Kind::Ltsv(format) => run(format, batch, range, out, rejects),
+            Kind::Csv(format) => run(format, batch, range, out, rejects),
             Kind::Raw(format) => run(format, batch, range, out, rejects),
             Kind::Msgpack(format) => run(format, batch, range, out, rejects),
             Kind::Template(format) => run(format, batch, range, out, rejects),

@@ -9,6 +9,7 @@ use super::{
     Reason,
     add::Added,
     encoder::{Of, Write},
+    value::{map_at, other, text_at},
 };
 use crate::{
     event::MESSAGE,
@@ -68,10 +69,7 @@ impl Write for Json {
         head: Head,
         of: Of<'_>,
     ) -> Result<usize, Reason> {
-        let (left, at) = match body.get(head.record) {
-            Some(&marker @ 0x80..=0x8f) => (u32::from(marker & 0x0f), head.record + 1),
-            _ => long_map(body, head.record)?,
-        };
+        let (left, at) = map_at(body, head.record)?;
         let (end, seen) = self.fields(room, body, at, left)?;
         let event = of.packed(body, head);
         self.added.write(room, of.shared, event, seen, left > 0)?;
@@ -111,7 +109,7 @@ impl Json {
                 json::string_between(room, b"\"", body, start, length, b"\"");
                 at = start + length;
             } else {
-                at = other_value(room, body, at)?;
+                at = other(room, body, at)?;
             }
         }
         if left == 0 {
@@ -144,54 +142,4 @@ impl Json {
         };
         Ok(reader.position())
     }
-}
-
-/// Where the text of a str at `at` stands, when it is whole and no longer than 65535 bytes.
-#[inline(always)]
-fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
-    let (start, length) = match *body.get(at..)? {
-        [marker @ 0xa0..=0xbf, ..] => (at + 1, usize::from(marker & 0x1f)),
-        [0xd9, length, ..] => (at + 2, usize::from(length)),
-        [0xda, high, low, ..] => (at + 3, usize::from(u16::from_be_bytes([high, low]))),
-        _ => return None,
-    };
-    (start + length <= body.len()).then_some((start, length))
-}
-
-/// Values that are no short text.
-#[inline]
-fn other_value(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
-    let (number, size) = match *body.get(at..).unwrap_or_default() {
-        [0xc0, ..] => return constant(room, b"null    ", 4, at),
-        [0xc2, ..] => return constant(room, b"false   ", 5, at),
-        [0xc3, ..] => return constant(room, b"true    ", 4, at),
-        [number @ 0..0x80, ..] => (u32::from(number), 1),
-        [0xcc, number, ..] => (u32::from(number), 2),
-        [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
-        [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
-        _ => return value(room, body, at),
-    };
-    let mut buffer = [0; json::INTEGER_BYTES];
-    let start = json::unsigned_digits(u64::from(number), &mut buffer);
-    room.bytes(buffer.get(start..).unwrap_or_default());
-    Ok(at + size)
-}
-
-#[inline(always)]
-fn constant(room: &mut Room<'_>, word: &[u8; 8], count: usize, at: usize) -> Result<usize, Unfit> {
-    room.word(*word, count);
-    Ok(at + 1)
-}
-
-#[cold]
-#[inline(never)]
-fn value(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
-    json::value(room, body, at)
-}
-
-#[cold]
-fn long_map(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
-    let mut reader = Reader::at(body, at);
-    let left = reader.map_len()?;
-    Ok((left, reader.position()))
 }

@@ -5,21 +5,25 @@
 //! ```text
 //! json       {"its":"fields","time":"2026-11-21T03:46:12.123456789Z"}\n     one object a record
 //! raw        the field `message` and \n; a line as it is
+//! ltsv       its:fields<TAB>time:2026-11-21T03:46:12.123456789Z\n
+//! csv        the fields that `columns` names, with commas between them (RFC 4180), and \n
 //! msgpack    [time, record], as the batch holds it
 //! template   the text of a template
 //! ```
-//! (ltsv and csv find their place beside them.)
 //!
 //! An [`Encoder`] is configured once and used for batch after batch: no allocation for a record. A record that cannot be
 //! written is set aside with its reason and its neighbours go on. How MessagePack values become JSON: [`crate::json`].
 
 mod add;
+mod csv;
 mod encoder;
 mod json;
+mod ltsv;
 mod msgpack;
 mod options;
 mod raw;
 mod template;
+mod value;
 
 #[cfg(test)]
 mod tests;

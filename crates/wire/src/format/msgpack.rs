@@ -8,11 +8,12 @@ use super::{
     Reason,
     add::Added,
     encoder::{Of, Write},
+    value::behind,
 };
 use crate::{
     event::MESSAGE,
     json::Unfit,
-    msgpack::{Head, Reader, skip, write_array_len, write_map_len, write_str, write_time},
+    msgpack::{Head, Reader, write_array_len, write_map_len, write_str, write_time},
     room::Room,
 };
 
@@ -74,7 +75,7 @@ impl Write for Msgpack {
         of: Of<'_>,
     ) -> Result<usize, Reason> {
         if self.added.is_empty() {
-            let end = behind(body, start)?;
+            let end = behind(body, start, 1)?;
             room.bytes(body.get(start..end).unwrap_or_default());
             return Ok(end);
         }
@@ -101,13 +102,5 @@ impl Write for Msgpack {
         self.added
             .write(room, of.shared, of.packed(body, head), seen, fields > 0)?;
         Ok(end)
-    }
-}
-
-fn behind(body: &[u8], start: usize) -> Result<usize, Reason> {
-    let mut open = 1;
-    match skip(body, start, &mut open) {
-        Ok(end) if open == 0 => Ok(end),
-        _ => Err(Unfit::Malformed.into()),
     }
 }

@@ -14,6 +14,10 @@ pub enum Format {
     /// One JSON object a line: the record's own fields and what `add` names. A line becomes `{"message": line}`.
     #[default]
     Json,
+    /// `label:value` for each field, with tabs between them, and a newline. A line becomes `message:line`.
+    Ltsv,
+    /// The fields that `columns` names, with commas between them (RFC 4180), and a newline.
+    Csv,
     /// The record's `message` (option `field`) and a newline; a line as it is.
     Raw,
     /// Each record as a MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
@@ -22,18 +26,22 @@ pub enum Format {
     Template,
 }
 
-/// The options `format`, `add`, `field`, `template` and `delimiter` of a sink.
+/// The options `format`, `add`, `columns`, `header`, `field`, `template` and `delimiter` of a sink.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// How records are written.
     pub format: Format,
-    /// Fields that records get where they have none of that name; default for json: `{ time: "{time}" }`.
+    /// Fields that records get where they have none of that name; default for json, ltsv and csv: `{ time: "{time}" }`.
     pub add: Option<Add>,
+    /// The columns of csv.
+    pub columns: Option<Vec<FieldPath>>,
+    /// Whether csv starts with the names of the columns; default no.
+    pub header: Option<bool>,
     /// What `raw` writes; default `message`.
     pub field: Option<FieldPath>,
     /// What `template` writes.
     pub template: Option<Template>,
-    /// What stands behind each record; default a newline for json and raw, nothing for template.
+    /// What stands behind each record; default a newline, nothing for template.
     pub delimiter: Option<String>,
 }
 
@@ -83,9 +91,23 @@ impl Options {
             ))
         };
         match self.format {
-            Format::Json | Format::Msgpack => {}
+            Format::Json | Format::Ltsv | Format::Csv | Format::Msgpack => {}
             _ if self.add.is_some() => return unused("add", "json"),
             _ => {}
+        }
+        match (self.format, self.columns.as_deref()) {
+            (Format::Csv, None | Some([])) => {
+                return Err(OptionError::new(
+                    "columns",
+                    "`format: csv` without `columns`",
+                    "name the fields, such as `columns: [time, host, .user.id, message]`",
+                ));
+            }
+            (Format::Csv, Some(_)) | (_, None) => {}
+            (_, Some(_)) => return unused("columns", "csv"),
+        }
+        if self.header.is_some() && self.format != Format::Csv {
+            return unused("header", "csv");
         }
         if self.field.is_some() && self.format != Format::Raw {
             return unused("field", "raw");

@@ -7,10 +7,11 @@ use millstream_record::Batch;
 use super::{
     Reason,
     encoder::{Of, Write},
+    value::{behind, text_at},
 };
 use crate::{
     event::{FieldPath, MESSAGE, Record, Value},
-    json::{self, Unfit},
+    json,
     msgpack::{self, Head},
     room::Room,
 };
@@ -53,12 +54,7 @@ impl Raw {
             return None;
         }
         let value = record + 1 + self.key.len();
-        let (start, length) = match *body.get(value..)? {
-            [marker @ 0xa0..=0xbf, ..] => (value + 1, usize::from(marker & 0x1f)),
-            [0xd9, length, ..] => (value + 2, usize::from(length)),
-            [0xda, high, low, ..] => (value + 3, usize::from(u16::from_be_bytes([high, low]))),
-            _ => return None,
-        };
+        let (start, length) = text_at(body, value)?;
         let text = body.get(start..start + length)?;
         Some((fields, text, start + length))
     }
@@ -110,15 +106,5 @@ impl Write for Raw {
             1 => Ok(end),
             _ => behind(body, end, 2 * (u64::from(fields) - 1)),
         }
-    }
-}
-
-/// The offset behind `values` values that start at `at`.
-#[inline]
-fn behind(body: &[u8], at: usize, values: u64) -> Result<usize, Reason> {
-    let mut open = values;
-    match msgpack::skip(body, at, &mut open) {
-        Ok(end) if open == 0 => Ok(end),
-        _ => Err(Unfit::Malformed.into()),
     }
 }

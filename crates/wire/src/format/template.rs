@@ -7,14 +7,9 @@ use millstream_record::Batch;
 use super::{
     Reason,
     encoder::{Of, Write},
+    value::behind,
 };
-use crate::{
-    event::Event,
-    json::Unfit,
-    msgpack::{Head, skip},
-    room::Room,
-    template::Renderer,
-};
+use crate::{event::Event, msgpack::Head, room::Room, template::Renderer};
 
 #[derive(Debug)]
 pub(super) struct Text {
@@ -58,10 +53,6 @@ impl Write for Text {
         of: Of<'_>,
     ) -> Result<usize, Reason> {
         self.event(room, of.packed(body, head), of)?;
-        let mut open = 1;
-        match skip(body, head.record, &mut open) {
-            Ok(end) if open == 0 => Ok(end),
-            _ => Err(Unfit::Malformed.into()),
-        }
+        behind(body, head.record, 1)
     }
 }

@@ -1,6 +1,7 @@
 //! Encoders, case by case; against the oracles in `properties`.
 
 mod properties;
+mod separated;
 
 use std::sync::Arc;
 
@@ -331,6 +332,21 @@ fn options_that_do_not_go_together_are_refused() {
         (add_to_raw, "add"),
         (no_template, "template"),
         (field_of_json, "field"),
+        (separated::csv(&[]), "columns"),
+        (
+            Options {
+                columns: separated::csv(&["a"]).columns,
+                ..raw()
+            },
+            "columns",
+        ),
+        (
+            Options {
+                header: Some(false),
+                ..raw()
+            },
+            "header",
+        ),
     ] {
         assert_eq!(options.encoder(&TimeZone::UTC).unwrap_err().option, option);
     }

@@ -1,0 +1,216 @@
+//! `format: csv`: the fields that `columns` names, comma-separated (RFC 4180), a record a row.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! ```text
+//! 2026-11-21T03:46:12.123456789Z,web-1,"he said ""no"", then left",200,,""<LF>
+//! ```
+//! A text with a comma, a quote or a line end stands in quotes, its own quotes doubled. A missing field, and nil, is
+//! nothing between two commas; an empty text is `""`, and so is a row that would be empty otherwise. Maps and arrays are
+//! JSON. A column that the record has not is taken from `add`.
+
+use millstream_record::Batch;
+
+use super::{
+    Reason,
+    add::Added,
+    encoder::{Of, Write},
+    value::{Plain, behind, map_at, plain, text_at},
+};
+use crate::{
+    event::{self, Event, FieldPath, MESSAGE},
+    json::Unfit,
+    msgpack::{Head, Reader},
+    room::Room,
+};
+
+/// The record at hand has no such field.
+const NOWHERE: usize = usize::MAX;
+
+#[derive(Debug)]
+pub(super) struct Csv {
+    columns: Vec<Column>,
+    added: Added,
+    delimiter: Box<[u8]>,
+    /// JSON before it is a text.
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Column {
+    path: FieldPath,
+    /// The name of a field at the top of the record; the others are looked for one by one.
+    name: Option<Box<[u8]>>,
+    /// The field of `add` that stands for it.
+    added: Option<usize>,
+    /// Where its value stands in the record at hand.
+    at: usize,
+}
+
+impl Csv {
+    pub(super) fn new(columns: &[FieldPath], added: Added, delimiter: Box<[u8]>) -> Self {
+        let columns = columns.iter().map(|path| {
+            let name: Option<Box<[u8]>> = path.top_name().map(|name| name.as_bytes().into());
+            Column {
+                added: name.as_deref().and_then(|name| added.index_of(name)),
+                path: path.clone(),
+                name,
+                at: NOWHERE,
+            }
+        });
+        Self {
+            columns: columns.collect(),
+            added,
+            delimiter,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The row of the columns' names.
+    pub(super) fn header(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut room = Room::new(&mut out);
+        for (index, column) in self.columns.iter().enumerate() {
+            if index > 0 {
+                room.byte(b',');
+            }
+            match &column.name {
+                Some(name) => Cell::text(&mut room, name),
+                None => Cell::text(&mut room, column.path.to_string().as_bytes()),
+            }
+        }
+        room.bytes(&self.delimiter);
+        drop(room);
+        out
+    }
+
+    /// Writes the row of a record whose columns were looked for, or of a line.
+    #[inline]
+    fn row(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        event: Event<'_>,
+        of: Of<'_>,
+    ) -> Result<(), Reason> {
+        let start = room.position();
+        for (index, column) in self.columns.iter().enumerate() {
+            if index > 0 {
+                room.byte(b',');
+            }
+            if column.at != NOWHERE {
+                plain::<Cell>(room, body, column.at, &mut self.scratch)?;
+            } else if column.name.is_none() {
+                if let Some(event::Value::Packed(bytes)) = column.path.find(event.record) {
+                    plain::<Cell>(room, bytes, 0, &mut self.scratch)?;
+                }
+            } else if let Some(added) = column.added {
+                self.added.write_value(added, room, of.shared, event)?;
+            }
+        }
+        if room.position() == start {
+            room.bytes(b"\"\"");
+        }
+        room.bytes(&self.delimiter);
+        Ok(())
+    }
+}
+
+impl Write for Csv {
+    fn begin(&mut self, batch: &Batch) {
+        self.added.begin(batch);
+        self.columns
+            .iter_mut()
+            .for_each(|column| column.at = NOWHERE);
+    }
+
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason> {
+        let start = room.position();
+        let event = of.line(line);
+        for (index, column) in self.columns.iter().enumerate() {
+            if index > 0 {
+                room.byte(b',');
+            }
+            if column.name.as_deref() == Some(MESSAGE.as_bytes()) {
+                Cell::text(room, line);
+            } else if let Some(added) = column.added {
+                self.added.write_value(added, room, of.shared, event)?;
+            }
+        }
+        if room.position() == start {
+            room.bytes(b"\"\"");
+        }
+        room.bytes(&self.delimiter);
+        Ok(())
+    }
+
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        _start: usize,
+        head: Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason> {
+        self.columns
+            .iter_mut()
+            .for_each(|column| column.at = NOWHERE);
+        let (fields, mut at) = map_at(body, head.record)?;
+        for _ in 0..fields {
+            let (name, value) = key_at(body, at)?;
+            for column in &mut self.columns {
+                // Of equal keys the first counts.
+                if column.at == NOWHERE && name.is_some() && column.name.as_deref() == name {
+                    column.at = value;
+                }
+            }
+            at = match text_at(body, value) {
+                Some((start, length)) => start + length,
+                None => behind(body, value, 1)?,
+            };
+        }
+        self.row(room, body, of.packed(body, head), of)?;
+        Ok(at)
+    }
+}
+
+/// The name that the key at `at` is, and the offset of its value. A key that is no text names no column.
+#[inline]
+fn key_at(body: &[u8], at: usize) -> Result<(Option<&[u8]>, usize), Unfit> {
+    if let Some((start, length)) = text_at(body, at) {
+        return Ok((body.get(start..start + length), start + length));
+    }
+    let mut reader = Reader::at(body, at);
+    let name = reader.bytes().ok();
+    if name.is_none() {
+        reader.skip()?;
+    }
+    Ok((name, reader.position()))
+}
+
+/// A cell of a row.
+pub(super) struct Cell;
+
+impl Plain for Cell {
+    #[inline]
+    fn text(room: &mut Room<'_>, text: &[u8]) {
+        let special =
+            |byte: u8| (byte == b',') | (byte == b'"') | (byte == b'\n') | (byte == b'\r');
+        // No early end: that becomes vector code.
+        if !text.is_empty()
+            && !text
+                .iter()
+                .fold(false, |found, &byte| found | special(byte))
+        {
+            return room.bytes(text);
+        }
+        room.byte(b'"');
+        for part in text.split_inclusive(|&byte| byte == b'"') {
+            room.bytes(part);
+            if part.ends_with(b"\"") {
+                room.byte(b'"');
+            }
+        }
+        room.byte(b'"');
+    }
+}

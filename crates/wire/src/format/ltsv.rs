@@ -1,0 +1,157 @@
+//! `format: ltsv`: labelled tab-separated values (ltsv.org), a record a line.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! ```text
+//! host:web-1<TAB>status:200<TAB>message:a\tb<TAB>time:2026-11-21T03:46:12.123456789Z<LF>
+//! ```
+//! LTSV knows no escape and no value may hold a tab, a line end or NUL: these become `\t`, `\n`, `\r` and `\0`, and all else
+//! stays as it is (a backslash too, so that paths and JSON within values read as they are). In labels `:` and control
+//! characters become `_`. Nil is empty, maps and arrays are JSON.
+
+use millstream_record::Batch;
+
+use super::{
+    Reason,
+    add::Added,
+    encoder::{Of, Write},
+    value::{Plain, map_at, plain, text_at},
+};
+use crate::{
+    event::MESSAGE,
+    json::{self, Unfit},
+    msgpack::{Head, Reader},
+    room::Room,
+};
+
+#[derive(Debug)]
+pub(super) struct Ltsv {
+    added: Added,
+    delimiter: Box<[u8]>,
+    /// Which of the added fields a line has.
+    line_seen: u64,
+    /// JSON before it is a value.
+    scratch: Vec<u8>,
+}
+
+impl Ltsv {
+    pub(super) fn new(added: Added, delimiter: Box<[u8]>) -> Self {
+        Self {
+            line_seen: added.named(MESSAGE.as_bytes()),
+            added,
+            delimiter,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// A key that is no short text: bin, numbers, booleans.
+    #[cold]
+    #[inline(never)]
+    fn other_key(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        at: usize,
+        seen: &mut u64,
+    ) -> Result<usize, Unfit> {
+        let mut reader = Reader::at(body, at);
+        if let Ok(name) = reader.bytes() {
+            *seen |= self.added.named(name);
+            label(room, name);
+            return Ok(reader.position());
+        }
+        self.scratch.clear();
+        json::key(&mut Room::new(&mut self.scratch), body, &mut reader)?;
+        if let [b'"', name @ .., b'"'] = &self.scratch[..] {
+            *seen |= self.added.named(name);
+            label(room, name);
+        }
+        Ok(reader.position())
+    }
+}
+
+impl Write for Ltsv {
+    fn begin(&mut self, batch: &Batch) {
+        self.added.begin(batch);
+    }
+
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason> {
+        room.both(MESSAGE.as_bytes(), b":");
+        Value::text(room, line);
+        self.added
+            .write(room, of.shared, of.line(line), self.line_seen, true)?;
+        room.bytes(&self.delimiter);
+        Ok(())
+    }
+
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        _start: usize,
+        head: Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason> {
+        let (fields, mut at) = map_at(body, head.record)?;
+        let mut seen = 0;
+        for field in 0..fields {
+            if field > 0 {
+                room.byte(b'\t');
+            }
+            match text_at(body, at) {
+                Some((start, length)) => {
+                    at = start + length;
+                    let name = body.get(start..at).unwrap_or_default();
+                    seen |= self.added.named(name);
+                    label(room, name);
+                }
+                None => at = self.other_key(room, body, at, &mut seen)?,
+            }
+            room.byte(b':');
+            at = plain::<Value>(room, body, at, &mut self.scratch)?;
+        }
+        let event = of.packed(body, head);
+        self.added.write(room, of.shared, event, seen, fields > 0)?;
+        room.bytes(&self.delimiter);
+        Ok(at)
+    }
+}
+
+/// Writes a label.
+pub(super) fn label(room: &mut Room<'_>, name: &[u8]) {
+    let before = room.position();
+    room.bytes(name);
+    let unfit = |byte: u8| byte < 0x20 || byte == b':' || byte == 0x7f;
+    if name.iter().fold(false, |found, &byte| found | unfit(byte)) {
+        room.back_to(before);
+        name.iter()
+            .for_each(|&byte| room.byte(if unfit(byte) { b'_' } else { byte }));
+    }
+}
+
+/// A value in LTSV.
+pub(super) struct Value;
+
+impl Plain for Value {
+    #[inline]
+    fn text(room: &mut Room<'_>, text: &[u8]) {
+        let unfit = |byte: u8| (byte == b'\t') | (byte == b'\n') | (byte == b'\r') | (byte == 0);
+        // No early end: that becomes vector code.
+        if !text.iter().fold(false, |found, &byte| found | unfit(byte)) {
+            return room.bytes(text);
+        }
+        for part in text.split_inclusive(|&byte| unfit(byte)) {
+            let Some((&last, clean)) = part.split_last() else {
+                continue;
+            };
+            room.bytes(clean);
+            room.bytes(match last {
+                b'\t' => b"\\t",
+                b'\n' => b"\\n",
+                b'\r' => b"\\r",
+                0 => b"\\0",
+                _ => std::slice::from_ref(&last),
+            });
+        }
+    }
+}
