@@ -10,7 +10,7 @@ use bytes::Bytes;
 use millstream_record::Batch;
 use tokio::time::Instant;
 
-use super::flow::Flow;
+use super::{flow::Flow, leases::Place};
 
 /// What a chunk holds beside its bytes, roughly: so that many small ones are bounded too.
 const OVERHEAD_BYTES: usize = 1 << 10;
@@ -24,6 +24,8 @@ pub(super) struct Name {
     pub(super) id: Vec<u8>,
     /// Its flow, where flows keep to a server.
     pub(super) flow: Option<Flow>,
+    /// Its frame in the durable channel, and which part of it.
+    pub(super) place: Option<Place>,
 }
 
 /// A frame, ready to be written.
@@ -35,6 +37,10 @@ pub(super) struct Chunk {
     pub(super) records: u32,
     /// Its flow, where flows keep to a server.
     pub(super) flow: Option<Flow>,
+    /// Its frame in the durable channel, and which part of it.
+    pub(super) place: Option<Place>,
+    /// The number of the sync with which its lease is durable; 0 where nothing is leased.
+    pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,
     /// All before the payload.
@@ -82,6 +88,8 @@ impl Chunk {
             number,
             records: 1,
             flow: None,
+            place: None,
+            lease: 0,
             id: Self::id_for_test(id),
             head: format!("head of {id};").into_bytes(),
             payload: Bytes::from_static(payload),

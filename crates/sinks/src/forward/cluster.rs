@@ -6,24 +6,37 @@
 //! given: what it has not begun goes to the others at once, what it may have is acked there (or, with `failover: resend`,
 //! goes out again when it breaks). It leaves to the links: sockets and failures.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
-use millstream_pipeline::report::Reporter;
-use tokio::task::{JoinError, JoinSet};
+use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_record::Position;
+use millstream_sys::disk::File;
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use super::{
     choice::{Choice, wanted},
+    chunk::Chunk,
     flow::Flow,
     hub::{Hub, LinkMeters, Settings},
+    leases::Leases,
     link::Link,
     server::ServerOptions,
 };
+
+/// A sync of leases on a thread where blocking does no harm; it gives the file that goes on.
+type Syncing = JoinHandle<Result<Arc<dyn File>, Failure>>;
 
 /// The servers of a lane.
 pub(super) struct Cluster {
     links: Vec<Rc<Link>>,
     choice: Choice,
     hub: Rc<Hub>,
+    /// Who may have what, where that is remembered.
+    leases: Option<Leases>,
+    /// The sync of leases that is under way, and its number.
+    sync: Option<(u64, Syncing)>,
+    /// Leases are durable up to this number.
+    serial: u64,
     settings: Rc<Settings>,
     meters: LinkMeters,
     reporter: Reporter,
@@ -33,6 +46,7 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn new(
         hub: Rc<Hub>,
+        leases: Option<Leases>,
         settings: Settings,
         meters: LinkMeters,
         reporter: Reporter,
@@ -41,6 +55,9 @@ impl Cluster {
             links: Vec::new(),
             choice: Choice::new(0),
             hub,
+            leases,
+            sync: None,
+            serial: 0,
             settings: Rc::new(settings),
             meters,
             reporter,
@@ -50,6 +67,7 @@ impl Cluster {
 
     /// From now on these are the servers: new ones join, those that are missing finish what they have and leave.
     pub(super) fn set_servers(&mut self, servers: &[ServerOptions]) {
+        self.tidy();
         for link in &self.links {
             match servers.iter().find(|server| server.address == link.address) {
                 Some(server) => link.stay(server),
@@ -57,31 +75,34 @@ impl Cluster {
             }
         }
         for server in servers {
-            if !self.links.iter().any(|link| link.address == server.address) {
-                let link = Rc::new(Link::new(
-                    server,
-                    self.settings.clone(),
-                    self.hub.clone(),
-                    self.meters.clone(),
-                    self.reporter.clone(),
-                ));
-                self.tasks.spawn_local(link.clone().run());
-                self.links.push(link);
+            if self.find(&server.address).is_none() {
+                self.join(server);
             }
         }
         self.choice = Choice::new(self.links.len());
     }
 
-    /// Returns when a link has ended: an error if it panicked. Waits for ever while there is none.
-    pub(super) async fn ended(&mut self) -> Result<(), JoinError> {
-        match self.tasks.join_next().await {
-            Some(end) => end,
-            None => std::future::pending().await,
-        }
+    fn join(&mut self, server: &ServerOptions) -> usize {
+        let link = Rc::new(Link::new(
+            server,
+            self.settings.clone(),
+            self.hub.clone(),
+            self.meters.clone(),
+            self.reporter.clone(),
+        ));
+        link.leased(self.serial);
+        self.tasks.spawn_local(link.clone().run());
+        self.links.push(link);
+        self.links.len() - 1
+    }
+
+    fn find(&self, address: &str) -> Option<usize> {
+        let here = |link: &Rc<Link>| link.address == address && !link.has_left();
+        self.links.iter().position(here)
     }
 
     /// Lets go of the links that have ended.
-    pub(super) fn tidy(&mut self) {
+    fn tidy(&mut self) {
         self.links.retain(|link| !link.has_left());
         self.choice = Choice::new(self.links.len());
     }
@@ -94,20 +115,108 @@ impl Cluster {
     /// Gives waiting chunks to servers, and wakes or dismisses standbys.
     pub(super) fn deal(&mut self) {
         loop {
-            let mut pending = self.hub.pending.borrow_mut();
-            let first = pending.first_entry();
-            let cost = first.as_ref().map_or(0, |first| first.get().cost());
+            let pending = self.hub.pending.borrow();
+            let first = pending.first_key_value();
+            let cost = first.map_or(0, |(_, chunk)| chunk.cost());
             let candidates: Vec<_> = self.links.iter().map(|link| link.candidate(cost)).collect();
             for (link, wanted) in self.links.iter().zip(wanted(&candidates)) {
                 link.want(wanted);
             }
-            let Some(first) = first else { return };
-            let place = match first.get().flow {
-                None => self.choice.next(&candidates),
-                Some(flow) => self.home_of(flow).filter(|place| candidates[*place].ready),
+            let Some((number, chunk)) = first else { break };
+            let (number, flow, in_doubt) = (*number, chunk.flow, self.in_doubt(chunk));
+            drop(pending);
+            let place = match (in_doubt, flow) {
+                (Some(address), _) => Some(self.holder(address)),
+                (None, Some(flow)) => self.home_of(flow).filter(|place| candidates[*place].ready),
+                (None, None) => self.choice.next(&candidates),
             };
-            let Some(place) = place else { return };
-            self.links[place].give(first.remove());
+            let Some(place) = place else { break };
+            self.give(number, place);
+        }
+        self.begin_sync();
+    }
+
+    /// The server that may have a chunk since before this start, or before the sink began anew.
+    fn in_doubt(&self, chunk: &Chunk) -> Option<String> {
+        // Leased by this run and back at the hub: it was not begun, so nobody has it.
+        let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
+        leases.holder(chunk.place?).map(str::to_owned)
+    }
+
+    /// The link to a server that may have chunks; if it is no longer one of the servers, it gets these and no more.
+    fn holder(&mut self, address: String) -> usize {
+        self.find(&address).unwrap_or_else(|| {
+            let server = ServerOptions {
+                address,
+                weight: 0,
+                standby: false,
+            };
+            let place = self.join(&server);
+            self.links[place].leave();
+            self.choice = Choice::new(self.links.len());
+            place
+        })
+    }
+
+    fn give(&mut self, number: u64, place: usize) {
+        let Some(mut chunk) = self.hub.pending.borrow_mut().remove(&number) else {
+            return;
+        };
+        let link = &self.links[place];
+        if let (Some(leases), Some(frame)) = (&mut self.leases, chunk.place) {
+            if chunk.lease == 0 && leases.holder(frame).is_some() {
+                chunk.begun = true;
+            } else {
+                chunk.lease = leases.lease(frame, &link.address);
+            }
+        }
+        link.give(chunk);
+    }
+
+    /// Everything up to and with `position` is settled.
+    pub(super) fn settled(&mut self, position: Position) {
+        if let Some(leases) = &mut self.leases {
+            leases.settle(position);
+        }
+    }
+
+    /// Has new leases made durable, unless that is under way.
+    fn begin_sync(&mut self) {
+        if self.sync.is_none()
+            && let Some(sync) = self.leases.as_mut().and_then(Leases::sync)
+        {
+            self.sync = Some((sync.serial, spawn_blocking(move || sync.run())));
+        }
+    }
+
+    /// Returns when leases became durable or a server has left; waits for ever while there is none of these. Can be
+    /// dropped and called again.
+    pub(super) async fn changed(&mut self) -> Result<(), Failure> {
+        let panicked = |died| Failure::us(format!("a task of the sink panicked: {died}"));
+        tokio::select! {
+            done = async { (&mut self.sync.as_mut().expect("polled only if there is one").1).await }, if self.sync.is_some() => {
+                let file = done.map_err(panicked)??;
+                if let Some((serial, _)) = self.sync.take() {
+                    self.leased(serial, file);
+                }
+            }
+            Some(end) = self.tasks.join_next() => {
+                end.map_err(panicked)?;
+                self.tidy();
+            }
+            else => std::future::pending().await,
+        }
+        Ok(())
+    }
+
+    /// Leases up to this number are durable: their chunks go out.
+    fn leased(&mut self, serial: u64, file: Arc<dyn File>) {
+        if let Some(leases) = &mut self.leases {
+            leases.synced(file);
+        }
+        self.serial = serial;
+        for link in &self.links {
+            link.leased(serial);
         }
     }
 

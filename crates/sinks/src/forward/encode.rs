@@ -168,7 +168,12 @@ impl Encoder {
         let mut head = Vec::with_capacity(16 + tag.len());
         let length = u32::try_from(payload.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         write_frame_head(&mut head, tag, self.encoding(part), length);
-        let Name { number, id, flow } = name;
+        let Name {
+            number,
+            id,
+            flow,
+            place,
+        } = name;
         let id = if self.ack { id } else { Vec::new() };
         let mut said = Options {
             chunk: self.ack.then_some(&*id),
@@ -193,6 +198,8 @@ impl Encoder {
             number,
             records: part.count,
             flow,
+            place,
+            lease: 0,
             id,
             head,
             payload,

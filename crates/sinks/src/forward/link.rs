@@ -174,6 +174,12 @@ impl Link {
         self.wake.notify_one();
     }
 
+    /// Leases up to this number are durable: their chunks may go out.
+    pub(super) fn leased(&self, serial: u64) {
+        self.window.borrow_mut().leased(serial);
+        self.wake.notify_one();
+    }
+
     /// Returns when there is a new chunk or a new wish.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;

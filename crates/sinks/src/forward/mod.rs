@@ -46,6 +46,7 @@ mod flow;
 mod gather;
 mod hub;
 mod id;
+mod leases;
 mod ledger;
 mod link;
 mod options;
@@ -61,7 +62,7 @@ use discovery::Discovery;
 use encode::Encoder;
 use gather::Limits;
 use hub::Settings;
-use options::{Balance, Compression, Config, Peer, TimeForm};
+use options::{Balance, Compression, Config, Failover, Peer, TimeForm};
 use relay::Relay;
 
 /// The entry in the list of sinks.
@@ -85,6 +86,8 @@ struct Forward {
     time: TimeForm,
     compression: Compression,
     format: Options,
+    /// Who may write the leases: the number of the run that has them.
+    leases_turn: leases::Turn,
     /// How late each lane is: the meter shows the latest.
     behind: Mutex<BTreeMap<usize, Duration>>,
 }
@@ -130,6 +133,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
         time: config.time,
         compression: config.compression,
         format,
+        leases_turn: leases::Turn::default(),
         behind: Mutex::default(),
     }))
 }
@@ -153,6 +157,16 @@ impl Forward {
             pool,
             floor: None,
         }
+    }
+
+    /// Whether it is remembered, behind a durable channel, which server may have what.
+    fn keeps_leases(&self) -> bool {
+        self.settings.ack && self.settings.failover == Failover::Wait
+    }
+
+    /// Whether there is one server and never another.
+    fn is_alone(&self) -> bool {
+        self.discovery.place.is_none() && self.discovery.servers.len() == 1
     }
 
     /// Notes how old the oldest record of a lane is that is not yet done.
@@ -185,15 +199,15 @@ impl Sink for Forward {
                 "`ack: false`: what is in flight when the connection breaks is gone",
             );
         }
-        let alone = self.discovery.place.is_none() && self.discovery.servers.len() == 1;
-        match (durable, self.peer, alone) {
+        let exact = self.is_alone() || self.keeps_leases();
+        match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(
                 Guarantee::ExactlyOnce,
-                "the server is a Millstream with a disk channel; at least once otherwise",
+                "every server is a Millstream with a disk channel; at least once otherwise",
             ),
-            (true, Peer::Millstream, _) => Promise::new(
+            (true, Peer::Millstream, false) => Promise::new(
                 Guarantee::AtLeastOnce,
-                "a chunk in doubt may go to another server, and does after a restart",
+                "a chunk in doubt may go to another server; exactly once with `failover: wait`",
             ),
             _ => Promise::new(Guarantee::AtLeastOnce, ""),
         }

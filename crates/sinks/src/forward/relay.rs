@@ -6,7 +6,7 @@
 //! servers' windows are full or nobody is there. Cuts wait in the ledger while batches go on. It promises that a cut is
 //! settled only when every chunk before it is acked (or kept among the rejected). It leaves to the links: sockets.
 
-use std::{rc::Rc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use millstream_pipeline::{
     failure::Failure,
@@ -15,9 +15,10 @@ use millstream_pipeline::{
     node::SinkContext,
 };
 use millstream_record::{Batch, Encoding, Position, Time};
+use millstream_sys::disk::HostDisk;
 use millstream_wire::{event::events, format::Reject, forward::TAG_BYTES_MAX};
 use tokio::{
-    task::{JoinError, JoinSet},
+    task::JoinSet,
     time::{Interval, MissedTickBehavior, interval},
 };
 
@@ -30,6 +31,7 @@ use super::{
     gather::{Gathered, Gathering},
     hub::{Hub, LinkMeters},
     id::Ids,
+    leases::Leases,
     ledger::Ledger,
     options::Peer,
 };
@@ -72,10 +74,10 @@ enum Next {
     Event(Option<Event>),
     /// Nothing more is ready: what is gathered leaves.
     Leave,
+    /// Leases became durable, a server has left, or something of it panicked.
+    Cluster(Result<(), Failure>),
     Tick,
     Stopped,
-    /// A server that was no longer named is gone, or its task has panicked.
-    Ended(Result<(), JoinError>),
 }
 
 impl<'a> Relay<'a> {
@@ -90,8 +92,21 @@ impl<'a> Relay<'a> {
             ))
         })?;
         let hub = Rc::new(Hub::default());
+        let leases = match inlet.channel_id() {
+            Some(channel) if sink.keeps_leases() => {
+                let disk = Arc::new(HostDisk);
+                Some(Leases::open(
+                    disk,
+                    &context.folder,
+                    channel,
+                    &sink.leases_turn,
+                )?)
+            }
+            _ => None,
+        };
         let cluster = Cluster::new(
             hub.clone(),
+            leases,
             sink.settings.clone(),
             LinkMeters::new(&context.meters),
             context.reporter.clone(),
@@ -143,11 +158,7 @@ impl<'a> Relay<'a> {
                 Next::Leave => self.leave()?,
                 Next::Tick => self.tick().await,
                 Next::Stopped => self.stopped = true,
-                Next::Ended(Ok(())) => self.cluster.tidy(),
-                Next::Ended(Err(died)) => {
-                    let text = format!("the task of a server panicked: {died}");
-                    return Err(Failure::us(text));
-                }
+                Next::Cluster(changed) => changed?,
             }
         }
     }
@@ -159,8 +170,11 @@ impl<'a> Relay<'a> {
         Ok(tokio::select! {
             biased;
             () = self.hub.changed.notified() => Next::Changed,
-            end = self.cluster.ended() => Next::Ended(end),
-            Some(Err(died)) = self.discovery.join_next() => Next::Ended(Err(died)),
+            changed = self.cluster.changed() => Next::Cluster(changed),
+            Some(Err(died)) = self.discovery.join_next() => {
+                let text = format!("looking for servers panicked: {died}");
+                Next::Cluster(Err(Failure::us(text)))
+            }
             _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
             event = self.inlet.next(), if room && !self.ended => Next::Event(event?),
             () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
@@ -185,6 +199,9 @@ impl<'a> Relay<'a> {
         while let Some(cut) = self.ledger.ready() {
             let position = cut.position();
             self.inlet.settle(cut).await?;
+            if let Some(position) = position {
+                self.cluster.settled(position);
+            }
             if let Some(floor) = position.and_then(|position| self.ids.floor(position)) {
                 self.encoder.floor = Some(floor);
             }
@@ -243,7 +260,13 @@ impl<'a> Relay<'a> {
                 count: payload.count,
                 ..part
             };
-            let name = Name { number, id, flow };
+            let place = position.map(|position| (position, place as u32));
+            let name = Name {
+                number,
+                id,
+                flow,
+                place,
+            };
             self.send(name, &part, payload.bytes, source.into_iter().collect())?;
         }
         Ok(())
@@ -298,6 +321,7 @@ impl<'a> Relay<'a> {
                 number,
                 id: self.ids.next(None, 0, &[]),
                 flow: None,
+                place: None,
             };
             self.send(name, &part, compact(payload.freeze()), source)?;
         }

@@ -30,6 +30,8 @@ pub(super) struct Window {
     written: usize,
     /// Bytes of the next one that are written.
     offset: usize,
+    /// Leases are durable up to this number: chunks beyond it must not go out.
+    leased: u64,
     /// How many of them belong to each flow.
     flows: [u32; FLOWS],
 }
@@ -41,6 +43,7 @@ impl Default for Window {
             cost: 0,
             written: 0,
             offset: 0,
+            leased: 0,
             flows: [0; FLOWS],
         }
     }
@@ -80,14 +83,21 @@ impl Window {
 
     /// Whether bytes wait to be written.
     pub(super) fn has_unwritten(&self) -> bool {
-        self.written < self.chunks.len()
+        let next = self.chunks.get(self.written);
+        next.is_some_and(|chunk| chunk.lease <= self.leased)
+    }
+
+    /// Leases up to this number are durable.
+    pub(super) fn leased(&mut self, serial: u64) {
+        self.leased = serial;
     }
 
     /// The bytes to be written next, as many as there are places in `slices`; returns how many places are used.
     pub(super) fn unwritten<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut used = 0;
         let mut skip = self.offset;
-        for chunk in self.chunks.range(self.written..) {
+        let unwritten = self.chunks.range(self.written..);
+        for chunk in unwritten.take_while(|chunk| chunk.lease <= self.leased) {
             for part in chunk.parts() {
                 let rest = part.get(skip..).unwrap_or_default();
                 skip = skip.saturating_sub(part.len());

@@ -233,3 +233,64 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
         }
     });
 }
+
+#[test]
+fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_restart() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        // It stores and never says so.
+        let doubtful = Server::start(|_| Act::Silence).await;
+        let good = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(3);
+        for number in 0..40 {
+            upstream.put(packed("t", &format!("{number}\n")), false);
+        }
+        let both = options(&[&doubtful, &good], r#", "failover": "wait""#);
+        let rig = |options: &str| Rig::new(&COMPONENT, options, &upstream, folder.path());
+        let mut first = rig(&both);
+        run_until(&mut first, async {
+            doubtful.has(5).await;
+            good.has(5).await;
+        })
+        .await;
+        drop(first);
+        let stored = doubtful.received().len();
+        // The next run is told of the good server alone: the other one is not forgotten.
+        doubtful.act(|_| Act::Ack);
+        let mut second = rig(&options(&[&good], r#", "failover": "wait""#));
+        run_until(&mut second, async {
+            eventually(|| upstream.settled() == 40).await;
+        })
+        .await;
+        let doubt: Vec<_> = once_each(&doubtful.received())
+            .iter()
+            .map(|frame| frame.id.clone())
+            .collect();
+        assert!(doubtful.received().len() > stored, "it was asked again");
+        let others = good.received();
+        assert!(others.iter().all(|frame| !doubt.contains(&frame.id)));
+        let all = [doubtful.received(), others].concat();
+        assert_eq!(once_each(&all).len(), 40);
+    });
+}
+
+#[test]
+fn nothing_goes_out_before_its_lease_is_durable() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let servers = [
+            Server::start(|_| Act::Ack).await,
+            Server::start(|_| Act::Ack).await,
+        ];
+        // The sink's folder cannot be made: a file stands in its place.
+        let taken = folder.path().join("sinks");
+        fs::write(&taken, "").unwrap();
+        let upstream = Upstream::durable(3);
+        upstream.put(packed("t", "0\n"), false);
+        let options = options(&[&servers[0], &servers[1]], r#", "failover": "wait""#);
+        let mut rig = Rig::new(&COMPONENT, &options, &upstream, &taken.join("out"));
+        let failure = rig.run().await.unwrap_err();
+        assert!(failure.message.contains("leases"), "{failure:?}");
+        assert!(servers.iter().all(|server| server.received().is_empty()));
+    });
+}

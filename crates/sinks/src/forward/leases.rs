@@ -1,0 +1,411 @@
+//! Which server may have which chunk, remembered across a restart (`failover: wait` behind a durable channel).
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! ```text
+//! header  0 "MSLEASES" | 8 version u32 | 12 channel id, 16 bytes | 28 crc u32 of 0..28
+//! record  0 length of the body u16 | 2 kind u16 | 4 crc u32 of kind and body | 8 body
+//!         kind 1, a server: number u32, address
+//!         kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest counts
+//! ```
+//! Integers are little endian, CRCs are CRC-32C. It promises that a lease is durable before the first byte of its chunk
+//! goes out, so after a crash a chunk that a server may have goes to that server again, which knows it by its id. Many
+//! leases share a sync. Leases of what is settled are forgotten; the file is written anew when most of it is that.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use millstream_pipeline::failure::Failure;
+use millstream_record::Position;
+use millstream_sys::disk::{Disk, File, Open};
+
+const MAGIC: &[u8; 8] = b"MSLEASES";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 32;
+const HEAD_BYTES: usize = 8;
+const SERVER: u16 = 1;
+const LEASE: u16 = 2;
+const LEASE_BYTES: usize = 20;
+/// Beyond this the file is written anew with what still counts: some 30,000 leases.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// A file that is larger was not written here.
+const READ_BYTES_MAX: u64 = 256 << 20;
+
+/// A chunk behind a durable channel: its frame, and which part of it.
+pub(super) type Place = (Position, u32);
+
+/// Who may write: when a sink begins anew, a sync of its last run may still be under way, and must not write any more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turn(Arc<Mutex<u64>>);
+
+impl Turn {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The leases of a sink.
+pub(super) struct Leases {
+    turn: (Turn, u64),
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    channel: u128,
+    /// Where the next record is written.
+    end: u64,
+    servers: Vec<String>,
+    table: BTreeMap<Place, u32>,
+    /// Records that no sync has taken up yet.
+    unsynced: Vec<u8>,
+    /// The number of the sync that makes them durable.
+    serial: u64,
+}
+
+/// A write and sync that is to be done where blocking does no harm.
+pub(super) struct Sync {
+    turn: (Turn, u64),
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    records: Vec<u8>,
+    at: u64,
+    /// Whether `records` is a whole new file.
+    anew: bool,
+    /// What is durable with it.
+    pub(super) serial: u64,
+}
+
+impl Leases {
+    /// Opens the leases in the sink's folder, which is made if it is not there. Those of another channel are dropped.
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        channel: u128,
+        turn: &Turn,
+    ) -> Result<Self, Failure> {
+        let path = folder.join("leases");
+        let mut current = turn.lock();
+        *current += 1;
+        let turn = (turn.clone(), *current);
+        Self::try_open(disk, folder, &path, channel, turn)
+            .map_err(|error| Failure::disk(format!("{}: {error}", path.display())))
+    }
+
+    fn try_open(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        path: &Path,
+        channel: u128,
+        turn: (Turn, u64),
+    ) -> io::Result<Self> {
+        let (file, bytes) = match disk.open(path, Open::Write) {
+            Ok(file) => {
+                let length = file.metadata()?.len.min(READ_BYTES_MAX);
+                let mut bytes = Vec::new();
+                file.read_at(&mut bytes, usize::try_from(length).unwrap_or(0), 0)?;
+                (file, bytes)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_folder(&*disk, folder)?;
+                let file = disk.open(path, Open::Create)?;
+                file.sync()?;
+                disk.sync_folder(folder)?;
+                (file, Vec::new())
+            }
+            Err(error) => return Err(error),
+        };
+        let mut leases = Self {
+            turn,
+            disk,
+            path: path.to_owned(),
+            file,
+            channel,
+            end: 0,
+            servers: Vec::new(),
+            table: BTreeMap::new(),
+            unsynced: Vec::new(),
+            serial: 1,
+        };
+        leases.restore(&bytes)?;
+        if leases.end == 0 {
+            let header = leases.header();
+            leases.file.truncate(0)?;
+            leases.file.write_at(&[IoSlice::new(&header)], 0)?;
+            leases.end = HEADER_BYTES as u64;
+        }
+        // Behind a torn tail nothing old may follow, and what was read counts only if it stays.
+        leases.file.truncate(leases.end)?;
+        leases.file.sync()?;
+        Ok(leases)
+    }
+
+    fn header(&self) -> Vec<u8> {
+        let mut header = MAGIC.to_vec();
+        header.extend(VERSION.to_le_bytes());
+        header.extend(self.channel.to_be_bytes());
+        let crc = crc(&header);
+        header.extend(crc.to_le_bytes());
+        header
+    }
+
+    /// Takes what a file says, up to the first record that does not fit; leaves `end` there, 0 if it is another's.
+    fn restore(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut fields = Fields(bytes);
+        let (magic, version) = (fields.take(MAGIC.len()), fields.u32());
+        if magic == Some(MAGIC)
+            && let Some(version) = version.filter(|version| *version > VERSION)
+        {
+            return Err(io::Error::other(format!(
+                "it has format {version}, this Millstream reads {VERSION}"
+            )));
+        }
+        if bytes.get(..HEADER_BYTES) != Some(&self.header()) {
+            return Ok(());
+        }
+        let mut at = HEADER_BYTES;
+        while let Some(length) = bytes.get(at..).and_then(|rest| self.restore_record(rest)) {
+            at += length;
+        }
+        self.end = at as u64;
+        Ok(())
+    }
+
+    /// Takes one record; how long it is.
+    fn restore_record(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut head = Fields(bytes);
+        let (length, kind) = (usize::from(head.u16()?), head.u16()?);
+        let sum = head.u32()?;
+        let body = head.take(length)?;
+        if record_crc(kind, body) != sum {
+            return None;
+        }
+        let mut fields = Fields(body);
+        match kind {
+            SERVER => {
+                if fields.u32()? as usize != self.servers.len() {
+                    return None;
+                }
+                self.servers
+                    .push(String::from_utf8(fields.0.to_vec()).ok()?);
+            }
+            LEASE => {
+                let position = Position {
+                    epoch: fields.u32()?,
+                    seq: fields.u64()?,
+                };
+                let (part, server) = (fields.u32()?, fields.u32()?);
+                self.servers.get(server as usize)?;
+                self.table.insert((position, part), server);
+            }
+            _ => return None,
+        }
+        Some(HEAD_BYTES + length)
+    }
+
+    /// The server that may have a chunk.
+    pub(super) fn holder(&self, place: Place) -> Option<&str> {
+        let server = self.table.get(&place)?;
+        self.servers.get(*server as usize).map(String::as_str)
+    }
+
+    /// From now on this server may have the chunk. Returns the number of the sync that makes it durable.
+    pub(super) fn lease(&mut self, place: Place, server: &str) -> u64 {
+        let known = self.servers.iter().position(|known| known == server);
+        let number = known.unwrap_or_else(|| {
+            self.servers.push(server.to_owned());
+            let number = self.servers.len() - 1;
+            write_server(&mut self.unsynced, number as u32, server);
+            number
+        });
+        self.table.insert(place, number as u32);
+        write_lease(&mut self.unsynced, place, number as u32);
+        self.serial
+    }
+
+    /// What is left to be made durable; nothing if there is nothing new. Only one may be under way.
+    pub(super) fn sync(&mut self) -> Option<Sync> {
+        if self.unsynced.is_empty() {
+            return None;
+        }
+        let mut records = std::mem::take(&mut self.unsynced);
+        let anew = self.end + records.len() as u64 > FILE_BYTES_MAX.max(2 * self.live_bytes());
+        let mut at = self.end;
+        if anew {
+            records = self.whole();
+            at = 0;
+        }
+        self.end = at + records.len() as u64;
+        self.serial += 1;
+        Some(Sync {
+            turn: self.turn.clone(),
+            disk: self.disk.clone(),
+            file: self.file.clone(),
+            path: self.path.clone(),
+            records,
+            at,
+            anew,
+            serial: self.serial - 1,
+        })
+    }
+
+    /// A sync is done; it gave this file.
+    pub(super) fn synced(&mut self, file: Arc<dyn File>) {
+        self.file = file;
+    }
+
+    /// Everything up to and with `position` is settled.
+    pub(super) fn settle(&mut self, position: Position) {
+        while let Some(first) = self.table.first_entry() {
+            if first.key().0 > position {
+                return;
+            }
+            first.remove();
+        }
+    }
+
+    fn live_bytes(&self) -> u64 {
+        (self.table.len() * (HEAD_BYTES + LEASE_BYTES)) as u64
+    }
+
+    /// The file as it would be with what still counts alone.
+    fn whole(&mut self) -> Vec<u8> {
+        let mut bytes = self.header();
+        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+        let servers = std::mem::take(&mut self.servers);
+        for server in self.table.values_mut() {
+            let number = *numbers.entry(*server).or_insert_with(|| {
+                let number = self.servers.len() as u32;
+                let address = &servers[*server as usize];
+                write_server(&mut bytes, number, address);
+                self.servers.push(address.clone());
+                number
+            });
+            *server = number;
+        }
+        for (place, server) in &self.table {
+            write_lease(&mut bytes, *place, *server);
+        }
+        bytes
+    }
+}
+
+impl Sync {
+    /// Writes and syncs; blocks. Gives the file that goes on.
+    pub(super) fn run(self) -> Result<Arc<dyn File>, Failure> {
+        let name = self.path.display().to_string();
+        self.try_run()
+            .map_err(|error| Failure::disk(format!("{name}: {error}")))
+    }
+
+    fn try_run(self) -> io::Result<Arc<dyn File>> {
+        let turn = self.turn.0.lock();
+        if *turn != self.turn.1 {
+            return Err(io::Error::other("the sink has begun anew meanwhile"));
+        }
+        let parts = [IoSlice::new(&self.records)];
+        if !self.anew {
+            self.file.write_at(&parts, self.at)?;
+            self.file.sync()?;
+            return Ok(self.file.clone());
+        }
+        let new = self.path.with_extension("new");
+        match self.disk.remove(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = self.disk.open(&new, Open::Create)?;
+        file.write_at(&parts, 0)?;
+        file.sync()?;
+        self.disk.rename(&new, &self.path)?;
+        if let Some(folder) = self.path.parent() {
+            self.disk.sync_folder(folder)?;
+        }
+        Ok(file)
+    }
+}
+
+/// Makes a folder and those above it, and their names durable.
+fn make_folder(disk: &dyn Disk, folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || disk.metadata(folder).is_ok() {
+        return Ok(());
+    }
+    let above = folder.parent().unwrap_or(Path::new(""));
+    make_folder(disk, above)?;
+    disk.create_folder(folder)?;
+    disk.sync_folder(if above.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        above
+    })
+}
+
+fn write_record(out: &mut Vec<u8>, kind: u16, body: &[u8]) {
+    // A server's address is below 300 bytes: a name has 253, a port 5.
+    let length = u16::try_from(body.len()).unwrap_or(u16::MAX);
+    out.extend(length.to_le_bytes());
+    out.extend(kind.to_le_bytes());
+    out.extend(record_crc(kind, body).to_le_bytes());
+    out.extend_from_slice(body);
+}
+
+fn write_server(out: &mut Vec<u8>, number: u32, address: &str) {
+    let mut body = number.to_le_bytes().to_vec();
+    body.extend_from_slice(address.as_bytes());
+    write_record(out, SERVER, &body);
+}
+
+fn write_lease(out: &mut Vec<u8>, (position, part): Place, server: u32) {
+    let mut body = Vec::with_capacity(LEASE_BYTES);
+    body.extend(position.epoch.to_le_bytes());
+    body.extend(position.seq.to_le_bytes());
+    body.extend(part.to_le_bytes());
+    body.extend(server.to_le_bytes());
+    write_record(out, LEASE, &body);
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    // A 32-bit CRC fills the low half.
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+fn record_crc(kind: u16, body: &[u8]) -> u32 {
+    let mut sum = crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi);
+    sum.update(&kind.to_le_bytes());
+    sum.update(body);
+    sum.finalize() as u32
+}
+
+/// Reads fields from the front.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

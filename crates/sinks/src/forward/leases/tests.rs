@@ -1,0 +1,144 @@
+//! Leases over a disk that crashes.
+
+use std::collections::HashMap;
+
+use millstream_testkit::{Crash, SimulatedDisk};
+
+use super::*;
+
+fn place(seq: u64, part: u32) -> Place {
+    (Position { epoch: 1, seq }, part)
+}
+
+fn open(disk: &Arc<dyn Disk>, channel: u128) -> Leases {
+    Leases::open(
+        disk.clone(),
+        Path::new("/data/sinks/out"),
+        channel,
+        &Turn::default(),
+    )
+    .unwrap()
+}
+
+fn sync(leases: &mut Leases) -> u64 {
+    let sync = leases.sync().unwrap();
+    let serial = sync.serial;
+    leases.synced(sync.run().unwrap());
+    serial
+}
+
+#[test]
+fn leases_outlive_a_restart_and_the_newest_counts() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let mut leases = open(&disk, 7);
+    let first = leases.lease(place(1, 0), "a:1");
+    assert_eq!(leases.lease(place(1, 1), "b:1"), first, "one sync for both");
+    assert_eq!(sync(&mut leases), first);
+    assert!(leases.sync().is_none());
+    assert!(leases.lease(place(1, 0), "b:1") > first);
+    leases.lease(place(2, 0), "a:1");
+    sync(&mut leases);
+    leases.settle(place(1, 0).0);
+    let leases = open(&disk, 7);
+    assert_eq!(leases.holder(place(1, 0)), Some("b:1"));
+    assert_eq!(leases.holder(place(2, 0)), Some("a:1"));
+    assert_eq!(leases.holder(place(3, 0)), None);
+    let other = open(&disk, 8);
+    assert_eq!(other.holder(place(2, 0)), None, "of another channel");
+}
+
+#[test]
+fn a_file_that_grew_is_written_anew_with_what_counts() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let mut leases = open(&disk, 7);
+    let path = Path::new("/data/sinks/out/leases");
+    for seq in 0..100_000 {
+        leases.lease(place(seq, 0), ["a:1", "b:1"][(seq % 2) as usize]);
+        if seq % 100 == 99 {
+            sync(&mut leases);
+            leases.settle(place(seq - 20, 0).0);
+        }
+    }
+    assert!(disk.metadata(path).unwrap().len <= FILE_BYTES_MAX);
+    let leases = open(&disk, 7);
+    assert_eq!(leases.holder(place(99_999, 0)), Some("b:1"));
+    assert_eq!(leases.holder(place(99_998, 0)), Some("a:1"));
+}
+
+#[test]
+fn what_is_synced_survives_a_crash_at_any_call() {
+    for seed in 0..300 {
+        let disk = SimulatedDisk::new(seed);
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        // Every lease there was for a chunk, and how many of them are durable.
+        let mut made: HashMap<Place, (Vec<&str>, usize)> = HashMap::new();
+        for round in 0..4 {
+            disk.crash_at(disk.calls() + 3 + (seed * 7 + round * 13) % 29);
+            let _ = use_leases(&shared, round, &mut made);
+            disk.restart(if seed % 2 == 0 {
+                Crash::Kill
+            } else {
+                Crash::Power
+            });
+            let leases = open(&shared, 7);
+            for (place, (servers, durable)) in &made {
+                let known = &servers[durable.saturating_sub(1)..];
+                let holder = leases.holder(*place);
+                let right = match holder {
+                    Some(holder) => known.contains(&holder),
+                    None => *durable == 0,
+                };
+                assert!(
+                    right,
+                    "seed {seed}: {place:?} is with {holder:?}, made {servers:?}, {durable} durable"
+                );
+            }
+        }
+    }
+}
+
+/// Leases chunks until the disk fails.
+fn use_leases(
+    disk: &Arc<dyn Disk>,
+    round: u64,
+    made: &mut HashMap<Place, (Vec<&str>, usize)>,
+) -> Result<(), Failure> {
+    let mut leases = Leases::open(
+        disk.clone(),
+        Path::new("/data/sinks/out"),
+        7,
+        &Turn::default(),
+    )?;
+    for seq in 0..60 {
+        let server = ["a:1", "b:1", "c:1"][(seq + round) as usize % 3];
+        leases.lease(place(seq, 0), server);
+        made.entry(place(seq, 0)).or_default().0.push(server);
+        if seq % 5 == 4
+            && let Some(sync) = leases.sync()
+        {
+            leases.synced(sync.run()?);
+            for leased in 0..=seq {
+                if let Some((servers, durable)) = made.get_mut(&place(leased, 0)) {
+                    *durable = servers.len();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_newer_format_is_refused_with_both_numbers() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    drop(open(&disk, 7));
+    let path = Path::new("/data/sinks/out/leases");
+    let file = disk.open(path, Open::Write).unwrap();
+    file.write_at(&[IoSlice::new(&9u32.to_le_bytes())], 8)
+        .unwrap();
+    let refused = Leases::open(disk, Path::new("/data/sinks/out"), 7, &Turn::default());
+    let text = refused.err().unwrap().message;
+    assert!(
+        text.contains("format 9") && text.contains("reads 1"),
+        "{text}"
+    );
+}
