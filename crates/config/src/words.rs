@@ -180,7 +180,6 @@ const LATER: &[(Word, &str, &[&str])] = &[
             "fields", "remap", "window", "sample", "throttle", "dedupe", "exec", "hdfs", "object",
         ],
     ),
-    (Word::Option, ", on network nodes", &["auth"]),
     (
         Word::Option,
         ", on processors and sinks",

@@ -111,7 +111,7 @@ impl Echo {
         let (context, stopper) = context(&threads);
         server.bind(&context.reporter).unwrap();
         let (_, address) = server.addresses()[0];
-        let (sender, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::sync_channel(1);
         let (meters, reporter) = (context.meters.clone(), context.reporter.clone());
         let run = async move || {
             let _ = sender.send(server.serve(&context, echo).await);

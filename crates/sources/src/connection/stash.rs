@@ -64,6 +64,16 @@ impl Store {
     }
 }
 
+impl From<Vec<u8>> for Stash {
+    /// What was read already.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            store: Store::Own(bytes),
+            start: 0,
+        }
+    }
+}
+
 impl Stash {
     /// What waits to be decoded.
     pub(crate) fn bytes(&self) -> &[u8] {

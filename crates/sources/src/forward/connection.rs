@@ -25,6 +25,7 @@ use tokio::{
 use super::{
     Shared,
     end::{End, Last, report},
+    greeting::greet,
     outgoing::Outgoing,
     payload::Arrived,
 };
@@ -38,7 +39,19 @@ const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one connection to its end.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
+pub(super) async fn serve(mut connection: Connection, shared: Arc<Shared>) {
+    let early = match greet(&mut connection, &shared).await {
+        Ok(early) => early,
+        Err(end) => {
+            report(&end, &connection.peer.name, &shared);
+            if matches!(end, End::Unauthenticated(_)) {
+                let mut stream = connection.stream;
+                let _ = stream.shutdown().await;
+                let _ = timeout(LINGER, tokio::io::copy(&mut stream, &mut tokio::io::sink())).await;
+            }
+            return;
+        }
+    };
     let values = connection.peer.values(&shared.context.host);
     let peer = connection.peer.name;
     let (mut reader, mut writer) = connection.stream.into_sides();
@@ -56,7 +69,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let out = Outgoing::new(shared.clone(), number, peer.clone(), values, answers);
     let mut intake = Intake {
         decoder: Decoder::new(shared.frame_bytes_max),
-        stash: Stash::default(),
+        stash: Stash::from(early),
         incoming: None,
         pace: Pace::new(shared.gather),
         watch: Watch::new(shared.context.stop.clone(), idle),
@@ -141,6 +154,11 @@ impl Intake {
     }
 
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
+        // What came together with the peer's credentials.
+        let early = self.stash.bytes().len();
+        if early > 0 {
+            self.take(reader, early, true).await?;
+        }
         loop {
             let limit = if self.incoming.is_some() {
                 BEHIND_PAYLOAD_BYTES

@@ -15,6 +15,8 @@ pub(super) enum End {
     Stopped,
     /// Nothing came for too long.
     Idle,
+    /// It does not have the key, or did not say so in time; with the reason that it was told.
+    Unauthenticated(String),
     /// What came is not the protocol.
     Refused(Refusal),
     /// A chunk that cannot be read, refused this time; with why.
@@ -61,6 +63,11 @@ pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
             meters.frames_cut.add(1);
             let text = format_args!("{peer} closed within a frame: nothing of it is kept or acked");
             reporter.warn("cut", text);
+        }
+        End::Unauthenticated(reason) => {
+            meters.unauthenticated.add(1);
+            let text = format_args!("{peer} was not let in: {reason}; connection closed");
+            reporter.warn("auth", text);
         }
         End::Refused(refusal) => {
             meters.connections_refused.add(1);

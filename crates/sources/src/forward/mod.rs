@@ -8,9 +8,11 @@
 //! the protocol (`wire::forward`), listening and TLS (`net`), and telling repeats apart (the disk channel, by the origins
 //! that go with each batch).
 
+mod auth;
 mod connection;
 mod end;
 mod gather;
+mod greeting;
 mod heartbeat;
 mod outgoing;
 mod payload;
@@ -32,7 +34,7 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use self::{heartbeat::Heartbeats, poison::Poison};
+use self::{auth::Auth, heartbeat::Heartbeats, poison::Poison};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -57,6 +59,10 @@ struct Config {
     /// TLS on every stream socket: a name of the top-level `tls`, or a block.
     #[serde(default)]
     tls: Tls,
+    /// A key, and users if there are any, by which senders prove that they may send (fluentd: `<security>`). Without it
+    /// everybody may who can connect.
+    #[serde(default)]
+    auth: Option<Auth>,
     /// How long to wait before reading a connection again that sends many small messages without asking for acks; it
     /// saves wake-ups and delays a record by at most this. An idle stream is never delayed. 0: never wait.
     #[serde(default = "default_gather")]
@@ -96,8 +102,21 @@ impl Forward {
     fn new(options: &Node) -> Checked<Self> {
         let config: Config = options.read()?;
         let (listen, limits) = (&config.listen, &config.limits);
+        let server = Server::check(options, listen, TAKES, limits, &config.tls);
+        let mut problems = Vec::new();
+        if let Some(auth) = &config.auth {
+            auth.check(options, &mut problems);
+        }
+        let server = match server {
+            Ok(server) if problems.is_empty() => server,
+            Ok(_) => return Err(problems),
+            Err(found) => {
+                problems.extend(found);
+                return Err(problems);
+            }
+        };
         Ok(Self {
-            server: Server::check(options, listen, TAKES, limits, &config.tls)?,
+            server,
             heartbeats: Heartbeats::default(),
             poison: Arc::new(Poison::new(config.poison_after)),
             config,
@@ -153,6 +172,8 @@ struct Shared {
     context: SourceContext,
     /// Whether origins are asked for: only a durable channel can tell repeats.
     durable: bool,
+    /// None: everybody may send.
+    auth: Option<Auth>,
     frame_bytes_max: usize,
     decompressed_bytes_max: usize,
     idle: std::time::Duration,
@@ -165,6 +186,7 @@ impl Shared {
     fn new(config: &Config, poison: Arc<Poison>, context: SourceContext) -> Self {
         Self {
             durable: context.outlet.is_durable(),
+            auth: config.auth.clone(),
             frame_bytes_max: config.limits.frame.as_usize(),
             decompressed_bytes_max: config.limits.decompressed.as_usize(),
             idle: config.limits.idle.as_duration(),
@@ -182,6 +204,7 @@ struct ForwardMeters {
     chunks_acked: Meter,
     chunks_refused: Meter,
     connections_refused: Meter,
+    unauthenticated: Meter,
     frames_cut: Meter,
     values_skipped: Meter,
 }
@@ -193,6 +216,7 @@ impl ForwardMeters {
             chunks_acked: meters.counter("chunks_acked"),
             chunks_refused: meters.counter("chunks_refused"),
             connections_refused: meters.counter("connections_refused"),
+            unauthenticated: meters.counter("connections_unauthenticated"),
             frames_cut: meters.counter("frames_cut"),
             values_skipped: meters.counter("values_skipped"),
         }

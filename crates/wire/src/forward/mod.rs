@@ -37,7 +37,7 @@ mod check;
 mod decode;
 mod encode;
 mod frame;
-
+pub mod handshake;
 mod options;
 mod run;
 mod sift;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod cases;
 mod lifetime;
+mod secured;
 
 use std::{
     io::{Read, Write},

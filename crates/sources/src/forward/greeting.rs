@@ -1,0 +1,153 @@
+//! HELO, PING, PONG: a peer proves that it has the key before anything else of it is read.
+//!
+//! A peer gets [`PING_BYTES_MAX`] bytes and `limits.handshake` for it. Who fails is told why, and nothing that it sent
+//! is taken. What came behind a good PING is handed on.
+
+use millstream_net::{Connection, Peer, Stream};
+use millstream_wire::{
+    forward::handshake::{Helo, Ping, Pong, digest, is_digest, read_ping, write_helo, write_pong},
+    msgpack::ReadError,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout_at,
+};
+
+use super::{Shared, auth::Auth, end::End};
+
+/// Bytes of nonce and salt, as fluentd has them.
+const NONCE_BYTES: usize = 16;
+/// Bytes that a peer may send before it is known, with what follows its PING at once. Known PINGs have about 400.
+const PING_BYTES_MAX: usize = 16 << 10;
+
+/// Why a peer is not let in, in fluentd's words.
+const NO_PING: &str = "invalid ping message";
+const WRONG_KEY: &str = "shared_key mismatch";
+const WRONG_USER: &str = "username/password mismatch";
+
+/// Lets a peer in, or tells it why not. What it sent behind its PING comes back.
+pub(super) async fn greet(connection: &mut Connection, shared: &Shared) -> Result<Vec<u8>, End> {
+    let Some(auth) = &shared.auth else {
+        return Ok(Vec::new());
+    };
+    let hostname = auth.hostname.as_deref().unwrap_or(&shared.context.host);
+    let mut stop = shared.context.stop.clone();
+    let (stream, deadline) = (&mut connection.stream, connection.deadline);
+    let greeting = async {
+        let greeted = exchange(stream, &connection.peer, auth, hostname).await;
+        if let Err(End::Unauthenticated(reason)) = &greeted {
+            let mut out = Vec::new();
+            write_pong(&mut out, &Pong::Refused(reason.as_bytes()));
+            send(stream, &out).await?;
+        }
+        greeted
+    };
+    tokio::select! {
+        done = timeout_at(deadline, greeting) => match done {
+            Ok(done) => done,
+            Err(_) => Err(refused("no PING within limits.handshake")),
+        },
+        () = stop.stopped() => Err(End::Stopped),
+    }
+}
+
+async fn exchange(
+    stream: &mut Stream,
+    peer: &Peer,
+    auth: &Auth,
+    hostname: &str,
+) -> Result<Vec<u8>, End> {
+    let mut random = [0; 2 * NONCE_BYTES];
+    // Linux gives up to 256 bytes at once.
+    getrandom(&mut random, GetRandomFlags::empty()).map_err(|_| End::Broken)?;
+    let (nonce, salt) = random.split_at(NONCE_BYTES);
+    let salt = if auth.has_users() { salt } else { b"" };
+    let mut out = Vec::new();
+    let helo = Helo {
+        nonce,
+        auth: salt,
+        keepalive: true,
+    };
+    write_helo(&mut out, &helo);
+    send(stream, &out).await?;
+    let (mut bytes, length) = receive(stream).await?;
+    let Ok((ping, _)) = read_ping(&bytes) else {
+        return Err(refused(NO_PING));
+    };
+    let key_digest = prove(&ping, peer, auth, hostname, &helo)?;
+    out.clear();
+    let welcome = Pong::Welcome {
+        hostname: hostname.as_bytes(),
+        key_digest: &key_digest,
+    };
+    write_pong(&mut out, &welcome);
+    send(stream, &out).await?;
+    bytes.drain(..length);
+    Ok(bytes)
+}
+
+/// Reads until a PING stands whole at the start; its length besides.
+async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
+    let mut bytes = Vec::new();
+    loop {
+        // In steps: a peer that only opens a connection costs little.
+        let before = bytes.len();
+        let step = (PING_BYTES_MAX - before).min(1 << 10) as u64;
+        let read = (&mut *stream).take(step).read_buf(&mut bytes).await;
+        if read.map_err(|_| End::Broken)? == 0 {
+            // Heartbeats of senders open a connection and close it.
+            return Err(if before == 0 {
+                End::Closed
+            } else {
+                End::Broken
+            });
+        }
+        match read_ping(&bytes) {
+            Ok((_, length)) => return Ok((bytes, length)),
+            Err(ReadError::Short) if bytes.len() < PING_BYTES_MAX => {}
+            Err(_) => return Err(refused(NO_PING)),
+        }
+    }
+}
+
+/// Whether a PING proves what it must; then the proof that this side has the key.
+fn prove(
+    ping: &Ping<'_>,
+    peer: &Peer,
+    auth: &Auth,
+    hostname: &str,
+    helo: &Helo<'_>,
+) -> Result<[u8; 128], End> {
+    let Some(rule) = auth.rule(peer.ip) else {
+        let ip = peer.ip.map_or("unix".to_owned(), |ip| ip.to_string());
+        return Err(refused(&format!("anonymous source host '{ip}' denied")));
+    };
+    let key = rule.key.expose().as_bytes();
+    let proof = |name: &[u8]| digest(&[ping.salt, name, helo.nonce, key]);
+    if !is_digest(ping.key_digest, &proof(ping.hostname)) {
+        return Err(refused(WRONG_KEY));
+    }
+    if auth.has_users() {
+        let password = auth.password(rule, ping.user);
+        // Who is no user costs the same time as a wrong password.
+        let secret = password.map_or("", |password| password.expose());
+        let wanted = digest(&[helo.auth, ping.user, secret.as_bytes()]);
+        if !is_digest(ping.password_digest, &wanted) || password.is_none() {
+            return Err(refused(WRONG_USER));
+        }
+    }
+    Ok(proof(hostname.as_bytes()))
+}
+
+fn refused(reason: &str) -> End {
+    End::Unauthenticated(reason.to_owned())
+}
+
+async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), End> {
+    let sent = async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    };
+    sent.await.map_err(|_| End::Broken)
+}
