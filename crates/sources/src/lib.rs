@@ -10,6 +10,7 @@ mod generate;
 #[cfg(test)]
 mod rig;
 mod stdin;
+mod syslog;
 mod tail;
 
 /// All sources.
@@ -17,5 +18,6 @@ pub const COMPONENTS: &[Component] = &[
     forward::COMPONENT,
     generate::COMPONENT,
     stdin::COMPONENT,
+    syslog::COMPONENT,
     tail::COMPONENT,
 ];

@@ -255,7 +255,7 @@ impl Running {
                 .build()
                 .unwrap();
             source.bind(&context)?;
-            runtime.block_on(source.run(context))
+            tokio::task::LocalSet::new().block_on(&runtime, source.run(context))
         });
         Self {
             meters,

@@ -1,0 +1,214 @@
+//! Streams and datagrams.
+
+use std::{
+    net::UdpSocket,
+    os::unix::net::{UnixDatagram, UnixStream},
+    thread::sleep,
+};
+
+use super::*;
+
+#[test]
+fn every_kind_of_socket_gives_the_same_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stream, datagram) = (folder.path().join("stream"), folder.path().join("log"));
+    let options = format!(
+        r#"{{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0", "unix://{}", "unixgram://{}"], "tag": "t"}}"#,
+        stream.display(),
+        datagram.display()
+    );
+    let downstream = Downstream::memory();
+    let (running, addresses) = start(&options, &downstream, folder.path());
+    let text = "<13>Nov 21 06:40:30 su[7]: hello";
+    send(&mut connect(addresses[0]), &format!("{text}\n"));
+    until("tcp", || records(&downstream).len() == 1);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.send_to(text.as_bytes(), addresses[1]).unwrap();
+    until("udp", || records(&downstream).len() == 2);
+    UnixStream::connect(stream)
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    until("unix", || records(&downstream).len() == 3);
+    let unix = UnixDatagram::unbound().unwrap();
+    unix.send_to(format!("{text}\n\0").as_bytes(), datagram)
+        .unwrap();
+    until("unixgram", || records(&downstream).len() == 4);
+    running.stop();
+    assert_eq!(field(&downstream, "message"), ["hello"; 4]);
+    assert_eq!(field(&downstream, "procid"), ["7"; 4]);
+    assert_eq!(
+        field(&downstream, "host"),
+        ["127.0.0.1", "127.0.0.1", "here", "here"]
+    );
+    assert_eq!(field(&downstream, "peer"), ["", "127.0.0.1", "", ""]);
+    let batches = downstream.batches();
+    let peers: Vec<_> = batches
+        .iter()
+        .map(|batch| batch.values.get("peer"))
+        .collect();
+    assert_eq!(peers, [Some("127.0.0.1"), None, Some("unix"), Some("unix")]);
+    assert!(batches.iter().all(|batch| batch.tag.as_str() == "t"));
+}
+
+#[test]
+fn a_last_line_without_newline_and_a_cut_count_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let downstream = Downstream::memory();
+    let options = r#"{"listen": "tcp://127.0.0.1:0"}"#;
+    let (running, addresses) = start(options, &downstream, folder.path());
+    send(&mut connect(addresses[0]), "<13>one\n<13>two");
+    until("both", || records(&downstream).len() == 2);
+    send(&mut connect(addresses[0]), "99 <13>three");
+    until("the cut one", || records(&downstream).len() == 3);
+    assert_eq!(field(&downstream, "message"), ["one", "two", "three"]);
+    until("it is counted", || running.meter("messages_cut") == 1);
+    running.stop();
+}
+
+#[test]
+fn what_was_read_is_kept_when_the_process_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let downstream = Downstream::memory();
+    let (running, addresses) = start(
+        r#"{"listen": "tcp://127.0.0.1:0"}"#,
+        &downstream,
+        folder.path(),
+    );
+    let mut stream = connect(addresses[0]);
+    send(&mut stream, "<13>whole\n<13>not yet");
+    until("it is read", || running.meter("bytes_received") == 21);
+    running.stop();
+    assert_eq!(field(&downstream, "message"), ["whole", "not yet"]);
+}
+
+#[test]
+fn while_there_is_no_room_nothing_is_read_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let downstream = Downstream::memory();
+    downstream.hold();
+    let (running, addresses) = start(
+        r#"{"listen": "tcp://127.0.0.1:0"}"#,
+        &downstream,
+        folder.path(),
+    );
+    let sent = 300_000;
+    let sender = std::thread::spawn(move || {
+        let mut stream = connect(addresses[0]);
+        for first in (0..sent).step_by(1000) {
+            let lines: String = (first..first + 1000)
+                .map(|n| format!("<13>Nov 21 06:40:30 h a: {n} {}\n", "x".repeat(100)))
+                .collect();
+            send(&mut stream, &lines);
+        }
+    });
+    // A sink that never answers stops the source before all is read.
+    let mut last = 0;
+    loop {
+        sleep(Duration::from_millis(300));
+        let now = running.meter("bytes_received");
+        if now > 0 && now == last {
+            break;
+        }
+        last = now;
+    }
+    downstream.settle();
+    sender.join().unwrap();
+    until("all came", || records_sent(&running) == sent);
+    running.stop();
+    let numbers = field(&downstream, "message");
+    assert!(
+        numbers
+            .iter()
+            .zip(0..)
+            .all(|(text, n)| text.starts_with(&format!("{n} ")))
+    );
+}
+
+fn records_sent(running: &Running) -> u64 {
+    running.meter("records_sent")
+}
+
+#[test]
+fn long_lines_and_lines_without_header_leave_as_was_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let downstream = Downstream::memory();
+    let options = r#"{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0"], "line_max": "70000B", "too_long": "reject", "unparsed": "reject"}"#;
+    let (running, addresses) = start(options, &downstream, folder.path());
+    let long = "y".repeat(200_000);
+    send(
+        &mut connect(addresses[0]),
+        &format!(
+            "<13>good\nbad\n<13>{long}\n<13>{}\n<14>good\n",
+            "z".repeat(69_000)
+        ),
+    );
+    until("three are good", || records_sent(&running) == 3);
+    until("the rest is rejected", || {
+        records(&running.rejected).len() == 4
+    });
+    let reasons = field(&running.rejected, "reason");
+    assert_eq!(reasons[0], "a message has no header of syslog");
+    assert_eq!(reasons[1], "a message is longer than line_max");
+    let whole: String = field(&running.rejected, "message")[1..].concat();
+    assert_eq!(whole, format!("<13>{long}"));
+    assert_eq!(running.meter("messages_too_long"), 1);
+    running.stop();
+}
+
+#[test]
+fn a_silent_connection_is_closed_only_where_nothing_can_be_lost_by_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let downstream = Downstream::memory();
+    let options = r#"{"listen": "tcp://127.0.0.1:0", "limits": {"idle": "300ms"}}"#;
+    let (running, addresses) = start(options, &downstream, folder.path());
+    let (mut silent, mut amid, mut good) = (
+        connect(addresses[0]),
+        connect(addresses[0]),
+        connect(addresses[0]),
+    );
+    send(&mut amid, "<13>half a li");
+    send(&mut good, "<13>one\n");
+    let mut byte = [0];
+    assert_eq!(silent.read(&mut byte).unwrap(), 0);
+    assert_eq!(amid.read(&mut byte).unwrap(), 0);
+    sleep(Duration::from_millis(900));
+    send(&mut good, "<13>two\n");
+    until("all three", || records(&downstream).len() == 3);
+    let mut messages = field(&downstream, "message");
+    messages.sort();
+    assert_eq!(messages, ["half a li", "one", "two"]);
+    running.stop();
+}
+
+#[test]
+fn a_flood_of_datagrams_is_read_or_counted_as_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let downstream = Downstream::memory();
+    let options = r#"{"listen": "udp://127.0.0.1:0", "receive_buffer": "16KiB"}"#;
+    let (running, addresses) = start(options, &downstream, folder.path());
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sent = 20_000;
+    for n in 0..sent {
+        udp.send_to(
+            format!("<13>Nov 21 06:40:30 h a: {n}").as_bytes(),
+            addresses[0],
+        )
+        .unwrap();
+    }
+    // The number of drops comes with a datagram behind them.
+    until("all are accounted for", || {
+        udp.send_to(b"", addresses[0]).unwrap();
+        records_sent(&running) + running.meter("datagrams_dropped") >= sent
+    });
+    assert!(
+        running.meter("datagrams_dropped") > 0,
+        "a buffer of 16 KiB does not take 20,000 datagrams"
+    );
+    running.stop();
+    let numbers: Vec<u64> = field(&downstream, "message")
+        .iter()
+        .map(|n| n.parse().unwrap())
+        .collect();
+    assert!(numbers.is_sorted() && numbers.len() as u64 <= sent);
+}
