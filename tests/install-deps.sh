@@ -17,6 +17,17 @@ need go golang-go
 need mvn maven
 need logrotate logrotate
 need javac default-jdk-headless
+need openssl openssl
+need logger bsdutils
+need rsyslogd rsyslog
+rsyslog_modules=$(dirname "$(find /usr/lib -name imptcp.so -path '*rsyslog*' 2>/dev/null | head -n 1)")
+[ -e "$rsyslog_modules/omrelp.so" ] || packages+=(rsyslog-relp)
+[ -e "$rsyslog_modules/lmnsd_gtls.so" ] || packages+=(rsyslog-gnutls)
+[ -e "$rsyslog_modules/lmnsd_ossl.so" ] || packages+=(rsyslog-openssl)
+# What syslog-ng needs; itself it cannot stand beside rsyslog, so it is unpacked below.
+for library in libivykis0 libnet1 libwrap0 libjson-c5 libglib2.0-0 libpcre3; do
+	dpkg-query -W "$library" >/dev/null 2>&1 || packages+=("$library")
+done
 if [ ${#packages[@]} -gt 0 ]; then
 	echo "installing ${packages[*]}"
 	sudo=""
@@ -39,6 +50,10 @@ stamp=$(find tests/clients -type f | sort | xargs cat | sha256sum | cut -d' ' -f
 [ "$(cat "$into/stamp" 2>/dev/null)" = "$stamp" ] && exit 0
 
 cp -r tests/clients/. "$into/"
+if [ ! -x "$into/syslog-ng/usr/sbin/syslog-ng" ]; then
+	mkdir -p "$into/syslog-ng"
+	(cd "$into/syslog-ng" && apt-get download -q syslog-ng-core && dpkg-deb -x syslog-ng-core_*.deb . && rm syslog-ng-core_*.deb)
+fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
 (cd "$into/node" && npm install --silent --no-audit --no-fund)
 (cd "$into/go" && go build -o send .)

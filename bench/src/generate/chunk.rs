@@ -20,6 +20,7 @@ use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
 
+use super::syslog::{Stamp, Syslog};
 use crate::record::{self, FlowId, Key, Kind, Record};
 
 /// Bytes of a chunk id: 24 of base64 and a newline.
@@ -39,6 +40,9 @@ pub enum Mode {
     /// Lines of text, no protocol
     #[value(skip)]
     Lines,
+    /// Messages of syslog
+    #[value(skip)]
+    Syslog(Syslog),
 }
 
 /// What all chunks of a run have in common.
@@ -118,7 +122,7 @@ impl Chunk {
         if self.shape.mode == Mode::Gzip {
             return self.compress(span);
         }
-        if self.shape.acks && self.shape.mode != Mode::Lines {
+        if self.shape.acks {
             self.identify(span);
         }
         &self.buffer
@@ -161,6 +165,9 @@ impl Chunk {
     /// Patches everything that differs from one span to the next.
     fn number(&mut self, span: Span) {
         let key = Key::new(self.flow, span.kind, self.shape.size);
+        if let Mode::Syslog(syslog) = self.shape.mode {
+            return self.number_syslog(span, syslog);
+        }
         let timed = self.shape.mode != Mode::Lines;
         let end = self.entries_at + self.stride * span.count as usize;
         let entries = self.buffer[self.entries_at..end].chunks_exact_mut(self.stride);
@@ -170,6 +177,19 @@ impl Chunk {
                 entry[self.time_at..self.time_at + 8].copy_from_slice(&time.to_be_bytes());
                 time = later(time);
             }
+            record::renumber(&mut entry[self.text_at..], key, number);
+        }
+    }
+
+    /// The same for messages of syslog.
+    fn number_syslog(&mut self, span: Span, syslog: Syslog) {
+        let key = Key::new(self.flow, span.kind, self.shape.size);
+        let mut stamp = Stamp::new(syslog.form);
+        let entries = self.buffer.chunks_exact_mut(self.stride);
+        for (entry, number) in entries.zip(span.first..).take(span.count as usize) {
+            let seconds = u64::from(self.shape.base) + number / 1_000_000;
+            let time = stamp.at(seconds, (number % 1_000_000) as u32);
+            entry[self.time_at..self.time_at + time.len()].copy_from_slice(time);
             record::renumber(&mut entry[self.text_at..], key, number);
         }
     }
@@ -205,7 +225,7 @@ impl Chunk {
             Mode::Forward => (0xdd, count),
             Mode::Packed => (0xdb, bytes),
             // Gzip has its head put before the compressed records; messages have one each.
-            Mode::Gzip | Mode::Message | Mode::Lines => return,
+            Mode::Gzip | Mode::Message | Mode::Lines | Mode::Syslog(_) => return,
         };
         self.buffer.push(0x93);
         put_str(&mut self.buffer, self.shape.tag.as_bytes());
@@ -221,6 +241,14 @@ impl Chunk {
             self.text_at = 0;
             entry.resize(size, 0);
             entry.push(b'\n');
+            return entry;
+        }
+        if let Mode::Syslog(syslog) = self.shape.mode {
+            let frame = syslog.frame(self.flow.flow, size);
+            (self.time_at, self.text_at) = (frame.time_at, frame.head.len());
+            entry = frame.head;
+            entry.resize(self.text_at + size, 0);
+            entry.extend_from_slice(frame.tail);
             return entry;
         }
         if self.shape.mode == Mode::Message {

@@ -1,4 +1,4 @@
-//! `millbench generate`: numbered records at a set rate or flat out, into a file, over the forward protocol, or to
+//! `millbench generate`: numbered records at a set rate or flat out, into a file, over the forward protocol or syslog, or to
 //! standard output.
 //!
 //! Every flow (a connection, or one of several sequences in a file) numbers its records from 0 and ends with a record that
@@ -11,6 +11,7 @@ mod options;
 mod plan;
 mod probe;
 mod sender;
+mod syslog;
 
 use std::{
     process::ExitCode,
@@ -64,8 +65,8 @@ pub struct Summary {
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     options.check()?;
     let started = Instant::now();
-    let (id, sent) = match &options.forward {
-        Some(address) => forward(options, address)?,
+    let (id, sent) = match options.forward.as_ref().or(options.syslog.as_ref()) {
+        Some(address) => send(options, address)?,
         None => lines(options)?,
     };
     let summary = summarize(id, &sent, started.elapsed());
@@ -167,7 +168,7 @@ fn begin(options: &Options) -> Result<Begin, Failure> {
     }
 }
 
-fn forward(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Failure> {
+fn send(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Failure> {
     let begin = begin(options)?;
     let manner = Manner {
         address: address.clone(),
@@ -175,7 +176,8 @@ fn forward(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Fai
         acks: options.acks,
         window: options.window,
         ack_timeout: options.ack_timeout,
-        single_writes: options.single_writes,
+        // A datagram is a message.
+        single_writes: options.single_writes || matches!(address, Address::Udp(_)),
         repeat: options.repeat,
         give_up: options.give_up,
     };
@@ -197,7 +199,7 @@ fn forward(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Fai
             plan: Plan::new(page, chunk, records, deadline),
             end: None,
             pace: Pace::new(options.rate_of_one()),
-            chunk: Chunk::new(options.shape(options.mode, begin.base), id),
+            chunk: Chunk::new(options.shape(options.mode(), begin.base), id),
             ledger: begin.ledger.as_ref(),
         }
     };

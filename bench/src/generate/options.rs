@@ -10,6 +10,7 @@ use clap::{ArgGroup, Args};
 use super::{
     chunk::{Mode, Shape},
     sender::Address,
+    syslog::{Form, Syslog},
 };
 use crate::{Failure, record, units};
 
@@ -30,9 +31,10 @@ const CHUNK_DEFAULT: u32 = 8192;
 ///   millbench generate --file app.log --records 1M
 ///   millbench generate --forward 127.0.0.1:24224 --rate 100k --seconds 60
 ///   millbench generate --forward 127.0.0.1:24224 --acks --records 10M --ledger sent.ledger
+///   millbench generate --syslog udp://127.0.0.1:514 --form rfc5424 --records 10k
 ///   millbench generate --stdout --records 10 | millstream run pipe.yaml
 #[derive(Args, Clone, Debug)]
-#[command(verbatim_doc_comment, group(ArgGroup::new("target").required(true).args(["file", "forward", "stdout"])))]
+#[command(verbatim_doc_comment, group(ArgGroup::new("target").required(true).args(["file", "forward", "syslog", "stdout"])))]
 pub struct Options {
     /// Append lines to this file; a file that was rotated away is followed by a new one
     #[arg(long, value_name = "PATH")]
@@ -40,6 +42,9 @@ pub struct Options {
     /// Send to a forward server: HOST:PORT, or the path of a unix socket
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub forward: Option<Address>,
+    /// Send messages of syslog: tcp://HOST:PORT, udp://HOST:PORT, or the path of a unix socket
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse_syslog)]
+    pub syslog: Option<Address>,
     /// Write lines to standard output
     #[arg(long)]
     pub stdout: bool,
@@ -65,6 +70,12 @@ pub struct Options {
     /// How records travel in the forward protocol
     #[arg(long, value_enum, default_value_t = Mode::Packed)]
     pub mode: Mode,
+    /// The header of messages of syslog
+    #[arg(long, value_enum, default_value_t = Form::Rfc3164)]
+    pub form: Form,
+    /// Count the octets of messages of syslog (RFC 6587) in place of ending them with newlines
+    #[arg(long)]
+    pub octets: bool,
     /// The tag of all records
     #[arg(long, default_value = "bench")]
     pub tag: String,
@@ -154,6 +165,18 @@ impl Options {
             return usage("--tag must be a word".into());
         }
         Ok(())
+    }
+
+    /// How records travel.
+    pub fn mode(&self) -> Mode {
+        match &self.syslog {
+            Some(address) => Mode::Syslog(Syslog {
+                form: self.form,
+                octets: self.octets,
+                datagrams: matches!(address, Address::Udp(_)),
+            }),
+            None => self.mode,
+        }
     }
 
     pub fn chunk_records(&self) -> u32 {

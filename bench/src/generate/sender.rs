@@ -29,6 +29,8 @@ pub enum Address {
     Tcp(String),
     /// A unix socket's path.
     Unix(String),
+    /// The same, by datagrams.
+    Udp(String),
 }
 
 impl Address {
@@ -51,10 +53,21 @@ impl Address {
         }
     }
 
+    /// The same for syslog, which also goes over UDP.
+    pub fn parse_syslog(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("udp://") {
+            Some(address) => match Self::parse(address)? {
+                Self::Tcp(address) => Ok(Self::Udp(address)),
+                _ => Err(format!("`{text}` is no address; write udp://HOST:PORT")),
+            },
+            None => Self::parse(text),
+        }
+    }
+
     fn resolve(&self) -> io::Result<(Domain, SockAddr)> {
         match self {
             Self::Unix(path) => Ok((Domain::UNIX, SockAddr::unix(path)?)),
-            Self::Tcp(address) => {
+            Self::Tcp(address) | Self::Udp(address) => {
                 let first = address.to_socket_addrs()?.next().ok_or_else(|| {
                     io::Error::new(io::ErrorKind::NotFound, "the name has no address")
                 })?;
@@ -66,12 +79,16 @@ impl Address {
     /// Connects once.
     pub fn connect(&self, send_buffer: usize) -> io::Result<Socket> {
         let (domain, address) = self.resolve()?;
-        let socket = Socket::new(domain, Type::STREAM, None)?;
+        let kind = match self {
+            Self::Udp(_) => Type::DGRAM,
+            Self::Tcp(_) | Self::Unix(_) => Type::STREAM,
+        };
+        let socket = Socket::new(domain, kind, None)?;
         if send_buffer > 0 {
             socket.set_send_buffer_size(send_buffer)?;
         }
         socket.connect(&address)?;
-        if domain != Domain::UNIX {
+        if matches!(self, Self::Tcp(_)) {
             socket.set_tcp_nodelay(true)?;
         }
         Ok(socket)
@@ -244,7 +261,8 @@ impl Sender<'_> {
         while !flights.is_empty() {
             self.settle(link, flights, sent)?;
         }
-        sent.drained = link.drain();
+        // Nobody closes what is no connection.
+        sent.drained = matches!(self.manner.address, Address::Udp(_)) || link.drain();
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use crate::rig::{Downstream, Running, node, try_build, until};
 /// The source, which says where it listens.
 struct Telling {
     source: Syslog,
-    tell: mpsc::Sender<Vec<(Scheme, SocketAddr)>>,
+    tell: mpsc::SyncSender<Vec<(Scheme, SocketAddr)>>,
 }
 
 impl Source for Telling {
@@ -50,7 +50,7 @@ fn build(options: &str) -> Checked<Syslog> {
 
 /// Runs the source; the addresses are in the order of `listen`, those of unix sockets left out.
 fn start(options: &str, downstream: &Downstream, folder: &Path) -> (Running, Vec<SocketAddr>) {
-    let (tell, told) = mpsc::channel();
+    let (tell, told) = mpsc::sync_channel(1);
     let source = build(options).unwrap();
     let running = Running::of(
         Box::new(Telling { source, tell }),

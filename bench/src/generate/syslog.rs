@@ -1,0 +1,192 @@
+//! Numbered records as messages of syslog: what stands in front of the text, and behind it.
+//!
+//! ```text
+//! rfc3164   <13>Nov 21 06:40:31 hammer-0001 bench[4242]: TEXT
+//! rfc5424   <13>1 2026-11-21T06:40:31.123456Z hammer-0001 bench 4242 ID47 [gen@32473 flow="0001"] TEXT
+//! lines     MESSAGE LF
+//! octets    MSG-LEN SP MESSAGE                 (RFC 6587)
+//! ```
+//!
+//! The number in `hammer-` is the flow's. A record's time is that of the run's start and a microsecond for each record
+//! before it, so that a receiver meets new times all along.
+
+/// The form of a message's header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// The older one: no year, no fraction of a second
+    #[default]
+    Rfc3164,
+    /// The newer one, with structured data
+    Rfc5424,
+}
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Syslog {
+    /// The header.
+    pub form: Form,
+    /// Counted, and not ended by newlines.
+    pub octets: bool,
+    /// A datagram each: neither counted nor ended.
+    pub datagrams: bool,
+}
+
+/// What stands around a text of `size` bytes: in front of it, behind it, and where in front the time stands.
+pub struct Frame {
+    pub head: Vec<u8>,
+    pub tail: &'static [u8],
+    pub time_at: usize,
+}
+
+/// A time, to be written over that of a message.
+pub struct Stamp {
+    form: Form,
+    seconds: u64,
+    text: Vec<u8>,
+}
+
+impl Syslog {
+    /// Around the texts of a flow.
+    pub fn frame(self, flow: u16, size: usize) -> Frame {
+        let (before, behind) = match self.form {
+            Form::Rfc3164 => ("<13>", format!(" hammer-{flow:04x} bench[4242]: ")),
+            Form::Rfc5424 => (
+                "<13>1 ",
+                format!(" hammer-{flow:04x} bench 4242 ID47 [gen@32473 flow=\"{flow:04x}\"] "),
+            ),
+        };
+        let time = Stamp::new(self.form).at(0, 0).to_vec();
+        let message = before.len() + time.len() + behind.len() + size;
+        let count = match self.octets && !self.datagrams {
+            true => format!("{message} "),
+            false => String::new(),
+        };
+        let head = [
+            count.as_bytes(),
+            before.as_bytes(),
+            &time,
+            behind.as_bytes(),
+        ]
+        .concat();
+        Frame {
+            head,
+            tail: if self.octets || self.datagrams {
+                b""
+            } else {
+                b"\n"
+            },
+            time_at: count.len() + before.len(),
+        }
+    }
+}
+
+impl Stamp {
+    /// Of no time yet.
+    pub fn new(form: Form) -> Self {
+        Self {
+            form,
+            seconds: u64::MAX,
+            text: Vec::new(),
+        }
+    }
+
+    /// The text of a time in UTC.
+    pub fn at(&mut self, seconds: u64, micros: u32) -> &[u8] {
+        if self.seconds != seconds {
+            self.seconds = seconds;
+            self.text = whole(self.form, seconds).into_bytes();
+        }
+        if self.form == Form::Rfc5424 {
+            let (mut rest, end) = (micros, self.text.len() - 1);
+            for digit in self.text[end - 6..end].iter_mut().rev() {
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+        &self.text
+    }
+}
+
+fn whole(form: Form, seconds: u64) -> String {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    match form {
+        Form::Rfc3164 => {
+            let name = MONTHS[month as usize - 1];
+            format!("{name} {day:2} {hour:02}:{minute:02}:{second:02}")
+        }
+        Form::Rfc5424 => {
+            format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000000Z")
+        }
+    }
+}
+
+/// The date of a number of days since 1970, year by year and month by month: it is asked for once a second.
+fn date(mut days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [
+        31,
+        28 + u64::from(leap(year)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    (year, month as u64 + 1, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_as_the_forms_want_them() {
+        let text = |form, seconds, micros| {
+            String::from_utf8(Stamp::new(form).at(seconds, micros).to_vec()).unwrap()
+        };
+        assert_eq!(text(Form::Rfc3164, 1_795_243_231, 5), "Nov 21 06:40:31");
+        assert_eq!(
+            text(Form::Rfc3164, 1_709_251_199, 5),
+            "Mar  1 00:59:59".replace("Mar  1 00", "Feb 29 23")
+        );
+        assert_eq!(
+            text(Form::Rfc5424, 1_795_243_231, 5),
+            "2026-11-21T06:40:31.000005Z"
+        );
+    }
+
+    #[test]
+    fn a_count_counts_the_message() {
+        let syslog = Syslog {
+            octets: true,
+            ..Syslog::default()
+        };
+        let frame = syslog.frame(1, 10);
+        let head = String::from_utf8(frame.head).unwrap();
+        assert_eq!(head, "54 <13>Jan  1 00:00:00 hammer-0001 bench[4242]: ");
+        assert_eq!(head.len() - 3 + 10, 54);
+        assert_eq!((frame.tail, frame.time_at), (&b""[..], 7));
+    }
+}

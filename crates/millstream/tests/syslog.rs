@@ -1,0 +1,526 @@
+//! Real senders of syslog: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS), syslog-ng, `logger` of
+//! util-linux and Python's SysLogHandler: every record that they send arrives in a file, field for field.
+//!
+//! rsyslog and syslog-ng are installed by `make deps`, syslog-ng into `target/clients`, as Debian has but one of them at a
+//! time.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
+
+mod program;
+mod syslog_daemons;
+
+use std::{
+    fs,
+    io::Write,
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
+
+use program::{Program, free_port, wait_until};
+use serde_json::{Value, json};
+use syslog_daemons::{Daemon, certificates, feed, rsyslogd, syslog_ng};
+
+/// Messages of each run.
+const MESSAGES: usize = 500;
+/// Of all messages that carry one.
+const TIME: &str = "2026-11-20T06:40:30.123456";
+
+fn text(n: usize) -> String {
+    format!("message {n} of \"ünïcödé\" 漢字 [x=1] <13> a\\b: 100%")
+}
+
+/// A source and the file that its records land in.
+struct Way {
+    name: &'static str,
+    options: String,
+}
+
+fn way(name: &'static str, listen: String, more: &str) -> Way {
+    let options = format!("type: syslog, listen: \"{listen}\"{more}");
+    Way { name, options }
+}
+
+/// Runs Millstream with these ways, listening at `port` when it is ready.
+fn start(folder: &Path, ways: &[Way], port: u16) -> Program {
+    let place = folder.display();
+    let mut config =
+        format!("data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\nsources:\n");
+    for Way { name, options } in ways {
+        config += &format!("  {name}: {{ {options} }}\n");
+    }
+    config += "sinks:\n";
+    for Way { name, .. } in ways {
+        config += &format!(
+            "  to_{name}: {{ type: file, inputs: [{name}], path: \"{place}/out/{name}.log\" }}\n"
+        );
+    }
+    Program::start(folder, &config).listens(port)
+}
+
+fn output(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("out/{name}.log"))
+}
+
+/// Waits for so many records of a way, and reads them.
+fn records(folder: &Path, program: &Program, name: &str, count: usize) -> Vec<Value> {
+    let path = output(folder, name);
+    let text = || fs::read_to_string(&path).unwrap_or_default();
+    let start = Instant::now();
+    while text().matches('\n').count() < count {
+        assert!(
+            start.elapsed().as_secs() < 60,
+            "{name}: {} of {count} records came; the log:\n{}",
+            text().matches('\n').count(),
+            program.log()
+        );
+        sleep(Duration::from_millis(20));
+    }
+    text()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Compares all records of a way with what was sent: `expected` makes them.
+fn compare(folder: &Path, program: &Program, name: &str, expected: impl Fn(usize) -> Value) {
+    let mut got = records(folder, program, name, MESSAGES);
+    assert_eq!(got.len(), MESSAGES, "{name}");
+    // Datagrams may change places.
+    let number = |record: &Value| -> usize {
+        let text = record["message"].as_str().unwrap();
+        text.split(' ').nth(1).unwrap().parse().unwrap()
+    };
+    got.sort_by_key(number);
+    for (n, record) in got.into_iter().enumerate() {
+        assert_eq!(record, expected(n), "{name}, message {n}");
+    }
+}
+
+/// What is sent to the daemons, in the words of RFC 5424, and what they are to pass on.
+fn message(n: usize) -> String {
+    format!(
+        "<{}>1 {TIME}Z web-1 app 77 ID{n} [x@1 k=\"v\\\"{n}\"][y@1] {}\n",
+        8 + n % 8,
+        text(n)
+    )
+}
+
+/// All that RFC 5424 carries.
+fn whole(n: usize) -> Value {
+    json!({
+        "time": format!("{TIME}000Z"),
+        "facility": "user",
+        "severity": severity(n),
+        "host": "web-1",
+        "app": "app",
+        "procid": "77",
+        "msgid": format!("ID{n}"),
+        "structured_data": {"x@1": {"k": format!("v\"{n}")}, "y@1": {}},
+        "message": text(n),
+    })
+}
+
+/// The same by UDP.
+fn with_peer(n: usize) -> Value {
+    let mut record = whole(n);
+    record["peer"] = "127.0.0.1".into();
+    record
+}
+
+/// What is left of it in the older form.
+fn older(n: usize) -> Value {
+    let mut record = whole(n);
+    let fields = record.as_object_mut().unwrap();
+    fields.shift_remove("msgid");
+    fields.shift_remove("structured_data");
+    record
+}
+
+fn severity(n: usize) -> &'static str {
+    [
+        "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
+    ][n % 8]
+}
+
+#[test]
+fn rsyslog_delivers_every_message_by_every_way_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let certificates = certificates(place);
+    let ports: Vec<u16> = (0..7).map(|_| free_port()).collect();
+    let at = |scheme: &str, number: usize| format!("{scheme}://127.0.0.1:{}", ports[number]);
+    let tls = format!(
+        ", tls: {{ cert: {0}/server.pem, key: {0}/server.key, ca: {0}/ca.pem }}",
+        certificates.display()
+    );
+    let ways = [
+        way("lines", at("tcp", 0), ""),
+        way("octets", at("tcp", 1), ", framing: octets"),
+        way("udp", at("udp", 2), ""),
+        way("relp", at("relp", 3), ""),
+        way("gnutls", at("tcp", 4), &tls),
+        way("relp_tls", at("relp", 5), &tls),
+    ];
+    let program = start(place, &ways, ports[0]);
+    let own = certificates.display();
+    let relp_tls = format!(
+        "tls=\"on\" tls.caCert=\"{own}/ca.pem\" tls.myCert=\"{own}/client.pem\" tls.myPrivKey=\"{own}/client.key\" \
+         tls.authMode=\"name\" tls.permittedPeer=[\"localhost\"]"
+    );
+    let newer = "template=\"RSYSLOG_SyslogProtocol23Format\"";
+    let to = |number: usize| format!("target=\"127.0.0.1\" port=\"{}\"", ports[number]);
+    let config = format!(
+        "global(workDirectory=\"{place}\" defaultNetstreamDriverCAFile=\"{own}/ca.pem\" \
+         defaultNetstreamDriverCertFile=\"{own}/client.pem\" defaultNetstreamDriverKeyFile=\"{own}/client.key\")\n\
+         module(load=\"imptcp\")\nmodule(load=\"omrelp\")\n\
+         input(type=\"imptcp\" address=\"127.0.0.1\" port=\"{}\")\n\
+         action(type=\"omfwd\" {} protocol=\"tcp\" template=\"RSYSLOG_ForwardFormat\")\n\
+         action(type=\"omfwd\" {} protocol=\"tcp\" tcp_framing=\"octet-counted\" {newer})\n\
+         action(type=\"omfwd\" {} protocol=\"udp\" {newer})\n\
+         action(type=\"omrelp\" {} {newer})\n\
+         action(type=\"omfwd\" {} protocol=\"tcp\" streamDriver=\"gtls\" streamDriverMode=\"1\" streamDriverAuthMode=\"x509/name\" \
+         streamDriverPermittedPeers=\"localhost\" {newer})\n\
+         action(type=\"omrelp\" {} {relp_tls} {newer})\n",
+        ports[6],
+        to(0),
+        to(1),
+        to(2),
+        to(3),
+        to(4),
+        to(5),
+        place = place.display(),
+    );
+    let daemon = rsyslogd(place, &config, ports[6]);
+    feed(ports[6], (0..MESSAGES).map(message));
+    compare(place, &program, "lines", older);
+    compare(place, &program, "udp", with_peer);
+    for name in ["octets", "relp", "gnutls", "relp_tls"] {
+        compare(place, &program, name, whole);
+    }
+    drop(daemon);
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn rsyslog_delivers_through_openssl_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let certificates = certificates(place);
+    let (port, input) = (free_port(), free_port());
+    let own = certificates.display();
+    let tls = format!(", tls: {{ cert: {own}/server.pem, key: {own}/server.key }}");
+    let ways = [way("openssl", format!("tcp://127.0.0.1:{port}"), &tls)];
+    let program = start(place, &ways, port);
+    let config = format!(
+        "global(workDirectory=\"{}\" defaultNetstreamDriverCAFile=\"{own}/ca.pem\")\n\
+         module(load=\"imptcp\")\ninput(type=\"imptcp\" address=\"127.0.0.1\" port=\"{input}\")\n\
+         action(type=\"omfwd\" target=\"127.0.0.1\" port=\"{port}\" protocol=\"tcp\" streamDriver=\"ossl\" streamDriverMode=\"1\" \
+         streamDriverAuthMode=\"x509/certvalid\" template=\"RSYSLOG_SyslogProtocol23Format\")\n",
+        place.display()
+    );
+    let daemon = rsyslogd(place, &config, input);
+    feed(input, (0..MESSAGES).map(message));
+    compare(place, &program, "openssl", whole);
+    drop(daemon);
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn syslog_ng_delivers_every_message_by_every_way_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let certificates = certificates(place);
+    let own = certificates.display();
+    let ports: Vec<u16> = (0..5).map(|_| free_port()).collect();
+    let at = |scheme: &str, number: usize| format!("{scheme}://127.0.0.1:{}", ports[number]);
+    let tls =
+        format!(", tls: {{ cert: {own}/server.pem, key: {own}/server.key, ca: {own}/ca.pem }}");
+    let ways = [
+        way("lines", at("tcp", 0), ""),
+        way("octets", at("tcp", 1), ""),
+        way("udp", at("udp", 2), ""),
+        way("tls", at("tcp", 3), &tls),
+    ];
+    let program = start(place, &ways, ports[0]);
+    let config = format!(
+        "@version: 3.38\noptions {{ keep-hostname(yes); ts-format(iso); frac-digits(6); time-zone(\"UTC\"); }};\n\
+         source s {{ syslog(ip(127.0.0.1) port({}) transport(tcp)); }};\n\
+         destination lines {{ network(\"127.0.0.1\" port({}) transport(tcp)); }};\n\
+         destination octets {{ syslog(\"127.0.0.1\" port({}) transport(tcp)); }};\n\
+         destination udp {{ syslog(\"127.0.0.1\" port({}) transport(udp)); }};\n\
+         destination tls {{ syslog(\"127.0.0.1\" port({}) transport(tls) tls(ca-file(\"{own}/ca.pem\") cert-file(\"{own}/client.pem\") \
+         key-file(\"{own}/client.key\") peer-verify(required-untrusted))); }};\n\
+         log {{ source(s); destination(lines); destination(octets); destination(udp); destination(tls); }};\n",
+        ports[4], ports[0], ports[1], ports[2], ports[3]
+    );
+    let daemon = syslog_ng(place, &config, ports[4]);
+    // It reads RFC 5424 with octet counting.
+    feed(
+        ports[4],
+        (0..MESSAGES).map(|n| {
+            let message = message(n);
+            let message = message.trim_end();
+            format!("{} {message}", message.len())
+        }),
+    );
+    compare(place, &program, "lines", older);
+    for name in ["octets", "tls"] {
+        compare(place, &program, name, whole);
+    }
+    compare(place, &program, "udp", with_peer);
+    drop(daemon);
+    assert_eq!(program.stop(), Some(0));
+}
+
+/// Runs `logger` with one message for each line of its input.
+fn logger(arguments: &[&str]) {
+    let mut command = Command::new("logger");
+    let common = ["--id=77", "--tag", "app", "--priority", "local3.warning"];
+    let mut child = command
+        .args(common)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines: String = (0..MESSAGES).map(|n| text(n) + "\n").collect();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(lines.as_bytes())
+        .unwrap();
+    assert!(child.wait().unwrap().success(), "logger {arguments:?}");
+}
+
+#[test]
+fn logger_of_util_linux_delivers_every_message_in_every_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
+    let ways = [
+        way("tcp", format!("tcp://127.0.0.1:{port}"), ""),
+        way("udp", format!("udp://127.0.0.1:{port}"), ""),
+        way("stream", format!("unix://{}", stream.display()), ""),
+        way("datagram", format!("unixgram://{}", datagram.display()), ""),
+    ];
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let mut program = start(place, &ways, port);
+    let port = port.to_string();
+    let net = ["--server", "127.0.0.1", "--port", &port];
+    let (stream, datagram) = (stream.to_string_lossy(), datagram.to_string_lossy());
+    let forms: [(&str, Vec<&str>, bool); 8] = [
+        ("tcp", [&net[..], &["--tcp", "--rfc3164"]].concat(), true),
+        ("tcp", [&net[..], &["--tcp", "--rfc5424"]].concat(), true),
+        (
+            "tcp",
+            [&net[..], &["--tcp", "--rfc5424", "--octet-count"]].concat(),
+            true,
+        ),
+        (
+            "tcp",
+            [&net[..], &["--tcp", "--rfc5424=notime,nohost"]].concat(),
+            false,
+        ),
+        ("udp", [&net[..], &["--udp", "--rfc3164"]].concat(), true),
+        ("udp", [&net[..], &["--udp", "--rfc5424"]].concat(), true),
+        ("stream", vec!["--socket", &stream, "--tcp"], false),
+        ("datagram", vec!["--socket", &datagram, "--udp"], false),
+    ];
+    for (name, arguments, names_host) in forms {
+        logger(&arguments);
+        let got = records(place, &program, name, MESSAGES);
+        assert_eq!(got.len(), MESSAGES, "{arguments:?}");
+        for (n, mut record) in got.into_iter().enumerate() {
+            let fields = record.as_object_mut().unwrap();
+            fields.remove("time").unwrap();
+            // What it says of the quality of its clock.
+            fields.remove("structured_data");
+            let mut expected = json!({
+                "facility": "local3", "severity": "warning", "app": "app", "procid": "77", "message": text(n),
+            });
+            expected["host"] = match (names_host, name) {
+                (false, "tcp") => "127.0.0.1".into(),
+                // util-linux writes the first part of the name in the older form.
+                (true, _) if arguments.contains(&"--rfc3164") => {
+                    host.split('.').next().unwrap().into()
+                }
+                _ => host.as_str().into(),
+            };
+            if name == "udp" {
+                expected["peer"] = "127.0.0.1".into();
+            }
+            assert_eq!(record, expected, "{arguments:?}");
+        }
+        program = emptied(program, place, &ways, &port);
+    }
+}
+
+/// Starts over with empty outputs.
+fn emptied(program: Program, place: &Path, ways: &[Way], port: &str) -> Program {
+    assert_eq!(program.stop(), Some(0));
+    fs::remove_dir_all(place.join("out")).unwrap();
+    fs::remove_dir_all(place.join("data")).unwrap();
+    start(place, ways, port.parse().unwrap())
+}
+
+#[test]
+fn the_handler_of_python_delivers_every_message_by_every_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
+    let ways = [
+        way("tcp", format!("tcp://127.0.0.1:{port}"), ""),
+        way("udp", format!("udp://127.0.0.1:{port}"), ""),
+        way("stream", format!("unix://{}", stream.display()), ""),
+        way("datagram", format!("unixgram://{}", datagram.display()), ""),
+    ];
+    let program = start(place, &ways, port);
+    let script = program::tree().join("tests/clients/python/syslog_handler.py");
+    for (name, address) in [
+        ("tcp", port.to_string()),
+        ("udp", port.to_string()),
+        ("stream", stream.display().to_string()),
+        ("datagram", datagram.display().to_string()),
+    ] {
+        let mut python = Command::new("python3");
+        python
+            .arg(&script)
+            .args([name, &address, &MESSAGES.to_string(), &text(0)]);
+        let mut child = python.spawn().unwrap();
+        let host = match name {
+            "tcp" | "udp" => "127.0.0.1".to_owned(),
+            _ => rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+        };
+        // It keeps its connection open until all is here: the last message must not wait for its end.
+        let got = records(place, &program, name, MESSAGES);
+        assert_eq!(got.len(), MESSAGES, "{name}");
+        for (n, mut record) in got.into_iter().enumerate() {
+            record.as_object_mut().unwrap().remove("time").unwrap();
+            let levels = ["debug", "info", "warning", "err", "crit"];
+            let mut expected = json!({
+                "facility": "daemon", "severity": levels[n % 5],
+                "host": host, "app": "app", "procid": "77", "message": text(n),
+            });
+            if name == "udp" {
+                expected["peer"] = "127.0.0.1".into();
+            }
+            assert_eq!(record, expected, "{name}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(program.stop(), Some(0));
+}
+
+/// rsyslog sends by RELP while its receiver is killed, or ended, and started again. `RESTARTS` says how often.
+#[test]
+fn nothing_that_rsyslog_sends_by_relp_is_lost_over_restarts() {
+    let restarts: usize = std::env::var("RESTARTS")
+        .ok()
+        .map_or(20, |restarts| restarts.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let (port, input) = (free_port(), free_port());
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: [] }}\nsources:\n  in: {{ type: syslog, listen: \"relp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{0}/out/all.log\" }}\n",
+        place.display()
+    );
+    let daemon_config = format!(
+        "global(workDirectory=\"{0}\")\nmain_queue(queue.size=\"1000000\")\nmodule(load=\"imptcp\")\nmodule(load=\"omrelp\")\n\
+         input(type=\"imptcp\" address=\"127.0.0.1\" port=\"{input}\")\n\
+         action(type=\"omrelp\" target=\"127.0.0.1\" port=\"{port}\" windowSize=\"{WINDOW}\" action.resumeInterval=\"1\" \
+         action.resumeRetryCount=\"-1\" queue.type=\"LinkedList\" queue.size=\"1000000\" queue.workerThreads=\"1\")\n",
+        place.display()
+    );
+    let mut program = Some(Program::start(place, &config).listens(port));
+    let daemon = rsyslogd(place, &daemon_config, input);
+    let sent = restarts * PER_RESTART;
+    let feeder = thread::spawn(move || {
+        // Without a pause long enough for a window to empty: kills meet sessions that are busy.
+        let mut stream = TcpStream::connect(("127.0.0.1", input)).unwrap();
+        for first in (0..sent).step_by(PIECE) {
+            let messages =
+                (first..first + PIECE).map(|n| format!("<13>Nov 21 06:40:30 h a: {n}\n"));
+            stream
+                .write_all(messages.collect::<String>().as_bytes())
+                .unwrap();
+            sleep(Duration::from_millis(2));
+        }
+    });
+    for restart in 0..restarts {
+        // Not at the same moment of a session each time.
+        std::thread::sleep(std::time::Duration::from_millis(
+            600 + 37 * (restart as u64 % 17),
+        ));
+        let running = program.take().unwrap();
+        if restart % 2 == 0 {
+            running.kill();
+        } else {
+            assert_eq!(running.stop(), Some(0));
+        }
+        program = Some(Program::start(place, &config).listens(port));
+    }
+    feeder.join().unwrap();
+    let path = output(place, "all");
+    let numbers = || -> Vec<usize> {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    wait_until("the last message is there", || {
+        numbers().iter().max() == Some(&(sent - 1))
+    });
+    assert_eq!(program.take().unwrap().stop(), Some(0));
+    drop::<Daemon>(daemon);
+    account(&numbers(), sent, restarts);
+}
+
+/// omrelp's default.
+const WINDOW: usize = 128;
+/// Messages for each restart.
+const PER_RESTART: usize = 20_000;
+/// Messages that are written together.
+const PIECE: usize = 50;
+
+/// Every number is there, and what is there twice is the end of what came before a session broke, at once behind it.
+fn account(numbers: &[usize], sent: usize, restarts: usize) {
+    let (mut next, mut repeats, mut breaks, mut at) = (0, 0, 0, 0);
+    for &number in numbers {
+        if number != at {
+            // A session broke: what was not answered comes again, from its first on.
+            assert!(
+                number < at && at == next,
+                "{number} came where {at} was due: lost, or not adjacent"
+            );
+            assert!(
+                next - number <= WINDOW,
+                "{} came again, which is more than a window",
+                next - number
+            );
+            breaks += 1;
+        }
+        repeats += usize::from(number < next);
+        at = number + 1;
+        next = next.max(at);
+    }
+    assert_eq!(next, sent, "the end is missing");
+    assert!(
+        breaks <= restarts.div_ceil(2),
+        "{breaks} sessions brought something again, but {} were killed",
+        restarts.div_ceil(2)
+    );
+    let text = format!(
+        "{restarts} restarts, {sent} messages, lost 0, {repeats} came again in {breaks} sessions\n"
+    );
+    std::io::stdout().write_all(text.as_bytes()).unwrap();
+}
