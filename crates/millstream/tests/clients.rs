@@ -6,65 +6,17 @@
 #![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 
 mod program;
+mod records;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use millstream_testkit::Authority;
 use program::{Program, free_port, tree, wait_until};
-use serde_json::{Map, Value, json};
-
-/// Records that each run sends.
-const RECORDS: i64 = 300;
-
-/// The time that clients give record n, where they can: 1700000000 + n seconds and these nanoseconds.
-const SECONDS: i64 = 1_700_000_000;
-
-/// Which numbers a client can say.
-#[derive(Clone, Copy, PartialEq)]
-enum Numbers {
-    /// Whole numbers up to 2^53, as JavaScript has them.
-    Double,
-    /// The same, and its encoder writes those beyond 32 bits as floats (msgpack-lite).
-    Float,
-    /// All of 64 bits.
-    Exact,
-}
-
-/// Which times a client says.
-#[derive(Clone, Copy, PartialEq)]
-enum Times {
-    Seconds,
-    Nanoseconds,
-    Now,
-}
-
-fn record(n: i64, numbers: Numbers) -> Value {
-    let mut record = json!({
-        "n": n,
-        "message": format!("line {n}\twith tabs, \"quotes\", \\ and ünïcödé 漢字 🦀"),
-        "control": "\u{1}\n\r\u{7f}\u{0}",
-        "empty": "",
-        "none": null,
-        "yes": true,
-        "no": false,
-        "half": n as f64 + 0.5,
-        "tiny": 1.5e-300,
-        "negative": -n - 1,
-        "limits": [0, 127, 128, 255, 256, 65535, 65536, 4294967295_i64, -128, -129, -32769, -2147483649_i64, 9007199254740991_i64],
-        "nested": {"a": [1, {"b": [[], {}, "c"]}], "z": "last"},
-    });
-    if numbers == Numbers::Exact {
-        record["huge"] = json!([i64::MIN, i64::MAX, u64::MAX]);
-    }
-    if n % 100 == 7 {
-        record["long"] = Value::from("x".repeat(70_000));
-    }
-    record
-}
+use records::{Numbers, RECORDS, Times, compare, count_lines, record};
 
 struct Case {
     /// The command, without its arguments.
@@ -73,6 +25,71 @@ struct Case {
     numbers: Numbers,
     times: Times,
     unix: bool,
+    /// Further options of the source, and the environment that tells the client of them.
+    secured: Secured,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Secured {
+    No,
+    /// A shared key.
+    Key,
+    /// TLS 1.3, or what the client can do.
+    Tls,
+    /// TLS 1.2 by the client's wish.
+    Tls12,
+    /// TLS, a shared key, and a user with a password.
+    All,
+}
+
+impl Secured {
+    fn has_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Tls12 | Self::All)
+    }
+
+    fn has_key(self) -> bool {
+        matches!(self, Self::Key | Self::All)
+    }
+
+    /// Options of the source.
+    fn options(self) -> String {
+        let mut options = String::new();
+        if self.has_tls() {
+            options += ", tls: mesh";
+        }
+        if self.has_key() {
+            let users = match self {
+                Self::All => ", users: { alice: \"wonder land\" }",
+                _ => "",
+            };
+            options += &format!(", auth: {{ hostname: server, shared_key: open sesame{users} }}");
+        }
+        options
+    }
+
+    /// What the clients read of it.
+    fn environment(self, root: &Path) -> Vec<(&'static str, String)> {
+        let mut all = Vec::new();
+        if self.has_tls() {
+            let root = root.display().to_string();
+            all.extend([("FORWARD_CA", root.clone()), ("SSL_CERT_FILE", root)]);
+        }
+        if self == Self::Tls12 {
+            all.push(("NODE_OPTIONS", "--tls-max-v1.2".to_owned()));
+            all.push((
+                "JAVA_TOOL_OPTIONS",
+                "-Djdk.tls.client.protocols=TLSv1.2".to_owned(),
+            ));
+        }
+        if self.has_key() {
+            all.push(("FORWARD_KEY", "open sesame".to_owned()));
+        }
+        if self == Self::All {
+            all.push(("FORWARD_USER", "alice".to_owned()));
+            all.push(("FORWARD_PASSWORD", "wonder land".to_owned()));
+        }
+        all
+    }
 }
 
 fn installed(path: &str) -> String {
@@ -88,8 +105,11 @@ fn installed(path: &str) -> String {
 fn run(case: &Case) {
     let folder = tempfile::tempdir().unwrap();
     let (port, socket) = (free_port(), folder.path().join("forward.sock"));
-    let program =
-        Program::start(folder.path(), &configuration(folder.path(), port, &socket)).listens(port);
+    let authority = Authority::new("root");
+    authority.write_root(folder.path(), "ca");
+    authority.issue(folder.path(), "server", &["localhost", "127.0.0.1"]);
+    let configuration = configuration(folder.path(), port, &socket, case.secured);
+    let program = Program::start(folder.path(), &configuration).listens(port);
     let records = folder.path().join("records.jsonl");
     let lines: String = (0..RECORDS)
         .map(|n| format!("{}\n", record(n, case.numbers)))
@@ -104,6 +124,8 @@ fn run(case: &Case) {
         .args(&case.command[1..])
         .args([address.as_str(), case.variant, "test.client"])
         .arg(&records)
+        .envs(case.secured.environment(&folder.path().join("ca.pem")))
+        .current_dir(folder.path())
         .output()
         .unwrap();
     let said = format!(
@@ -111,92 +133,42 @@ fn run(case: &Case) {
         String::from_utf8_lossy(&sent.stdout),
         String::from_utf8_lossy(&sent.stderr)
     );
-    assert!(
-        sent.status.success(),
-        "{:?} {}: {said}",
-        case.command,
-        case.variant
-    );
+    let what = format!("{:?} {}", case.command, case.variant);
+    assert!(sent.status.success(), "{what}: {said}");
     let output = folder.path().join("out/test.client.log");
     wait_until("all records have arrived", || {
         count_lines(&output) >= RECORDS as usize
     });
-    assert_eq!(
-        program.stop(),
-        Some(0),
-        "{:?} {}",
-        case.command,
-        case.variant
-    );
-    compare(&output, case);
+    assert_eq!(program.stop(), Some(0), "{what}");
+    compare(&output, case.numbers, case.times, &what);
 }
 
-fn configuration(folder: &Path, port: u16, socket: &Path) -> String {
+fn configuration(folder: &Path, port: u16, socket: &Path, secured: Secured) -> String {
     let place = folder.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
-         sources:\n  in: {{ type: forward, listen: [\"tcp://127.0.0.1:{port}\", \"unix://{}\"] }}\n\
-         sinks:\n  out: {{ type: file, inputs: [in], path: \"{place}/out/{{tag}}.log\" }}\n",
-        socket.display()
+         sources:\n  in: {{ type: forward, listen: [\"tcp://127.0.0.1:{port}\", \"unix://{}\"]{} }}\n\
+         sinks:\n  out: {{ type: file, inputs: [in], path: \"{place}/out/{{tag}}.log\" }}\n{}",
+        socket.display(),
+        secured.options(),
+        match secured.has_tls() {
+            true => "tls: { mesh: { cert: server.pem, key: server.key } }\n",
+            false => "",
+        },
     )
 }
 
-fn count_lines(path: &Path) -> usize {
-    fs::read(path).map_or(0, |bytes| {
-        bytes.iter().filter(|byte| **byte == b'\n').count()
-    })
-}
-
-fn compare(output: &Path, case: &Case) {
-    let text = fs::read_to_string(output).unwrap();
-    let mut seen: BTreeMap<i64, Map<String, Value>> = BTreeMap::new();
-    for line in text.lines() {
-        let Value::Object(mut got) = serde_json::from_str(line).unwrap() else {
-            panic!("no object: {line}")
-        };
-        let n = got["n"].as_i64().unwrap();
-        let time = got.remove("time").unwrap();
-        // What the logging handler of Python adds of its own.
-        got.retain(|name, _| !name.starts_with("sys_"));
-        let expected = match case.times {
-            Times::Seconds => Some(format!("{}.000000000Z", rfc3339(SECONDS + n))),
-            Times::Nanoseconds => Some(format!("{}.123456789Z", rfc3339(SECONDS + n))),
-            Times::Now => None,
-        };
-        assert!(
-            expected.is_none_or(|expected| time == expected),
-            "time {time} of record {n}"
-        );
-        assert!(seen.insert(n, got).is_none(), "record {n} came twice");
-    }
-    for n in 0..RECORDS {
-        let got = seen
-            .remove(&n)
-            .unwrap_or_else(|| panic!("record {n} is missing"));
-        let (mut got, mut sent) = (Value::Object(got), record(n, case.numbers));
-        if case.numbers == Numbers::Float {
-            make_floats(&mut got);
-            make_floats(&mut sent);
-        }
-        assert_eq!(got, sent, "{:?} {}", case.command, case.variant);
-    }
-    assert!(seen.is_empty(), "records that nobody sent: {seen:?}");
-}
-
-/// Makes every number a float, for a client that does so with some of them.
-fn make_floats(value: &mut Value) {
-    match value {
-        Value::Number(number) => *value = json!(number.as_f64()),
-        Value::Array(list) => list.iter_mut().for_each(make_floats),
-        Value::Object(map) => map.values_mut().for_each(make_floats),
-        _ => {}
-    }
-}
-
-/// `SECONDS` is 2023-11-14T22:13:20Z; the test adds less than an hour.
-fn rfc3339(seconds: i64) -> String {
-    let after = seconds - SECONDS + 13 * 60 + 20;
-    format!("2023-11-14T22:{:02}:{:02}", after / 60, after % 60)
+fn java(options: &[&str]) -> Vec<String> {
+    let jars = format!(
+        "{0}/*:{0}/dependency/*",
+        PathBuf::from(installed("java/target/clients-1.jar"))
+            .parent()
+            .unwrap()
+            .display()
+    );
+    let all = ["java"].into_iter().chain(options.iter().copied());
+    let all = all.chain(["-cp", &jars, "Send"]);
+    all.map(str::to_owned).collect()
 }
 
 fn script(interpreter: &str, path: &str) -> Vec<String> {
@@ -223,6 +195,7 @@ fn all(
                 numbers,
                 times: times(variant),
                 unix: *unix,
+                secured: Secured::No,
             });
         }
     }
@@ -320,14 +293,7 @@ fn fluent_logger_golang_delivers_every_record() {
 
 #[test]
 fn fluency_of_java_delivers_every_record() {
-    let jars = format!(
-        "{0}/*:{0}/dependency/*",
-        PathBuf::from(installed("java/target/clients-1.jar"))
-            .parent()
-            .unwrap()
-            .display()
-    );
-    let command: Vec<String> = ["java", "-cp", &jars, "Send"].map(str::to_owned).to_vec();
+    let command = java(&[]);
     let variants = [
         "plain",
         "seconds",
@@ -344,4 +310,70 @@ fn fluency_of_java_delivers_every_record() {
             Times::Nanoseconds
         }
     });
+}
+
+/// Runs variants of a client over TCP, secured in each of these ways.
+fn all_secured(
+    command: &[String],
+    variants: &[&'static str],
+    ways: &[Secured],
+    (numbers, times): (Numbers, Times),
+) {
+    for variant in variants {
+        for secured in ways {
+            run(&Case {
+                command: command.to_vec(),
+                variant,
+                numbers,
+                times,
+                unix: false,
+                secured: *secured,
+            });
+        }
+    }
+}
+
+#[test]
+fn the_clients_of_node_deliver_with_tls_and_shared_key() {
+    let ways = [Secured::Key, Secured::Tls, Secured::Tls12, Secured::All];
+    let double = (Numbers::Double, Times::Nanoseconds);
+    let float = (Numbers::Float, Times::Nanoseconds);
+    all_secured(
+        &script("node", "node/org.js"),
+        &["PackedForward+ack"],
+        &ways,
+        double,
+    );
+    // Its records wait for the handshake only with acks, or not at all.
+    all_secured(
+        &script("node", "node/logger.js"),
+        &["PackedForward+ack", "Message"],
+        &ways,
+        float,
+    );
+}
+
+#[test]
+fn fluent_logger_golang_delivers_with_tls() {
+    let variants = ["nanoseconds", "ack+nanoseconds", "async+ack+nanoseconds"];
+    let exact = (Numbers::Exact, Times::Nanoseconds);
+    all_secured(&[installed("go/send")], &variants, &[Secured::Tls], exact);
+}
+
+#[test]
+fn fluency_of_java_delivers_with_tls() {
+    let command = java(&[
+        "-Djavax.net.ssl.trustStore=trust.p12",
+        "-Djavax.net.ssl.trustStorePassword=changeit",
+    ]);
+    let import = "keytool -importcert -noprompt -alias root -file ca.pem -keystore trust.p12 -storepass changeit >/dev/null 2>&1 && exec \"$@\"";
+    let mut imports: Vec<String> = ["sh", "-c", import, "sh"].map(str::to_owned).to_vec();
+    imports.extend(command);
+    let ways = [Secured::Tls, Secured::Tls12];
+    all_secured(
+        &imports,
+        &["tls+ack", "tls"],
+        &ways,
+        (Numbers::Exact, Times::Nanoseconds),
+    );
 }

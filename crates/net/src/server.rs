@@ -308,7 +308,8 @@ where
                     let _permit = permit;
                     let _open = Open::new(desk.open.clone());
                     if let Some(connection) = desk.greet(socket, peer, scheme).await {
-                        each(connection).await;
+                        // Boxed: until here the task of a peer that sends nothing is small.
+                        Box::pin(each(connection)).await;
                     }
                 };
                 threads.spawn(reporter, start).await;

@@ -1,5 +1,5 @@
 // Sends the records of a file with fluent-logger-golang: ADDRESS VARIANT TAG RECORDS, where VARIANT joins any of
-// ack, nanoseconds, json, async with "+", or is "plain".
+// ack, nanoseconds, json, async with "+", or is "plain". With TLS if the environment says so (FORWARD_CA; Go reads the root from SSL_CERT_FILE).
 package main
 
 import (
@@ -65,6 +65,9 @@ func main() {
 		config.FluentHost = host
 		config.FluentPort, err = strconv.Atoi(port)
 		check(err)
+		if os.Getenv("FORWARD_CA") != "" {
+			config.FluentNetwork = "tls"
+		}
 	}
 	logger, err := fluent.New(config)
 	check(err)

@@ -1,4 +1,5 @@
-// Sends the records of a file with fluent-logger (npm): logger.js ADDRESS MODE[+ack] TAG RECORDS.
+// Sends the records of a file with fluent-logger (npm): logger.js ADDRESS MODE[+ack] TAG RECORDS. By the environment with
+// TLS (FORWARD_CA: the file of the root), with a key (FORWARD_KEY) and a user (FORWARD_USER, FORWARD_PASSWORD).
 const fs = require("fs");
 const logger = require("fluent-logger");
 const { EventTime } = logger;
@@ -8,8 +9,11 @@ const [mode, ack] = variant.split("+");
 const where = address.startsWith("unix:")
   ? { path: address.slice(5) }
   : { host: address.slice(0, address.lastIndexOf(":")), port: Number(address.slice(address.lastIndexOf(":") + 1)) };
+const { FORWARD_CA: ca, FORWARD_KEY: sharedKey, FORWARD_USER: username, FORWARD_PASSWORD: password } = process.env;
 const sender = logger.createFluentSender(tag, {
   ...where,
+  ...(ca ? { tls: true, tlsOptions: { ca: fs.readFileSync(ca) } } : {}),
+  ...(sharedKey ? { security: { clientHostname: "client", sharedKey, username, password } } : {}),
   timeout: 30.0,
   eventMode: mode,
   requireAckResponse: Boolean(ack),

@@ -6,13 +6,14 @@ import org.komamitsu.fluency.EventTime;
 import org.komamitsu.fluency.Fluency;
 import org.komamitsu.fluency.fluentd.FluencyBuilderForFluentd;
 
-/** Sends the records of a file with Fluency: ADDRESS VARIANT TAG RECORDS; VARIANT joins ack, seconds, file, heap with "+". */
+/** Sends the records of a file with Fluency: ADDRESS VARIANT TAG RECORDS; VARIANT joins ack, seconds, file, heap, tls with "+". */
 public class Send {
     public static void main(String[] args) throws Exception {
         String address = args[0], variant = args[1], tag = args[2];
         FluencyBuilderForFluentd builder = new FluencyBuilderForFluentd();
         builder.setAckResponseMode(variant.contains("ack"));
         builder.setJvmHeapBufferMode(variant.contains("heap"));
+        builder.setSslEnabled(variant.contains("tls"));
         builder.setWaitUntilBufferFlushed(60);
         builder.setWaitUntilFlusherTerminated(60);
         if (variant.contains("file")) {
