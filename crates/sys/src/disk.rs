@@ -9,7 +9,7 @@ use std::{
     fs, io,
     io::IoSlice,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,6 +17,8 @@ use std::{
 };
 
 use rustix::{fs::FallocateFlags, io::ReadWriteFlags};
+
+use crate::writeback;
 
 /// What a folder says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,10 @@ pub trait Disk: Send + Sync {
     fn list(&self, folder: &Path) -> io::Result<Vec<OsString>>;
     /// What stands under a name (symbolic links are followed).
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
+    /// Makes a symbolic link called `link`, which leads to `target`; an error if the name is taken.
+    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()>;
+    /// Where the symbolic link of this name leads. What is no link is an error of the kind `InvalidInput`.
+    fn read_link(&self, link: &Path) -> io::Result<PathBuf>;
 }
 
 /// An open file. Bytes are durable only after [`File::sync`].
@@ -77,6 +83,18 @@ pub trait File: Send + Sync {
     /// fdatasync: the data and the length are durable afterwards. After an error nothing written since the last good
     /// sync may be taken for durable, and a second sync that works proves nothing (the kernel marks the pages clean).
     fn sync(&self) -> io::Result<()>;
+    /// Starts to write `bytes` bytes from `offset` on to the disk, and does not wait. A hint.
+    fn start_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// Waits until the disk has taken `bytes` bytes from `offset` on, so that they need no memory any more. They are not
+    /// durable by that. An error is one as of [`File::sync`], which may not tell it again.
+    fn finish_writeback(&self, offset: u64, bytes: u64) -> io::Result<()>;
+    /// Gives the memory back that holds whole pages of `bytes` bytes from `offset` on, as far as they are on the disk. A
+    /// hint.
+    fn let_go(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
     /// The same of the open file as [`Disk::metadata`] of a name.
     fn metadata(&self) -> io::Result<Metadata>;
     /// Takes the exclusive lock of the file (flock; it ends with the process, or when the file is dropped); false if
@@ -141,6 +159,14 @@ impl Disk for HostDisk {
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         fs::metadata(path).map(|found| metadata(&found))
     }
+
+    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(target, link)
+    }
+
+    fn read_link(&self, link: &Path) -> io::Result<PathBuf> {
+        fs::read_link(link)
+    }
 }
 
 struct HostFile {
@@ -198,6 +224,18 @@ impl File for HostFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn start_writeback(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        writeback::start(&self.file, offset, bytes)
+    }
+
+    fn finish_writeback(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        writeback::finish(&self.file, offset, bytes)
+    }
+
+    fn let_go(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        writeback::let_go(&self.file, offset, bytes)
     }
 
     fn metadata(&self) -> io::Result<Metadata> {

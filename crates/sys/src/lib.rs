@@ -2,3 +2,4 @@
 
 pub mod datagrams;
 pub mod disk;
+pub mod writeback;

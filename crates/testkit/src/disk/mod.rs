@@ -16,7 +16,7 @@ use std::{
     ffi::OsString,
     fmt,
     io::{self, IoSlice},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -37,13 +37,13 @@ pub enum Crash {
 pub enum Call {
     /// `File::write_at` and `File::write_uncached_at`.
     Write,
-    /// `File::sync`.
+    /// `File::sync` and `File::finish_writeback`.
     Sync,
     /// `File::allocate`.
     Allocate,
     /// `Disk::sync_folder`.
     SyncFolder,
-    /// `Disk::open` that creates, `Disk::rename`, `Disk::remove`, `Disk::create_folder`, `File::truncate`.
+    /// `Disk::open` that creates, `Disk::rename`, `Disk::remove`, `Disk::create_folder`, `Disk::symlink`, `File::truncate`.
     Name,
     /// `File::read_at`.
     Read,
@@ -151,6 +151,14 @@ impl Disk for SimulatedDisk {
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         self.lock().metadata_of(path)
     }
+
+    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
+        self.lock().symlink(target, link)
+    }
+
+    fn read_link(&self, link: &Path) -> io::Result<PathBuf> {
+        self.lock().read_link(link)
+    }
 }
 
 struct SimulatedFile {
@@ -205,6 +213,10 @@ impl File for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         self.state()?.sync(self.inode)
+    }
+
+    fn finish_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        self.state()?.finish_writeback(self.inode)
     }
 
     fn metadata(&self) -> io::Result<Metadata> {

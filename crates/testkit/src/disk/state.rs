@@ -1,7 +1,7 @@
 //! The whole disk: names, durable names and what is pending between them; planned failures and the crash.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     io,
     path::{Path, PathBuf},
@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) failures: Vec<(Call, u32, i32)>,
     pub(super) capacity: u64,
     inodes: Vec<Inode>,
+    /// Inodes that are symbolic links.
+    links: BTreeSet<usize>,
     names: BTreeMap<PathBuf, Entry>,
     durable: BTreeMap<PathBuf, Entry>,
     pending: Vec<Change>,
@@ -80,6 +82,7 @@ impl State {
             failures: Vec::new(),
             capacity: u64::MAX,
             inodes: Vec::new(),
+            links: BTreeSet::new(),
             names: root.clone(),
             durable: root,
             pending: Vec::new(),
@@ -216,6 +219,25 @@ impl State {
         self.change(Change::Remove(path.to_owned(), Entry::File(inode)))
     }
 
+    /// A link is a file that holds the name it leads to; nothing follows it.
+    pub(super) fn symlink(&mut self, target: &Path, link: &Path) -> io::Result<()> {
+        let inode = self.create(link)?;
+        self.inodes[inode].write(target.as_os_str().as_encoded_bytes(), 0);
+        self.inodes[inode].sync();
+        self.links.insert(inode);
+        Ok(())
+    }
+
+    pub(super) fn read_link(&self, link: &Path) -> io::Result<PathBuf> {
+        let inode = self.find(link)?;
+        if !self.links.contains(&inode) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut target = Vec::new();
+        self.inodes[inode].read(&mut target, usize::MAX, 0);
+        Ok(String::from_utf8_lossy(&target).into_owned().into())
+    }
+
     pub(super) fn sync_folder(&mut self, path: &Path) -> io::Result<()> {
         if self.names.get(path) != Some(&Entry::Folder) {
             return Err(io::ErrorKind::NotFound.into());
@@ -317,6 +339,15 @@ impl State {
             Err(error) => return Err(error),
         }
         self.end()
+    }
+
+    /// Nothing is durable by it; one that fails has lost sectors as a sync that fails.
+    pub(super) fn finish_writeback(&mut self, inode: usize) -> io::Result<()> {
+        let begun = self.begin_whole(Call::Sync);
+        if begun.is_err() && !self.crashed {
+            self.inodes[inode].sync_in_part(&mut self.random);
+        }
+        begun.and_then(|()| self.end())
     }
 
     pub(super) fn metadata(&self, inode: usize) -> io::Result<Metadata> {

@@ -1,0 +1,130 @@
+//! What the kernel does with written pages before anybody syncs: when they go to the disk, and whether they stay in memory.
+//!
+//! A program that writes faster than the disk fills the page cache with dirty pages first (up to a fifth of the machine's
+//! memory) and pushes everybody else's pages out; then every writer of the host stops at once. With these calls a writer
+//! sends its pages on their way early, waits for those it sent first, and gives their memory back.
+
+use std::{fs::File, io, os::fd::AsRawFd};
+
+use rustix::fs::Advice;
+
+/// The number of `cachestat(2)`, the same on every architecture; libc has no name for it yet.
+const CACHESTAT: libc::c_long = 451;
+
+/// The pages of a file, as the kernel counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// Pages in the page cache.
+    pub cached: u64,
+    /// Of these, pages that the disk does not have and that nobody has sent there.
+    pub dirty: u64,
+    /// Of these, pages on their way to the disk.
+    pub writeback: u64,
+}
+
+/// Starts to write `bytes` bytes from `offset` on to the disk, and does not wait (`sync_file_range(2)`). A hint: what goes
+/// wrong on the way is told by the next sync.
+pub fn start(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    sync_file_range(file, offset, bytes, libc::SYNC_FILE_RANGE_WRITE)
+}
+
+/// Writes what is dirty of `bytes` bytes from `offset` on and waits until the disk has taken it: afterwards it takes no
+/// memory that could not be given back at once. It is not durable (the disk's own cache, the length of the file): that is
+/// what `fdatasync` is for. An error has to be taken as one of `fdatasync`, which does not tell it again.
+pub fn finish(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    sync_file_range(file, offset, bytes, flags)
+}
+
+/// Gives the memory of whole pages within `bytes` bytes from `offset` on back (`posix_fadvise(2)`), as far as they are on
+/// the disk and nobody else uses them. A hint.
+pub fn let_go(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    // A length of 0 would mean the whole file.
+    match std::num::NonZeroU64::new(bytes) {
+        None => Ok(()),
+        length => Ok(rustix::fs::fadvise(file, offset, length, Advice::DontNeed)?),
+    }
+}
+
+#[allow(unsafe_code)]
+fn sync_file_range(file: &File, offset: u64, bytes: u64, flags: u32) -> io::Result<()> {
+    if bytes == 0 {
+        // It would mean the whole file.
+        return Ok(());
+    }
+    let (Ok(offset), Ok(bytes)) = (i64::try_from(offset), i64::try_from(bytes)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    // SAFETY: the call takes a descriptor, which is open as long as `file` is borrowed, and numbers; it touches no memory.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The pages of a file in memory (`cachestat(2)`, Linux 6.5).
+#[allow(unsafe_code)]
+pub fn pages(file: &File) -> io::Result<Pages> {
+    // `struct cachestat_range`: offset, length (0: to the end).
+    let range = [0_u64; 2];
+    // `struct cachestat`: cached, dirty, writeback, evicted, recently evicted.
+    let mut counts = [0_u64; 5];
+    // SAFETY: the kernel reads the 16 bytes of `range` and writes the 40 bytes of `counts`; both live through the call.
+    let done = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0_u32,
+        )
+    };
+    match done {
+        0 => Ok(Pages {
+            cached: counts[0],
+            dirty: counts[1],
+            writeback: counts[2],
+        }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const BYTES: u64 = 8 << 20;
+
+    #[test]
+    fn pages_go_to_the_disk_when_told_and_their_memory_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .unwrap();
+        file.write_all_at(&vec![b'x'; BYTES as usize], 0).unwrap();
+        let before = pages(&file).unwrap();
+        assert_eq!(before.cached, BYTES / 4096);
+        assert!(before.dirty + before.writeback > 0, "{before:?}");
+        start(&file, 0, BYTES).unwrap();
+        finish(&file, 0, BYTES).unwrap();
+        let clean = pages(&file).unwrap();
+        assert_eq!(
+            (clean.cached, clean.dirty, clean.writeback),
+            (BYTES / 4096, 0, 0)
+        );
+        // Nothing means nothing, and not everything.
+        let_go(&file, 0, 0).unwrap();
+        finish(&file, 0, 0).unwrap();
+        assert_eq!(pages(&file).unwrap().cached, BYTES / 4096);
+        let_go(&file, 0, BYTES).unwrap();
+        assert_eq!(pages(&file).unwrap(), Pages::default());
+    }
+}
