@@ -6,7 +6,7 @@
 //! are written as they came in are shared and not copied. A record is never split between two files. What cannot be
 //! encoded, or has no path, is set aside with its reason.
 
-use std::ops::Range;
+use std::{ffi::OsString, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::{Batch, Encoding};
@@ -134,12 +134,16 @@ impl Running {
         }
         while !run.range.is_empty() {
             let id = self.file(batch.received).await?;
-            let left = self.put(id, batch, run);
+            self.link(id, batch, &run);
+            let left = self.put(id, batch, run.clone());
             if self.writer.is_full() || left.is_some() {
                 self.flush().await?;
             }
             let Some(left) = left else { return Ok(()) };
-            self.writer.rotate(id, batch.received)?;
+            let some = left.range.start > run.range.start;
+            if !(some && self.writer.has_room(id)) {
+                self.writer.rotate(id, batch.received)?;
+            }
             run = left;
         }
         Ok(())
@@ -147,15 +151,8 @@ impl Running {
 
     /// Puts records into file `id` until it is full; returns those that did not fit.
     fn put(&mut self, id: u32, batch: &Batch, run: Run) -> Option<Run> {
-        let fits = |running: &Self, bytes: usize, records: u32| {
-            let output = running.writer.files.get(id);
-            running
-                .writer
-                .rotate
-                .fits(output, bytes as u64, u64::from(records))
-        };
         if self.encoder.passes(batch) {
-            if fits(self, run.range.len(), run.records) {
+            if self.writer.fits(id, run.range.len(), run.records) {
                 self.writer
                     .add_shared(id, batch.body.slice(run.range), u64::from(run.records));
                 return None;
@@ -171,7 +168,7 @@ impl Running {
         if records == 0 {
             return None;
         }
-        if fits(self, bytes, records) {
+        if self.writer.fits(id, bytes, records) {
             self.writer.add_encoded(id, start, u64::from(records));
             return None;
         }
@@ -186,12 +183,7 @@ impl Running {
         for (range, _) in events(&part(batch, &run)) {
             let output = self.writer.files.get(id);
             let first = output.is_empty() && records == 0;
-            if !first
-                && !self
-                    .writer
-                    .rotate
-                    .fits(output, range.end as u64, u64::from(records) + 1)
-            {
+            if !first && !self.writer.fits(id, range.end, records + 1) {
                 break;
             }
             (bytes, records) = (range.end, records + 1);
@@ -214,27 +206,45 @@ impl Running {
             let range = run.range.start + range.start..run.range.start + range.end;
             let start = self.writer.pending.buffer.len();
             let buffer = &mut self.writer.pending.buffer;
-            let records = u64::from(self.encoder.encode_range(
-                batch,
-                range.clone(),
-                buffer,
-                &mut self.rejects,
-            ));
-            let bytes = (buffer.len() - start) as u64;
+            let records =
+                self.encoder
+                    .encode_range(batch, range.clone(), buffer, &mut self.rejects);
+            let bytes = buffer.len() - start;
             if records == 0 {
                 continue;
             }
             let output = self.writer.files.get(id);
-            if !output.is_empty() && !self.writer.rotate.fits(output, bytes, records) {
+            if !output.is_empty() && !self.writer.fits(id, bytes, records) {
                 self.writer.pending.buffer.truncate(start);
                 return Some(Run {
                     range: range.start..run.range.end,
                     records: 0,
                 });
             }
-            self.writer.add_encoded(id, start, records);
+            self.writer.add_encoded(id, start, u64::from(records));
         }
         None
+    }
+
+    /// A file that gets its first records of this run asks for the link.
+    fn link(&mut self, id: u32, batch: &Batch, run: &Run) {
+        let output = self.writer.files.get_mut(id);
+        let Some(latest) = self.latest.as_mut().filter(|_| !output.linked) else {
+            return;
+        };
+        output.linked = true;
+        let first = part(batch, run);
+        let Some((_, event)) = events(&first).next() else {
+            return;
+        };
+        let mut link = Vec::new();
+        match latest.render(batch.into(), event, &mut link) {
+            Ok(()) => {
+                let link = PathBuf::from(OsString::from_vec(link));
+                self.writer.latest.ask(link, &output.path, event.time);
+            }
+            Err(missing) => self.reporter.warn("latest", missing),
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Files {
     pub(super) now: Instant,
     /// A sync has failed: what was written may be gone, and a second sync that works would prove nothing.
     pub(super) sync_failed: bool,
+    /// What is on the disk does not stay in the page cache.
+    pub(super) lets_go: bool,
 }
 
 impl Files {
@@ -57,6 +59,7 @@ impl Files {
         reporter: Reporter,
         open_max: usize,
         durable: bool,
+        lets_go: bool,
     ) -> Self {
         Self {
             disk,
@@ -73,6 +76,7 @@ impl Files {
             changed: Vec::new(),
             now: Instant::now(),
             sync_failed: false,
+            lets_go,
         }
     }
 
@@ -225,6 +229,7 @@ impl Files {
         if !entered {
             (output.device, output.inode) = (found.device, found.inode);
             (output.length, output.committed) = (found.len, found.len);
+            output.cached_from = found.len;
         }
         let head = usize::try_from(output.length)
             .unwrap_or(HEAD_BYTES)
@@ -274,7 +279,12 @@ impl Files {
     pub(super) fn close(&mut self, ids: &[u32]) -> Result<(), Failure> {
         self.sync(ids)?;
         for id in ids {
-            if self.get_mut(*id).file.take().is_some() {
+            let lets_go = self.lets_go;
+            let output = self.get_mut(*id);
+            if lets_go {
+                output.let_go_of_pages(output.length, 1);
+            }
+            if output.file.take().is_some() {
                 self.open -= 1;
             }
         }
@@ -296,9 +306,7 @@ impl Files {
             self.sync_failed = true;
             return Err(trouble("sync", &self.get(unsynced[place]).path, &error));
         }
-        unsynced
-            .into_iter()
-            .for_each(|id| self.get_mut(id).unsynced = false);
+        unsynced.into_iter().for_each(|id| self.synced(id));
         Ok(())
     }
 

@@ -6,13 +6,17 @@
 //! and lets go, `rotate` and `naming` give files other names, `journal` and `table` keep what `recover` needs at start.
 //!
 //! It promises (delivery.md): behind a durable channel every record is in the files exactly once, also after SIGKILL and
-//! power loss; behind memory it is synced before it is settled. A record is never split between two files. Leaves to
-//! others: compression (a later issue: it ends its member at every cut, in `writer`) and the text of the records (`wire`).
+//! power loss; behind memory it is synced before it is settled. A record is never split between two files. What is
+//! compressed is a whole stream up to every length that was committed (`compress`). Memory: what is written and not yet on
+//! the disk is bounded (`dirty`). Leaves to others: the text of the records and the compressed streams (`wire`).
 
+mod compress;
+mod dirty;
 mod encode;
 mod files;
 mod folders;
 mod journal;
+mod latest;
 mod naming;
 mod output;
 mod pending;
@@ -36,11 +40,15 @@ use millstream_pipeline::{
     promise::{Guarantee, Promise},
 };
 use millstream_sys::disk::{Disk, HostDisk};
-use millstream_wire::template::{Renderer, Template};
+use millstream_wire::{
+    compression::Codec,
+    template::{Renderer, Template},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format::{Formatting, schema_with};
+use compress::Compression;
 use rotate::Rotate;
 
 /// What `millstream components` and the configuration know of it.
@@ -60,6 +68,12 @@ struct Config {
     /// Where to write: a template, each value of which is one part of the path (`/var/log/{host}/{tag}.%Y-%m-%d.log`).
     /// Folders are made at need.
     path: Template,
+    /// A symbolic link to the file that is current, for paths that change with the time: a template as `path`, such as
+    /// `/var/log/{tag}.log`.
+    latest: Option<Template>,
+    /// How files are compressed. The name is the one in `path`: end it with `.gz` or `.zst`.
+    #[serde(default)]
+    compression: Compression,
     /// When a file gets another name and a new one is begun.
     #[serde(default)]
     rotate: RotateConfig,
@@ -69,13 +83,17 @@ struct Config {
     /// Whether what was written stays in the page cache.
     #[serde(default)]
     cache: Cache,
+    /// At most so much is written and not yet on the disk; then writing waits for the disk. 0: no bound.
+    #[serde(default = "dirty_max")]
+    dirty_max: Size,
 }
 
 /// When files are rotated; 0 = no such rule.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RotateConfig {
-    /// Before a record would make a file larger than this (a longer record has a file of its own); 0: no such rule.
+    /// Before a record would make a file larger than this, as compressed (a longer record has a file of its own); 0: no
+    /// such rule.
     size: Size,
     /// After so many records; 0: no such rule.
     records: u64,
@@ -91,7 +109,7 @@ struct RotateConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Cache {
-    /// Large writes leave the page cache to other programs, and cost a fraction where the system can do that (Linux 6.14).
+    /// The page cache is left to other programs. Large writes cost a fraction where the system can do that (Linux 6.14).
     #[default]
     Drop,
     /// They stay there, for somebody who reads them soon.
@@ -103,13 +121,21 @@ fn open_files() -> u32 {
     256
 }
 
+/// What a cut brings anyway, and a disk of 2026 writes within a second.
+fn dirty_max() -> Size {
+    Size::mib(64)
+}
+
 /// The sink: what the configuration says, checked.
 struct FileSink {
     path: Template,
     format: Formatting,
     rotate: Rotate,
+    latest: Option<Template>,
+    codec: Option<Codec>,
     open_files: usize,
-    uncached: bool,
+    lets_go: bool,
+    dirty_max: u64,
     disk: Arc<dyn Disk>,
 }
 
@@ -128,14 +154,22 @@ impl FileSink {
             path: config.path,
             format,
             rotate: config.rotate.rules(),
+            latest: config.latest,
+            codec: config.compression.codec(),
             open_files: config.open_files as usize,
-            uncached: config.cache == Cache::Drop,
+            lets_go: config.cache == Cache::Drop,
+            dirty_max: config.dirty_max.as_usize() as u64,
             disk,
         })
     }
 
     fn path(&self) -> Renderer {
         Renderer::path(&self.path, self.format.zone())
+    }
+
+    fn latest(&self) -> Option<Renderer> {
+        let latest = self.latest.as_ref()?;
+        Some(Renderer::path(latest, self.format.zone()))
     }
 }
 
@@ -148,6 +182,15 @@ impl Config {
             let help = format!("add a name, such as `{path}{{tag}}.log`");
             problems.push(
                 node.problem_at("path", "a path that names no file")
+                    .help(help),
+            );
+        }
+        if let Some(latest) = self.latest.as_ref().map(Template::as_str)
+            && (latest == path || latest.is_empty() || latest.ends_with('/'))
+        {
+            let help = format!("give the link a name of its own, such as `{path}.latest`");
+            problems.push(
+                node.problem_at("latest", "a link needs a name, and not that of the file")
                     .help(help),
             );
         }

@@ -1,7 +1,8 @@
 //! Which paths can be files, and the names of rotated files: pure.
 //!
 //! `app.log` becomes `app.log.20261121-035051-7`: the keep time of the batch that did not fit any more, in UTC, and the
-//! number of the rotation, which the journal keeps and never repeats. A replay gives the same names.
+//! number of the rotation, which the journal keeps and never repeats. A replay gives the same names. Where the name ends
+//! with that of a compression, this stays the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -43,17 +44,31 @@ pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {
     let time = Timestamp::from_nanosecond(i128::from(time.0))
         .unwrap_or_default()
         .to_zoned(TimeZone::UTC);
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}-{number}", time.strftime("%Y%m%d-%H%M%S")));
-    PathBuf::from(name)
+    let (name, end) = split_end(path.as_os_str().as_bytes());
+    let mut rotated = OsStr::from_bytes(name).to_owned();
+    rotated.push(format!(".{}-{number}", time.strftime("%Y%m%d-%H%M%S")));
+    rotated.push(OsStr::from_bytes(end));
+    PathBuf::from(rotated)
+}
+
+/// A name, and the end by which tools know that it is compressed.
+fn split_end(name: &[u8]) -> (&[u8], &[u8]) {
+    let ends = [&b".gz"[..], b".zst"].into_iter();
+    let length = ends
+        .filter(|end| name.ends_with(end))
+        .map(<[u8]>::len)
+        .max();
+    name.split_at(name.len() - length.unwrap_or(0))
 }
 
 /// The number of a rotation of the file called `current`, if `name` is the name of one.
 pub(super) fn rotation_number(current: &OsStr, name: &OsStr) -> Option<u64> {
+    let (current, end) = split_end(current.as_bytes());
     let rest = name
         .as_bytes()
-        .strip_prefix(current.as_bytes())?
-        .strip_prefix(b".")?;
+        .strip_prefix(current)?
+        .strip_prefix(b".")?
+        .strip_suffix(end)?;
     let rest = str::from_utf8(rest).ok()?;
     let mut parts = rest.split('-');
     let (date, time, number) = (parts.next()?, parts.next()?, parts.next()?);

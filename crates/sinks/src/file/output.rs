@@ -40,6 +40,10 @@ pub(super) struct Output {
     pub(super) since_clock: Time,
     /// Bytes have been written since the last fdatasync.
     pub(super) unsynced: bool,
+    /// From here on pages may be in the page cache that are not needed there.
+    pub(super) cached_from: u64,
+    /// It was asked for the link to the current file.
+    pub(super) linked: bool,
     /// A write has failed half way and could not be cut back: what stands behind `length` is no record.
     pub(super) torn: bool,
     /// It stands in the list of those that the next commit looks at.
@@ -71,6 +75,8 @@ impl Output {
             since,
             since_clock: Time::now(),
             unsynced: false,
+            cached_from: 0,
+            linked: false,
             torn: false,
             changed: false,
             chain: Chain::default(),
@@ -89,6 +95,7 @@ impl Output {
             length: row.committed,
             records: row.records,
             committed: row.committed,
+            cached_from: row.committed,
             since_clock: row.since,
             ..Self::new(&row.path, row.since, now)
         }

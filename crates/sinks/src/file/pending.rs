@@ -16,8 +16,10 @@ pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Less than this is not worth a write of its own on a busy stream, and goes through the page cache: the kernel would read
 /// the last page again for the next few lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
+/// So much becomes one compressed piece: a fraction of it reaches the disk, and larger ones are not smaller for it.
+pub(super) const PIECE_BYTES: usize = 4 << 20;
 /// A buffer that one large batch has blown up beyond this is let go after it.
-const KEEP_BYTES_MAX: usize = 8 << 20;
+const KEEP_BYTES_MAX: usize = 24 << 20;
 /// No further piece.
 const END: u32 = u32::MAX;
 

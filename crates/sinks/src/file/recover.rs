@@ -12,20 +12,27 @@ use std::{
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_sys::disk::{Disk, Metadata, Open};
+use millstream_wire::compression::{Codec, codec_of, whole_bytes};
 
 use super::{
     files::{find_inode, lock},
     folders::folder_of,
     journal::{Found, Journal},
+    naming,
     table::{HEAD_BYTES, Row, Table},
     trouble,
 };
 
-/// Opens the journal in `folder` and recovers; `channel` is the durable channel before the sink.
+/// Behind memory, what was written after the last commit of a run that was killed: a cut comes every 64 MiB of input. More
+/// than this is somebody else's.
+const TAIL_BYTES_MAX: usize = 256 << 20;
+
+/// Opens the journal in `folder` and recovers; `channel` is the durable channel before the sink, `codec` how it compresses.
 pub(super) fn recover(
     disk: &Arc<dyn Disk>,
     folder: &Path,
     channel: Option<u128>,
+    codec: Option<Codec>,
     reporter: &Reporter,
 ) -> Result<(Journal, Table), Failure> {
     let (mut journal, found) = Journal::open(&**disk, folder, channel.is_some())?;
@@ -49,9 +56,10 @@ pub(super) fn recover(
         disk: &**disk,
         reporter,
         replays,
+        codec,
     };
     for (id, row) in std::mem::take(&mut table.rows) {
-        if let Some(row) = recovery.row(row)? {
+        if let Some(row) = recovery.row(row, &mut table.number)? {
             table.rows.insert(id, row);
         }
     }
@@ -77,11 +85,12 @@ struct Recovery<'a> {
     reporter: &'a Reporter,
     /// What was not committed comes again.
     replays: bool,
+    codec: Option<Codec>,
 }
 
 impl Recovery<'_> {
     /// Recovers one file; returns its row if it goes on under its name.
-    fn row(&self, mut row: Row) -> Result<Option<Row>, Failure> {
+    fn row(&self, mut row: Row, number: &mut u64) -> Result<Option<Row>, Failure> {
         let Some((path, found)) = self.locate(&row)? else {
             if row.committed > 0 {
                 let text = format_args!(
@@ -97,6 +106,13 @@ impl Recovery<'_> {
         if empty && path == row.path {
             row.renamed = None;
         }
+        if found.len < row.committed && self.codec.is_some() && path == row.path {
+            // It ends within a stream: what came behind could not be read.
+            row.renamed.get_or_insert_with(|| {
+                *number += 1;
+                naming::rotated(&row.path, row.since, *number - 1)
+            });
+        }
         let stays = path == row.path && row.renamed.is_none();
         if found.len < row.committed {
             self.reporter.error(
@@ -110,7 +126,7 @@ impl Recovery<'_> {
             );
             row.committed = found.len;
         } else if !self.replays {
-            row.committed = found.len;
+            row.committed = self.whole(&path, &row, found)?;
         } else {
             // Also at equal lengths: a kill may have left the cut itself unsynced.
             self.cut(&path, &row, found)?;
@@ -159,6 +175,34 @@ impl Recovery<'_> {
             .metadata(&path)
             .map_err(|error| trouble("look at", &path, &error))?;
         Ok((found.device == row.device).then_some((path, found)))
+    }
+
+    /// Nothing comes again: all that is there stays, but for a stream that a kill has torn off, behind which nothing could
+    /// be read. Returns the length.
+    fn whole(&self, path: &Path, row: &Row, found: Metadata) -> Result<u64, Failure> {
+        let tail = usize::try_from(found.len - row.committed).unwrap_or(usize::MAX);
+        let Some(codec) = self.codec.filter(|_| (1..=TAIL_BYTES_MAX).contains(&tail)) else {
+            return Ok(found.len);
+        };
+        let file = self
+            .disk
+            .open(path, Open::Write)
+            .map_err(|error| trouble("open", path, &error))?;
+        lock(&*file, path)?;
+        let cut = || -> io::Result<u64> {
+            let (mut head, mut bytes) = (Vec::new(), Vec::new());
+            file.read_at(&mut head, HEAD_BYTES, 0)?;
+            file.read_at(&mut bytes, tail, row.committed)?;
+            let whole = whole_bytes(codec, &bytes);
+            if codec_of(&head) != Some(codec) || whole == tail {
+                return Ok(found.len);
+            }
+            let length = row.committed + whole as u64;
+            file.truncate(length)?;
+            file.sync()?;
+            Ok(length)
+        };
+        cut().map_err(|error| trouble("cut back", path, &error))
     }
 
     /// Cuts a file back to what is committed, unless it does not begin as it did.

@@ -64,6 +64,12 @@ impl Rotate {
         under(self.size, length + bytes) && under(self.records, count + records)
     }
 
+    /// Whether a good part of the size of a file, and a record, are left.
+    pub(super) fn has_room(&self, output: &Output) -> bool {
+        let left = self.size.saturating_sub(output.length);
+        left > self.size / 16 && (self.records == 0 || output.records < self.records)
+    }
+
     /// Whether the time of a file is up when a batch of the keep time `keep` comes. Keep times and not the clock, so
     /// that a backlog is cut where it would have been cut in time, and a replay cuts alike.
     pub(super) fn is_old(&self, output: &Output, keep: Time) -> bool {
@@ -120,6 +126,23 @@ fn later(time: Time, by: Duration) -> Time {
 }
 
 impl Writer {
+    /// Whether so many more bytes in so many records fit into the file.
+    pub(super) fn fits(&self, id: u32, bytes: usize, records: u32) -> bool {
+        let output = self.files.get(id);
+        let header = match output.length {
+            0 => self.style.header.len(),
+            _ => 0,
+        };
+        let bytes = (header + bytes) as u64;
+        self.rotate.fits(output, bytes, u64::from(records))
+    }
+
+    /// Whether a compressed file has turned out short enough to take a good deal more, as its text would not have been.
+    pub(super) fn has_room(&self, id: u32) -> bool {
+        let output = self.files.get(id);
+        self.holds() && !output.let_go && self.rotate.has_room(output)
+    }
+
     /// Gives file `id` its rotated name; nothing waits for it. The next record makes a new file.
     pub(super) fn rotate(&mut self, id: u32, time: Time) -> Result<(), Failure> {
         if self.files.get(id).let_go {

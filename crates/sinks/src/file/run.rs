@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use millstream_pipeline::{
     failure::{Again, Failure},
     inlet::{Event, Inlet},
@@ -27,7 +28,13 @@ use millstream_wire::{
     template::Renderer,
 };
 
-use super::{FileSink, files::Files, pending::GATHER_BYTES, recover::recover, writer::Writer};
+use super::{
+    FileSink,
+    files::Files,
+    pending::GATHER_BYTES,
+    recover::recover,
+    writer::{Style, Writer},
+};
 
 /// A busy stream is written at least so often; an idle one at once.
 const GATHER: Duration = Duration::from_millis(10);
@@ -40,6 +47,7 @@ pub(super) struct Running {
     pub(super) writer: Writer,
     pub(super) encoder: Encoder,
     pub(super) path: Renderer,
+    pub(super) latest: Option<Renderer>,
     /// The path of the records at hand, and of those that come next.
     pub(super) name: Vec<u8>,
     pub(super) next_name: Vec<u8>,
@@ -49,7 +57,7 @@ pub(super) struct Running {
     pub(super) refused: Vec<(Range<usize>, String)>,
     /// What was not committed comes again after a failure.
     durable: bool,
-    reporter: Reporter,
+    pub(super) reporter: Reporter,
     /// When a file may be due for rotation or closing.
     due: Option<Instant>,
     flushed: Instant,
@@ -68,28 +76,36 @@ pub(super) async fn run(
         ..
     } = context;
     let channel = inlet.channel_id();
-    let (journal, table) = recover(&sink.disk, &folder, channel, &reporter)?;
+    let (journal, table) = recover(&sink.disk, &folder, channel, sink.codec, &reporter)?;
     inlet.resume(table.position)?;
     let files = Files::new(
         sink.disk.clone(),
         reporter.clone(),
         sink.open_files,
         channel.is_some(),
+        sink.lets_go,
     );
+    let encoder = sink.format.encoder();
+    let style = Style {
+        codec: sink.codec,
+        header: Bytes::copy_from_slice(encoder.header()),
+        dirty_max: sink.dirty_max,
+    };
     let writer = Writer::new(
         files,
         journal,
         table,
         sink.rotate,
-        sink.uncached,
+        style,
         reporter.clone(),
         &meters,
-    );
+    )?;
     let now = Instant::now();
     let mut running = Running {
         writer,
-        encoder: sink.format.encoder(),
+        encoder,
         path: sink.path(),
+        latest: sink.latest(),
         name: Vec::new(),
         next_name: Vec::new(),
         rejects: Vec::new(),
@@ -128,10 +144,15 @@ impl Running {
                 return event;
             }
             let gathered = self.flushed + GATHER;
-            if self.writer.pending.bytes() >= GATHER_BYTES || gathered <= self.writer.files.now {
+            let holds = self.writer.holds();
+            if holds {
+                // The next cut writes it.
+            } else if self.writer.pending.bytes() >= GATHER_BYTES
+                || gathered <= self.writer.files.now
+            {
                 self.flush().await?;
             }
-            let gathered = (!self.writer.pending.is_empty()).then_some(gathered);
+            let gathered = (!holds && !self.writer.pending.is_empty()).then_some(gathered);
             let wake = gathered.into_iter().chain(self.due).min();
             let wait = async {
                 match wake {
@@ -152,7 +173,8 @@ impl Running {
         let name = std::mem::take(&mut self.name);
         let mut found = self.patiently(|writer| writer.file(&name, keep)).await;
         if let Ok(id) = found
-            && self.writer.rotate.is_old(self.writer.files.get(id), keep)
+            && (self.writer.is_foreign(id)
+                || self.writer.rotate.is_old(self.writer.files.get(id), keep))
         {
             self.flush().await?;
             self.writer.rotate(id, keep)?;

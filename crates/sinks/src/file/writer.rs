@@ -8,7 +8,7 @@
 
 use std::{
     ffi::OsStr,
-    io,
+    io::{self, IoSlice},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -20,19 +20,23 @@ use millstream_pipeline::{
     report::Reporter,
 };
 use millstream_record::{Position, Time};
+use millstream_wire::compression::{Codec, codec_of};
 
 use super::{
+    compress::Compressor,
+    dirty::Dirty,
     files::Files,
     journal::Journal,
+    latest::Latest,
     naming,
     output::Output,
-    pending::{GATHER_BYTES, Pending, WRITE_BYTES},
+    pending::{GATHER_BYTES, PIECE_BYTES, Pending, WRITE_BYTES},
     rotate::Rotate,
     table::{Change, Head, ROWS_MAX, Table},
     trouble,
 };
 
-/// So many mebibytes wait at most, for files that are written side by side.
+/// So many times as much waits at most, for files that are written side by side.
 const SHARES_MAX: usize = 4;
 
 /// A running file sink's hands.
@@ -48,10 +52,24 @@ pub(super) struct Writer {
     pub(super) rotate: Rotate,
     /// Files that have been rotated since the last commit: afterwards old rotations of them can go.
     pub(super) rotated: Vec<PathBuf>,
-    uncached: bool,
+    pub(super) style: Style,
+    compressor: Option<Compressor>,
+    dirty: Dirty,
+    pub(super) latest: Latest,
     pub(super) reporter: Reporter,
     written: Meter,
     pub(super) rotated_files: Meter,
+}
+
+/// How files are written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Style {
+    /// None: as the records are.
+    pub(super) codec: Option<Codec>,
+    /// What every file starts with.
+    pub(super) header: Bytes,
+    /// So many bytes at most are written and not yet on the disk; 0: no bound.
+    pub(super) dirty_max: u64,
 }
 
 impl Writer {
@@ -61,15 +79,15 @@ impl Writer {
         journal: Journal,
         table: Table,
         rotate: Rotate,
-        uncached: bool,
+        style: Style,
         reporter: Reporter,
         meters: &NodeMeters,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
         for (id, row) in &table.rows {
             let output = Output::from_row(row, files.now);
             files.adopt(*id, output);
         }
-        Self {
+        Ok(Self {
             files,
             pending: Pending::default(),
             waiting: Vec::new(),
@@ -78,11 +96,14 @@ impl Writer {
             changes: Vec::new(),
             rotate,
             rotated: Vec::new(),
-            uncached,
+            compressor: style.codec.map(Compressor::new).transpose()?,
+            dirty: Dirty::new(style.dirty_max),
+            style,
+            latest: Latest::default(),
             reporter,
             written: meters.counter("bytes_written"),
             rotated_files: meters.counter("files_rotated"),
-        }
+        })
     }
 
     /// What was encoded since `start` (a length of `pending.buffer`) goes to file `id`.
@@ -95,8 +116,15 @@ impl Writer {
     /// These bytes go to file `id`.
     pub(super) fn add_shared(&mut self, id: u32, bytes: Bytes, records: u64) {
         self.wait(id);
-        self.pending
-            .shared(&mut self.files.get_mut(id).chain, bytes, records);
+        let chain = &mut self.files.get_mut(id).chain;
+        if self.compressor.is_some() {
+            // It waits for a while, and the batch it stands in may be much larger.
+            let start = self.pending.buffer.len();
+            self.pending.buffer.extend_from_slice(&bytes);
+            self.pending.encoded(chain, start, records);
+        } else {
+            self.pending.shared(chain, bytes, records);
+        }
     }
 
     fn wait(&mut self, id: u32) {
@@ -107,17 +135,22 @@ impl Writer {
 
     /// Writes what waits. After an error it can be called again: what was written does not wait any more.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
-        for at in 0..self.waiting.len() {
-            let id = self.files.ready(self.waiting[at])?;
-            self.waiting[at] = id;
-            self.enter(id);
-        }
-        self.note()?;
-        while let Some(id) = self.waiting.last().copied() {
-            self.write(id)?;
-            self.waiting.pop();
+        // As many at a time as may be open.
+        while !self.waiting.is_empty() {
+            let first = self.waiting.len().saturating_sub(self.files.open_max());
+            for at in first..self.waiting.len() {
+                let id = self.files.ready(self.waiting[at])?;
+                self.waiting[at] = id;
+                self.enter(id);
+            }
+            self.note()?;
+            while let Some(id) = self.waiting.get(first..).and_then(<[u32]>::last).copied() {
+                self.write(id)?;
+                self.waiting.pop();
+            }
         }
         self.pending.clear();
+        self.latest.set(&mut self.files, &self.reporter);
         Ok(())
     }
 
@@ -147,7 +180,6 @@ impl Writer {
     }
 
     fn write(&mut self, id: u32) -> Result<(), Failure> {
-        // Closed again only if more files wait than may be open.
         if !self.files.open(id)? {
             return Err(Failure::disk(format!(
                 "{} was moved away while it was written; it is begun anew",
@@ -156,15 +188,25 @@ impl Writer {
         }
         self.measure(id)?;
         let now = self.files.now;
+        let lets_go = self.files.lets_go;
         let output = self.files.get_mut(id);
         let Some(file) = &output.file else {
             return Ok(());
         };
-        let parts = self.pending.parts(&output.chain);
-        let written = if self.uncached && output.chain.bytes >= GATHER_BYTES as u64 {
-            file.write_uncached_at(&parts, output.length)
+        let mut parts = self.pending.parts(&output.chain);
+        if output.length == 0 {
+            parts.insert(0, IoSlice::new(&self.style.header));
+        }
+        if let Some(compressor) = &mut self.compressor {
+            parts = vec![IoSlice::new(compressor.piece(&parts)?)];
+        }
+        let start = output.length;
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let uncached = lets_go && bytes >= GATHER_BYTES;
+        let written = if uncached {
+            file.write_uncached_at(&parts, start)
         } else {
-            file.write_at(&parts, output.length)
+            file.write_at(&parts, start)
         };
         output.unsynced = true;
         if let Err(error) = written {
@@ -173,12 +215,13 @@ impl Writer {
         }
         output.see_head(parts.iter().map(|part| -> &[u8] { part }));
         let chain = std::mem::take(&mut output.chain);
-        output.length += chain.bytes;
+        output.length += bytes as u64;
         output.records += chain.records;
         output.written = now;
-        self.written.add(chain.bytes);
+        self.written.add(bytes as u64);
         self.files.mark_changed(id);
-        Ok(())
+        self.dirty
+            .wrote(&mut self.files, id, start, bytes as u64, uncached)
     }
 
     /// Looks whether the file is as long as we have left it: the next write goes to its end, whatever others do to it.
@@ -221,6 +264,7 @@ impl Writer {
         self.flush()?;
         let changed = std::mem::take(&mut self.files.changed);
         self.files.sync(&changed)?;
+        self.dirty.clear();
         self.sync_folders()?;
         for id in &changed {
             let output = self.files.get_mut(*id);
@@ -293,10 +337,22 @@ impl Writer {
     pub(super) fn file(&mut self, path: &[u8], keep: Time) -> Result<u32, Failure> {
         let id = self.files.of(path, keep);
         let output = self.files.get(id);
-        if !output.entered && output.file.is_none() {
+        let unseen = output.head.is_empty() && output.length > 0;
+        if output.file.is_none() && (!output.entered || unseen) {
             self.files.open(id)?;
         }
         Ok(id)
+    }
+
+    /// Whether a file is there that was compressed in another way: what follows would be read by nobody.
+    pub(super) fn is_foreign(&self, id: u32) -> bool {
+        let output = self.files.get(id);
+        output.length > 0 && codec_of(&output.head) != self.style.codec
+    }
+
+    /// Whether what waits is written before the next cut only when there is much of it.
+    pub(super) fn holds(&self) -> bool {
+        self.compressor.is_some()
     }
 
     /// Why no file can have this path, if it is not one already.
@@ -317,6 +373,12 @@ impl Writer {
     /// Whether it is time to write. Several files share a larger piece, so that each still gets a large write.
     pub(super) fn is_full(&self) -> bool {
         let share = self.waiting.len().clamp(1, SHARES_MAX);
-        self.pending.bytes() >= share * WRITE_BYTES || self.waiting.len() >= self.files.open_max()
+        match self.compressor {
+            Some(_) => self.pending.bytes() >= share * PIECE_BYTES,
+            None => {
+                self.pending.bytes() >= share * WRITE_BYTES
+                    || self.waiting.len() >= self.files.open_max()
+            }
+        }
     }
 }

@@ -1,12 +1,16 @@
 //! gzip and zstd, as payloads of the forward protocol and outputs carry them.
 //!
 //! [`Inflater`] decompresses into a buffer that the caller grows, so that the output is bounded by what the caller allows
-//! and nothing is allocated by what a header claims. [`compress`] writes one member or frame.
+//! and nothing is allocated by what a header claims. [`compress`] writes one member or frame for the wire, [`Members`] one
+//! after the other for files.
 
+mod members;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+
+pub use members::{Members, codec_of, whole_bytes};
 
 use flate2::{Decompress, FlushDecompress, Status, write::GzEncoder};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
@@ -67,6 +71,8 @@ pub struct Inflater {
     taken: usize,
     /// Whether the input stands between two members or frames.
     between: bool,
+    /// Bytes of the input up to the end of the last whole member or frame.
+    whole: usize,
 }
 
 enum Engine {
@@ -90,6 +96,7 @@ impl Inflater {
             engine,
             taken: 0,
             between: true,
+            whole: 0,
         })
     }
 
@@ -134,6 +141,9 @@ impl Inflater {
                     self.taken += from.pos();
                     self.between = hint == 0;
                 }
+            }
+            if self.between {
+                self.whole = self.taken;
             }
             if before == (self.taken, output.len()) && !self.between {
                 return Err(InflateError::Truncated);

@@ -22,10 +22,17 @@ use millstream_pipeline::{
 use millstream_record::{Batch, Pool, Position, Time};
 use millstream_sys::disk::{Disk, Open};
 use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
+use millstream_wire::compression::{Codec, Inflated, Inflater};
 
 use super::block_on;
 use crate::{
-    file::{FileSink, files::Files, recover::recover, rotate::Rotate, writer::Writer},
+    file::{
+        FileSink,
+        files::Files,
+        recover::recover,
+        rotate::Rotate,
+        writer::{Style, Writer},
+    },
     rig::lines,
 };
 
@@ -175,8 +182,8 @@ impl Case {
                 .unwrap()
                 .read_at(&mut bytes, 1 << 20, 0)
                 .unwrap();
-            let text = String::from_utf8(bytes).unwrap();
-            let rotated = path.to_string_lossy().starts_with("/out/all.");
+            let text = records(&path, bytes);
+            let rotated = path.to_string_lossy().contains(".1970");
             assert!(!rotated || !text.is_empty(), "{what}: {path:?} is empty");
             for line in text.split_inclusive('\n') {
                 assert!(line.ends_with('\n'), "{what}: half a record in {path:?}");
@@ -194,6 +201,57 @@ impl Case {
     }
 }
 
+/// What a file holds, as the lines that were sent: the stream is whole, if it is compressed, and so is every record.
+fn records(path: &Path, mut bytes: Vec<u8>) -> String {
+    let name = path.to_string_lossy().into_owned();
+    let codec = [("gz", Codec::Gzip), ("zst", Codec::Zstd)]
+        .into_iter()
+        .find(|(end, _)| name.ends_with(end));
+    if let Some((_, codec)) = codec {
+        let mut text = Vec::with_capacity(1 << 20);
+        let done = Inflater::new(codec).unwrap().inflate(&bytes, &mut text);
+        assert_eq!(done, Ok(Inflated::Done), "{path:?} is no whole stream");
+        bytes = text;
+    }
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let each = |part: &dyn Fn(&str) -> String| -> String {
+        let text = text(bytes.clone());
+        let lines = text.split_inclusive('\n').map(|line| {
+            let line = line.strip_suffix('\n').expect("half a record");
+            part(line) + "\n"
+        });
+        lines.collect()
+    };
+    match name.split(['/', '.']).find(|part| part.starts_with("all-")) {
+        Some("all-json") => each(&|line| {
+            let json: serde_json::Value = serde_json::from_str(line).unwrap();
+            json["message"].as_str().unwrap().to_owned()
+        }),
+        Some("all-ltsv") => each(&|line| line.strip_prefix("message:").unwrap().to_owned()),
+        Some("all-csv") => {
+            let rows = each(&|line| line.to_owned());
+            let rows = rows.strip_prefix("message\n");
+            rows.map_or_else(|| bytes_are_none(&bytes), str::to_owned)
+        }
+        Some("all-msgpack") => {
+            let mut rest = &bytes[..];
+            let mut text = String::new();
+            while !rest.is_empty() {
+                let entry = rmpv::decode::read_value(&mut rest).expect("half a record");
+                text += entry[1]["message"].as_str().unwrap();
+                text.push('\n');
+            }
+            text
+        }
+        _ => text(bytes),
+    }
+}
+
+fn bytes_are_none(bytes: &[u8]) -> String {
+    assert_eq!(bytes, b"", "a file without its header");
+    String::new()
+}
+
 /// All files below `folder`: the rotated ones of a path in their order, then the path.
 fn files(disk: &SimulatedDisk, folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -206,8 +264,10 @@ fn files(disk: &SimulatedDisk, folder: &Path) -> Vec<PathBuf> {
     }
     files.sort_by_key(|path| {
         let name = path.file_name().unwrap().to_str().unwrap();
+        let name = name.strip_suffix(".gz").unwrap_or(name);
+        let name = name.strip_suffix(".zst").unwrap_or(name);
         name.rsplit_once(['-', '~'])
-            .map_or(u64::MAX, |(_, number)| number.parse().unwrap())
+            .map_or(u64::MAX, |(_, number)| number.parse().unwrap_or(u64::MAX))
     });
     files
 }
@@ -244,6 +304,48 @@ const ROTATED: Case = Case {
     cut_every: 3,
     meddle: None,
 };
+const GZIP: Case = Case {
+    options: "{ path: '/out/{tag}.log.gz', format: raw, compression: gzip, latest: /link/last }",
+    cut_every: 2,
+    meddle: None,
+};
+const ZSTD_ROTATED: Case = Case {
+    options: "{ path: /out/all.zst, format: raw, compression: zstd, dirty_max: 1KB, rotate: { size: 300B, records: 11 } }",
+    cut_every: 3,
+    meddle: None,
+};
+const CSV_ROTATED: Case = Case {
+    options: "{ path: /out/all-csv, format: csv, columns: [message], header: true, rotate: { size: 2KB }, latest: /out2/x }",
+    cut_every: 2,
+    meddle: None,
+};
+const JSON_GZIP_ROTATED: Case = Case {
+    options: "{ path: /out/all-json.gz, compression: gzip, rotate: { records: 7 } }",
+    cut_every: 3,
+    meddle: None,
+};
+const LTSV: Case = Case {
+    options: "{ path: /out/all-ltsv, format: ltsv, add: {}, dirty_max: 1KB }",
+    cut_every: 3,
+    meddle: None,
+};
+const MSGPACK_ZSTD: Case = Case {
+    options: "{ path: /out/all-msgpack.zst, format: msgpack, compression: zstd, rotate: { interval: 4m } }",
+    cut_every: 2,
+    meddle: None,
+};
+const CASES: [Case; 10] = [
+    ONE_FILE,
+    FOLDERS,
+    ROTATED,
+    MOVED,
+    GZIP,
+    ZSTD_ROTATED,
+    CSV_ROTATED,
+    JSON_GZIP_ROTATED,
+    LTSV,
+    MSGPACK_ZSTD,
+];
 /// Somebody renames the file, after it was committed, and does not sync the folder.
 const MOVED: Case = Case {
     options: "{ path: /out/all, format: raw }",
@@ -289,17 +391,19 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
     let open = |rotate: Rotate| {
         let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
         let reporter = Reporter::new("sink");
-        let (journal, table) = recover(&disk, Path::new("/state"), Some(7), &reporter).unwrap();
-        let files = Files::new(disk, reporter.clone(), 10, true);
+        let (journal, table) =
+            recover(&disk, Path::new("/state"), Some(7), None, &reporter).unwrap();
+        let files = Files::new(disk, reporter.clone(), 10, true, true);
         Writer::new(
             files,
             journal,
             table,
             rotate,
-            true,
+            Style::default(),
             reporter,
             &Meters::default().of("sink"),
         )
+        .unwrap()
     };
     let records = Rotate {
         records: 100,
@@ -333,21 +437,21 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
 
 #[test]
 fn a_kill_at_any_step_loses_and_repeats_nothing() {
-    for case in [ONE_FILE, FOLDERS, ROTATED, MOVED] {
+    for case in CASES {
         crash_at_every_step(&case, Crash::Kill);
     }
 }
 
 #[test]
 fn a_power_cut_at_any_step_loses_and_repeats_nothing() {
-    for case in [ONE_FILE, FOLDERS, ROTATED, MOVED] {
+    for case in CASES {
         crash_at_every_step(&case, Crash::Power);
     }
 }
 
 #[test]
 fn failing_calls_at_any_step_lose_and_repeat_nothing_even_when_the_power_fails_next() {
-    for case in [ONE_FILE, FOLDERS, ROTATED] {
+    for case in [ONE_FILE, FOLDERS, ROTATED, GZIP, ZSTD_ROTATED, CSV_ROTATED] {
         for (n, call) in [
             Call::Write,
             Call::Sync,

@@ -1,7 +1,10 @@
 //! What is written, where, and what is rejected; the other files: crashes, rotation, troubles with the disk.
 
+mod compress;
 mod crash;
 mod journal;
+mod latest;
+mod memory;
 mod naming;
 mod rotation;
 mod troubles;
@@ -324,6 +327,8 @@ fn options_that_make_no_sense_are_refused_at_once() {
             "nothing is ever rotated",
         ),
         (r#"{"path": "/a", "rotate": {"size": 3}}"#, "3"),
+        (r#"{"path": "/a", "latest": "/a"}"#, "not that of the file"),
+        (r#"{"path": "/a", "compression": "lzma"}"#, "lzma"),
         (r#"{"path": "/a", "open_files": 0}"#, "at least one"),
         (r#"{"path": "/a", "timezone": "Mars/Olympus"}"#, "time zone"),
     ];

@@ -1,0 +1,102 @@
+//! The option `latest`: a symbolic link to the file that is current.
+//!
+//! `take -> encode -> [write] -> settle`
+//!
+//! Paths that change with the time leave no fixed name to follow; the link is one (`tail -F latest.log`). It is set when a
+//! file gets its first record of a run, unless the link leads to one whose records are newer, so that late records do
+//! not turn it back. It is replaced in one step, by the rename of another link. Nothing depends on it: what goes wrong is
+//! logged and delivery goes on.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf, absolute},
+};
+
+use millstream_pipeline::report::Reporter;
+use millstream_record::Time;
+use millstream_sys::disk::Disk;
+
+use super::{
+    files::Files,
+    folders::{Folders, folder_of},
+};
+
+/// So many links are remembered; of more, late records may turn one back for a moment.
+const LINKS_MAX: usize = 65_536;
+
+/// The links of a sink.
+#[derive(Default)]
+pub(super) struct Latest {
+    /// The time of the file that each link leads to.
+    times: HashMap<PathBuf, Time>,
+    /// (link, file) that are to be set, as soon as the file is there.
+    due: Vec<(PathBuf, PathBuf)>,
+    folders: Folders,
+}
+
+impl Latest {
+    /// The file called `path`, which begins with a record of `time`, asks for the link.
+    pub(super) fn ask(&mut self, link: PathBuf, path: &Path, time: Time) {
+        if self.times.get(&link).is_some_and(|newest| *newest > time) {
+            return;
+        }
+        if self.times.len() >= LINKS_MAX {
+            self.times.clear();
+        }
+        self.times.insert(link.clone(), time);
+        self.due.retain(|(due, _)| *due != link);
+        self.due.push((link, path.to_owned()));
+    }
+
+    /// Sets the links that were asked for.
+    pub(super) fn set(&mut self, files: &mut Files, reporter: &Reporter) {
+        for (link, path) in std::mem::take(&mut self.due) {
+            match self.turn(&*files.disk, &link, &path) {
+                Ok(false) => {}
+                Ok(true) => {
+                    files.unsynced_folders.insert(folder_of(&link).to_owned());
+                }
+                Err(error) => reporter.warn(
+                    "latest",
+                    format_args!("cannot set the link {}: {error}", link.display()),
+                ),
+            }
+        }
+    }
+
+    /// Lets `link` lead to `path`; false if it does already.
+    fn turn(&mut self, disk: &dyn Disk, link: &Path, path: &Path) -> io::Result<bool> {
+        let folder = folder_of(link);
+        let target = match path.file_name() {
+            Some(name) if folder == folder_of(path) => PathBuf::from(name),
+            _ => absolute(path)?,
+        };
+        match disk.read_link(link) {
+            Ok(leads_to) if leads_to == target => return Ok(false),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.folders.make(disk, folder)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(io::Error::other("there is something else of this name"));
+            }
+            Err(error) => return Err(error),
+        }
+        let mut name = OsString::from(".");
+        name.push(link.file_name().unwrap_or_default());
+        name.push(".new");
+        let new = folder.join(name);
+        match disk.symlink(&target, &new) {
+            // Left by a run that was killed between the two steps.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.remove(&new)?;
+                disk.symlink(&target, &new)?;
+            }
+            other => other?,
+        }
+        disk.rename(&new, link)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,221 @@
+//! Compressed files, as the tools of others read them, and what every file starts with.
+
+use std::{fs, path::Path, process::Command};
+
+use super::{names, options, read, run};
+use crate::rig::{Upstream, lines, packed};
+
+/// What the tool makes of a file: it fails where a stream is not whole.
+fn unpack(tool: &str, path: &Path) -> String {
+    let output = Command::new(tool).arg(path).output();
+    let output = output.unwrap_or_else(|error| panic!("{tool}: {error}: run `make deps`"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} {path:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const TOOLS: [(&str, &str, &str); 2] = [("gzip", "zcat", "gz"), ("zstd", "zstdcat", "zst")];
+
+fn numbered(count: usize) -> String {
+    (0..count)
+        .map(|n| format!("line {n} of the text\n"))
+        .collect()
+}
+
+#[test]
+fn what_is_compressed_is_read_by_the_tools_of_others_run_after_run() {
+    for (compression, tool, end) in TOOLS {
+        for upstream in [Upstream::memory(), Upstream::durable(7)] {
+            let folder = tempfile::tempdir().unwrap();
+            let name = format!("a.{end}");
+            let options = options(
+                folder.path(),
+                &name,
+                &format!(r#""format": "raw", "compression": "{compression}""#),
+            );
+            let text = numbered(300_000);
+            for _ in 0..2 {
+                upstream.put(lines("t", &text), false);
+                upstream.put(packed("t", "packed\n"), false);
+                run(folder.path(), &options, &upstream);
+            }
+            let file = folder.path().join("out").join(&name);
+            let expected = format!("{text}packed\n").repeat(2);
+            assert!(unpack(tool, &file) == expected);
+            let length = fs::metadata(file).unwrap().len() as usize;
+            assert!(
+                length < expected.len() / 4,
+                "{length} of {}",
+                expected.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn compressed_files_are_rotated_by_the_size_they_have_and_keep_their_ending() {
+    for (compression, tool, end) in TOOLS {
+        let folder = tempfile::tempdir().unwrap();
+        let upstream = Upstream::durable(7);
+        let text = numbered(100_000);
+        for _ in 0..3 {
+            upstream.put(lines("t", &text), false);
+        }
+        let more = format!(
+            r#""format": "raw", "compression": "{compression}", "rotate": {{"size": "50KB"}}"#
+        );
+        let options = options(folder.path(), &format!("a.log.{end}"), &more);
+        run(folder.path(), &options, &upstream);
+        let current = format!("a.log.{end}");
+        let mut names = names(folder.path());
+        names.retain(|name| *name != current);
+        let number = |name: &String| -> u64 {
+            let name = name.strip_suffix(&format!(".{end}")).unwrap();
+            name.rsplit_once('-').unwrap().1.parse().unwrap()
+        };
+        names.sort_by_key(number);
+        assert!(names.len() >= 3, "{names:?}");
+        let mut all = String::new();
+        for name in names.iter().chain([&current]) {
+            let path = folder.path().join("out").join(name);
+            let length = fs::metadata(&path).unwrap().len();
+            assert!(length <= 50_000, "{name}: {length}");
+            assert!(length > 45_000 || *name == current, "{name}: {length}");
+            let part = unpack(tool, &path);
+            assert!(part.ends_with('\n'));
+            all += &part;
+        }
+        assert!(all == text.repeat(3));
+    }
+}
+
+#[test]
+fn thousands_of_compressed_files_are_written_with_few_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    let values: Vec<String> = (0..700).map(|n| n.to_string()).collect();
+    for _ in 0..3 {
+        let fields: Vec<_> = values.iter().map(|value| ("x", value.as_str())).collect();
+        upstream.put(super::entries("t", 0, &fields), false);
+    }
+    let more = r#""open_files": 60, "format": "raw", "field": "x", "compression": "zstd""#;
+    run(
+        folder.path(),
+        &options(folder.path(), "{.x}", more),
+        &upstream,
+    );
+    for n in 0..700 {
+        let path = folder.path().join("out").join(n.to_string());
+        let mut file = fs::File::open(path).unwrap();
+        let mut text = Vec::new();
+        zstd_of(&mut file, &mut text);
+        assert_eq!(text, format!("{n}\n").repeat(3).into_bytes());
+    }
+}
+
+fn zstd_of(file: &mut fs::File, text: &mut Vec<u8>) {
+    use std::io::Read;
+
+    use millstream_wire::compression::{Codec, Inflated, Inflater};
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    text.reserve(1 << 10);
+    let done = Inflater::new(Codec::Zstd).unwrap().inflate(&bytes, text);
+    assert_eq!(done, Ok(Inflated::Done));
+}
+
+#[test]
+fn a_file_that_was_compressed_in_another_way_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    let with = |compression: &str| {
+        let more = format!(r#""format": "raw", "compression": "{compression}""#);
+        options(folder.path(), "a", &more)
+    };
+    for (n, compression) in ["none", "gzip", "gzip", "zstd", "none"].iter().enumerate() {
+        upstream.put(lines("t", &format!("{n}\n")), false);
+        run(folder.path(), &with(compression), &upstream);
+    }
+    assert_eq!(read(folder.path(), "a"), "4\n");
+    let mut old: Vec<_> = names(folder.path());
+    old.retain(|name| name != "a");
+    old.sort_by_key(|name| name.rsplit_once('-').unwrap().1.to_owned());
+    let texts: Vec<_> = old
+        .iter()
+        .zip(["cat", "zcat", "zstdcat"])
+        .map(|(name, tool)| unpack(tool, &folder.path().join("out").join(name)))
+        .collect();
+    assert_eq!(texts, ["0\n", "1\n2\n", "3\n"]);
+}
+
+#[test]
+fn what_a_kill_has_torn_off_behind_memory_does_not_spoil_what_follows() {
+    for (compression, tool, _) in TOOLS {
+        let folder = tempfile::tempdir().unwrap();
+        let more = format!(r#""format": "raw", "compression": "{compression}""#);
+        let options = options(folder.path(), "a", &more);
+        let path = folder.path().join("out/a");
+        let put = |text: &str| {
+            let upstream = Upstream::memory();
+            upstream.put(lines("t", text), false);
+            run(folder.path(), &options, &upstream);
+        };
+        put("1\n");
+        let first = fs::read(&path).unwrap();
+        // A whole piece more, and half of another.
+        fs::write(
+            &path,
+            [&first[..], &first, &first[..first.len() - 5]].concat(),
+        )
+        .unwrap();
+        put("2\n");
+        assert_eq!(unpack(tool, &path), "1\n1\n2\n");
+    }
+}
+
+#[test]
+fn a_compressed_file_that_was_cut_by_somebody_is_set_aside_and_what_follows_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = r#""format": "raw", "compression": "gzip""#;
+    let options = options(folder.path(), "a.gz", more);
+    let path = folder.path().join("out/a.gz");
+    let upstream = Upstream::durable(7);
+    upstream.put(lines("t", "1\n"), false);
+    run(folder.path(), &options, &upstream);
+    let whole = fs::read(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(whole.len() as u64 - 3).unwrap();
+    upstream.put(lines("t", "2\n"), false);
+    run(folder.path(), &options, &upstream);
+    assert_eq!(unpack("zcat", &path), "2\n");
+    let names = names(folder.path());
+    assert_eq!(names.len(), 2);
+    let aside = folder.path().join("out").join(&names[0]);
+    assert_eq!(fs::read(aside).unwrap(), whole[..whole.len() - 3]);
+}
+
+#[test]
+fn every_file_starts_with_the_header_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    let more = r#""format": "csv", "columns": ["message", "tag"], "add": {"tag": "{tag}"}, "header": true,
+        "rotate": {"records": 3}"#;
+    let options = options(folder.path(), "a.csv", more);
+    for text in ["1\n2\n", "3\n4\n5\n6\n7\n"] {
+        upstream.put(lines("t", text), false);
+        run(folder.path(), &options, &upstream);
+    }
+    let mut texts: Vec<_> = names(folder.path())
+        .iter()
+        .map(|name| read(folder.path(), name))
+        .collect();
+    texts.sort();
+    assert_eq!(
+        texts,
+        [
+            "message,tag\n1,t\n2,t\n3,t\n",
+            "message,tag\n4,t\n5,t\n6,t\n",
+            "message,tag\n7,t\n"
+        ]
+    );
+}

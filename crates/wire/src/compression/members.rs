@@ -1,0 +1,184 @@
+//! Outputs that grow by whole members (gzip, RFC 1952) or frames (zstd, RFC 8878): what stands in a file up to the end of
+//! one is a whole stream, which `zcat` and `zstdcat` read.
+//!
+//! Members know nothing of each other, so that one compressor serves thousands of files, and nothing has to be kept
+//! between two of them. The same parts always become the same member: no time stands in it.
+
+use std::io::{self, Write as _};
+
+use flate2::{Compression, GzBuilder};
+use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
+
+use super::{Codec, Inflated, Inflater};
+
+/// Levels for what is kept: what the tools `gzip` and `zstd` take when nobody asks.
+const GZIP_LEVEL: u32 = 6;
+const ZSTD_LEVEL: i32 = 3;
+/// Room that is made when a member turns out longer than what there is.
+const STEP_BYTES: usize = 64 << 10;
+
+/// Makes members or frames, one after the other.
+pub struct Members {
+    engine: Engine,
+}
+
+enum Engine {
+    Gzip,
+    Zstd(Encoder<'static>),
+}
+
+impl Members {
+    /// A compressor for files.
+    ///
+    /// # Errors
+    /// The library found no memory.
+    pub fn new(codec: Codec) -> io::Result<Self> {
+        let engine = match codec {
+            Codec::Gzip => Engine::Gzip,
+            Codec::Zstd => {
+                let mut encoder = Encoder::new(ZSTD_LEVEL)?;
+                // So that `zstd -t` and every reader notices damage, as those of gzip do.
+                encoder.set_parameter(CParameter::ChecksumFlag(true))?;
+                Engine::Zstd(encoder)
+            }
+        };
+        Ok(Self { engine })
+    }
+
+    /// Appends `parts`, one after the other, to `output` as one member or frame.
+    ///
+    /// # Errors
+    /// The library found no memory.
+    pub fn append(&mut self, parts: &[impl AsRef<[u8]>], output: &mut Vec<u8>) -> io::Result<()> {
+        match &mut self.engine {
+            Engine::Gzip => {
+                let mut encoder = GzBuilder::new().write(output, Compression::new(GZIP_LEVEL));
+                parts
+                    .iter()
+                    .try_for_each(|part| encoder.write_all(part.as_ref()))?;
+                encoder.finish().map(drop)
+            }
+            Engine::Zstd(encoder) => zstd_frame(encoder, parts, output),
+        }
+    }
+}
+
+impl std::fmt::Debug for Members {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.engine {
+            Engine::Gzip => "Members(gzip)",
+            Engine::Zstd(_) => "Members(zstd)",
+        })
+    }
+}
+
+fn zstd_frame(
+    encoder: &mut Encoder<'static>,
+    parts: &[impl AsRef<[u8]>],
+    output: &mut Vec<u8>,
+) -> io::Result<()> {
+    let bytes: usize = parts.iter().map(|part| part.as_ref().len()).sum();
+    encoder.reinit()?;
+    // A short frame then gets small tables.
+    encoder.set_pledged_src_size(Some(bytes as u64))?;
+    for part in parts {
+        let mut input = InBuffer::around(part.as_ref());
+        while input.pos() < part.as_ref().len() {
+            with_room(output, |room| encoder.run(&mut input, room))?;
+        }
+    }
+    while with_room(output, |room| encoder.finish(room, true))? > 0 {}
+    Ok(())
+}
+
+/// Calls `step` with the room behind `output`.
+fn with_room<T>(
+    output: &mut Vec<u8>,
+    step: impl FnOnce(&mut OutBuffer<'_, Vec<u8>>) -> io::Result<T>,
+) -> io::Result<T> {
+    output.reserve(STEP_BYTES);
+    let end = output.len();
+    step(&mut OutBuffer::around_pos(output, end))
+}
+
+/// How many bytes at the start of `input` are whole members or frames: what stands behind was torn off or is damaged.
+pub fn whole_bytes(codec: Codec, input: &[u8]) -> usize {
+    let Some(mut inflater) = Inflater::new(codec) else {
+        return 0;
+    };
+    let mut output = Vec::with_capacity(STEP_BYTES);
+    while let Ok(Inflated::Full) = inflater.inflate(input, &mut output) {
+        output.clear();
+    }
+    inflater.whole
+}
+
+/// What a file that starts with `head` is compressed with, if it is.
+pub fn codec_of(head: &[u8]) -> Option<Codec> {
+    match head {
+        [0x1f, 0x8b, ..] => Some(Codec::Gzip),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Codec::Zstd),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inflated(codec: Codec, input: &[u8]) -> Vec<u8> {
+        let mut output = Vec::with_capacity(1 << 22);
+        let done = Inflater::new(codec).unwrap().inflate(input, &mut output);
+        assert_eq!(done, Ok(Inflated::Done));
+        output
+    }
+
+    #[test]
+    fn members_follow_each_other_and_each_end_of_one_ends_a_stream() {
+        let text: Vec<u8> = (0..200_000)
+            .flat_map(|n| format!("line {n}\n").into_bytes())
+            .collect();
+        for codec in [Codec::Gzip, Codec::Zstd] {
+            let mut members = Members::new(codec).unwrap();
+            let (mut output, mut ends) = (b"before".to_vec(), vec![]);
+            for part in text.chunks(700_001) {
+                let (a, b) = part.split_at(part.len() / 3);
+                members.append(&[a, &[], b], &mut output).unwrap();
+                ends.push(output.len());
+            }
+            members.append(&[b""; 0], &mut output).unwrap();
+            assert_eq!(codec_of(&output[6..]), Some(codec));
+            assert!(inflated(codec, &output[6..]) == text);
+            for (n, end) in ends.iter().enumerate() {
+                let length = text.len().min((n + 1) * 700_001);
+                assert!(inflated(codec, &output[6..*end]) == text[..length]);
+            }
+            let (mut again, (a, b)) = (Vec::new(), text[..700_001].split_at(700_001 / 3));
+            members.append(&[a, &[], b], &mut again).unwrap();
+            assert!(
+                again == output[6..ends[0]],
+                "the same parts are the same member"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_torn_off_is_found_at_any_length() {
+        for codec in [Codec::Gzip, Codec::Zstd] {
+            let mut members = Members::new(codec).unwrap();
+            let (mut output, mut ends) = (Vec::new(), vec![0]);
+            for n in 0..4 {
+                let text = format!("member {n} ").repeat(20 * n + 1);
+                members.append(&[text.as_bytes()], &mut output).unwrap();
+                ends.push(output.len());
+            }
+            for length in 0..=output.len() {
+                let whole = ends.iter().rfind(|end| **end <= length);
+                assert_eq!(Some(&whole_bytes(codec, &output[..length])), whole);
+            }
+            output[ends[2] + 15] ^= 0x55;
+            assert_eq!(whole_bytes(codec, &output), ends[2]);
+            assert_eq!(whole_bytes(codec, b"no stream"), 0);
+        }
+    }
+}
