@@ -15,6 +15,8 @@ need node nodejs
 need npm npm
 need go golang-go
 need mvn maven
+need curl curl
+need g++ g++
 need logrotate logrotate
 need javac default-jdk-headless
 need openssl openssl
@@ -36,13 +38,14 @@ if [ ${#packages[@]} -gt 0 ]; then
 	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
-# cargo-deny reads deny.toml: licences, banned crates, sources. Built once into the user's cache.
+# Built once into the user's cache: cargo-deny reads deny.toml (licences, banned crates, sources), cargo-fuzz runs fuzz/.
 tools="${XDG_CACHE_HOME:-$HOME/.cache}/millstream/tools"
-if [ ! -x "$tools/bin/cargo-deny" ]; then
-	echo "building cargo-deny"
-	CARGO_TARGET_DIR="$tools/target" cargo install --quiet --locked --root "$tools" cargo-deny@0.20.2
+for tool in cargo-deny@0.20.2 cargo-fuzz@0.13.2; do
+	[ -x "$tools/bin/${tool%@*}" ] && continue
+	echo "building ${tool%@*}"
+	CARGO_TARGET_DIR="$tools/target" cargo install --quiet --locked --root "$tools" "$tool"
 	rm -rf "$tools/target"
-fi
+done
 
 into=target/clients
 mkdir -p "$into"
@@ -57,5 +60,7 @@ fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
 (cd "$into/node" && npm install --silent --no-audit --no-fund)
 (cd "$into/go" && go build -o send .)
-(cd "$into/java" && mvn -q -B -DskipTests package dependency:copy-dependencies)
+for java in java flume; do
+	(cd "$into/$java" && mvn -q -B -DskipTests package dependency:copy-dependencies)
+done
 echo "$stamp" >"$into/stamp"

@@ -4,9 +4,12 @@ use millstream_pipeline::node::Component;
 
 mod connection;
 mod flight;
+mod flume;
 mod forward;
 mod framing;
 mod generate;
+mod http;
+mod rest;
 #[cfg(test)]
 mod rig;
 mod stdin;
@@ -15,8 +18,10 @@ mod tail;
 
 /// All sources.
 pub const COMPONENTS: &[Component] = &[
+    flume::COMPONENT,
     forward::COMPONENT,
     generate::COMPONENT,
+    http::COMPONENT,
     stdin::COMPONENT,
     syslog::COMPONENT,
     tail::COMPONENT,

@@ -31,6 +31,8 @@ struct State {
     durable: bool,
     /// Whether it answers at once; else answers are held back.
     answers: bool,
+    /// Whether it has no room.
+    full: bool,
     batches: Vec<Batch>,
     held: Vec<Token>,
     origins: HashMap<FileId, u64>,
@@ -56,6 +58,11 @@ impl Downstream {
     /// From now on nothing is answered until [`Downstream::settle`] or [`Downstream::drop_held`].
     pub(crate) fn hold(&self) {
         self.lock().answers = false;
+    }
+
+    /// From now on it has room, or none.
+    pub(crate) fn set_full(&self, full: bool) {
+        self.lock().full = full;
     }
 
     /// Settles what was held, and answers at once from now on.
@@ -138,6 +145,12 @@ impl State {
 
 impl Channel for Downstream {
     fn put(&self, mut group: Group) -> BoxFuture<'_, ()> {
+        if self.lock().full {
+            return Box::pin(async move {
+                let _waits = group;
+                std::future::pending().await
+            });
+        }
         let (empty, _) = delivery::receipt(false, 0, Meter::default());
         let token = std::mem::replace(&mut group.token, empty);
         let mut state = self.lock();

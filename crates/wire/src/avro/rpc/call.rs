@@ -211,6 +211,12 @@ impl Calls {
         self.start
     }
 
+    /// The output before [`Calls::start`] was taken away.
+    pub fn rebase(&mut self) {
+        self.entry.start = self.entry.start.saturating_sub(self.start);
+        self.start = 0;
+    }
+
     /// One value.
     fn step(
         &mut self,

@@ -1,0 +1,71 @@
+//! The writing side of a connection, with deflate where it is asked for.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use millstream_wire::avro::rpc::Deflate;
+use tokio::io::AsyncWrite;
+
+/// Passes bytes on, compressed if it has a stream for that.
+pub(super) struct Compressed<W> {
+    inner: W,
+    stream: Option<Deflate>,
+    /// Compressed bytes, and how many of them are written.
+    out: Vec<u8>,
+    written: usize,
+}
+
+impl<W: AsyncWrite + Unpin> Compressed<W> {
+    pub(super) fn new(inner: W, deflate: bool) -> Self {
+        Self {
+            inner,
+            stream: deflate.then(Deflate::default),
+            out: Vec::new(),
+            written: 0,
+        }
+    }
+
+    /// Writes what is compressed.
+    fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match ready!(Pin::new(&mut self.inner).poll_write(context, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.written += count,
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Compressed<W> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_out(context))?;
+        match &mut this.stream {
+            None => Pin::new(&mut this.inner).poll_write(context, bytes),
+            Some(stream) => {
+                stream.deflate(bytes, &mut this.out);
+                Poll::Ready(Ok(bytes.len()))
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_out(context))?;
+        Pin::new(&mut this.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}

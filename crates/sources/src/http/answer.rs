@@ -1,0 +1,128 @@
+//! Answers: what a client reads, in the form that it speaks.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode,
+    header::{
+        ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    },
+};
+use millstream_wire::otlp::{self, Form};
+
+/// gRPC's codes, which the bodies of OTLP's answers carry.
+const INVALID_ARGUMENT: u8 = 3;
+const UNAVAILABLE: u8 = 14;
+
+/// Why a request is not taken: it stays with its sender.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) text: String,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        let header = match status {
+            StatusCode::UNAUTHORIZED => {
+                Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+            }
+            StatusCode::METHOD_NOT_ALLOWED => Some((ALLOW, HeaderValue::from_static("POST"))),
+            // What is left of the request is not worth reading.
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
+                Some((CONNECTION, HeaderValue::from_static("close")))
+            }
+            _ => None,
+        };
+        Self {
+            status,
+            text: text.into(),
+            header,
+        }
+    }
+
+    /// Not now: `status` is 429 (we are full) or 503 (what is behind us is).
+    pub(super) fn later(status: StatusCode, text: &str, wait: std::time::Duration) -> Self {
+        let seconds = wait.as_secs().max(1);
+        Self {
+            status,
+            text: text.to_owned(),
+            header: Some((RETRY_AFTER, HeaderValue::from(seconds))),
+        }
+    }
+
+    /// Whether the sender is told to try again.
+    pub(super) fn is_later(&self) -> bool {
+        matches!(
+            self.status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        )
+    }
+
+    /// `form`: of an OTLP request.
+    pub(super) fn response(self, form: Option<Form>) -> Response<Full<Bytes>> {
+        let code = match self.is_later() {
+            true => UNAVAILABLE,
+            false => INVALID_ARGUMENT,
+        };
+        let body = match form {
+            Some(form) => otlp::refused(form, code, &self.text),
+            None => {
+                let error = serde_json::json!({ "error": self.text });
+                format!("{error}\n").into_bytes()
+            }
+        };
+        let mut response = response(self.status, form, body);
+        if let Some((name, value)) = self.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+/// What became of a request that is answered with 200.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) accepted: u64,
+    pub(super) rejected: u64,
+    /// The first of the faults.
+    pub(super) errors: Vec<String>,
+}
+
+impl Kept {
+    pub(super) fn response(&self, form: Option<Form>) -> Response<Full<Bytes>> {
+        let body = match form {
+            Some(form) => {
+                let reason = self.errors.join("; ");
+                let partial = (self.rejected > 0).then_some((self.rejected, reason.as_str()));
+                otlp::accepted(form, partial)
+            }
+            None if self.rejected == 0 => {
+                format!("{{\"accepted\":{}}}\n", self.accepted).into_bytes()
+            }
+            None => {
+                let told = serde_json::json!({
+                    "accepted": self.accepted,
+                    "rejected": self.rejected,
+                    "errors": self.errors,
+                });
+                format!("{told}\n").into_bytes()
+            }
+        };
+        response(StatusCode::OK, form, body)
+    }
+}
+
+pub(super) fn response(
+    status: StatusCode,
+    form: Option<Form>,
+    body: Vec<u8>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let kind = form.map_or("application/json", Form::content_type);
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,183 @@
+//! The text of a request to one batch of packed records, and to what is set aside.
+//!
+//! `read -> [decode] -> send -> keep`
+
+use hyper::StatusCode;
+use millstream_record::{Buffer, Time};
+use millstream_wire::{
+    json::{Progress, to_msgpack, write_value},
+    otlp::{self, Form, Logs},
+};
+
+use super::{
+    Shared,
+    answer::Refusal,
+    body::{enlarge, memory, too_large},
+    lines::{self, Lines, place},
+};
+
+/// Bad parts of one request are set aside one by one up to so many; more as one: each costs a hundred bytes.
+const BAD_SINGLY_MAX: usize = 1024;
+/// A batch is taken to be about as large as its text: so one record needs no second buffer.
+const SPARE_BYTES: usize = 4 << 10;
+/// So many faults are told.
+const ERRORS_MAX: usize = 10;
+/// After so many bytes other connections of this thread have their turn.
+const YIELD_BYTES: usize = 1 << 20;
+
+/// What a request holds.
+pub(super) struct Decoded {
+    pub(super) body: Buffer,
+    pub(super) records: u32,
+    pub(super) bad: Bad,
+}
+
+/// What is no record.
+#[derive(Default)]
+pub(super) struct Bad {
+    pub(super) count: u64,
+    /// The first ones, as they came, each with its fault.
+    pub(super) items: Vec<(Vec<u8>, String)>,
+    /// The others, a line each.
+    pub(super) rest: Vec<u8>,
+    /// The first of the faults.
+    pub(super) errors: Vec<String>,
+}
+
+impl Bad {
+    fn add(&mut self, bytes: &[u8], fault: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.items.len() < BAD_SINGLY_MAX {
+            let fault = fault();
+            if self.errors.len() < ERRORS_MAX {
+                self.errors.push(fault.clone());
+            }
+            self.items.push((bytes.to_vec(), fault));
+        } else {
+            self.rest.extend_from_slice(bytes);
+            self.rest.push(b'\n');
+        }
+    }
+}
+
+/// The batch that grows.
+struct Output<'s> {
+    body: Buffer,
+    records: u32,
+    bad: Bad,
+    shared: &'s Shared,
+}
+
+impl<'s> Output<'s> {
+    async fn new(text: &[u8], shared: &'s Shared) -> Result<Self, Refusal> {
+        Ok(Self {
+            body: memory(text.len() + SPARE_BYTES, shared).await?,
+            records: 0,
+            bad: Bad::default(),
+            shared,
+        })
+    }
+
+    async fn room(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let bytes_max = self.shared.decompressed_bytes_max;
+        if self.body.len() >= bytes_max {
+            return Err(too_large(bytes_max, "limits.decompressed"));
+        }
+        self.body = enlarge(&self.body, bytes, self.shared).await?;
+        Ok(())
+    }
+
+    fn done(self) -> Decoded {
+        Decoded {
+            body: self.body,
+            records: self.records,
+            bad: self.bad,
+        }
+    }
+}
+
+/// JSON lines, or an array.
+pub(super) async fn json(text: &[u8], received: Time, shared: &Shared) -> Result<Decoded, Refusal> {
+    let mut output = Output::new(text, shared).await?;
+    let mut lines = Lines::new(text);
+    let mut turn = YIELD_BYTES;
+    loop {
+        match lines.next(received, &mut output.body) {
+            lines::Next::Record => output.records += 1,
+            lines::Next::Bad(range, fault) => {
+                let bytes = text.get(range).unwrap_or_default();
+                output.bad.add(bytes, || {
+                    let (line, byte) = place(text, fault.at);
+                    format!("line {line}, byte {byte}: {} expected", fault.expected)
+                });
+            }
+            lines::Next::Room(bytes) => output.room(bytes).await?,
+            lines::Next::End => return Ok(output.done()),
+        }
+        if lines.position() >= turn {
+            turn = lines.position() + YIELD_BYTES;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// OTLP.
+pub(super) async fn otlp(
+    text: &[u8],
+    form: Form,
+    received: Time,
+    shared: &Shared,
+) -> Result<Decoded, Refusal> {
+    if form == Form::Protobuf {
+        return logs(Logs::protobuf(text), text, form, received, shared).await;
+    }
+    let mut packed = memory(text.len(), shared).await?;
+    let fault = match to_msgpack(text, &mut packed) {
+        Ok(Progress::Consumed(_)) => {
+            return logs(Logs::json(&packed), text, form, received, shared).await;
+        }
+        Ok(Progress::NeedMore) => "the JSON ends too early".to_owned(),
+        Err(error) => {
+            let (line, byte) = place(text, error.offset);
+            format!("line {line}, byte {byte}: {} expected", error.expected)
+        }
+    };
+    Err(Refusal::new(StatusCode::BAD_REQUEST, fault))
+}
+
+async fn logs(
+    mut logs: Logs<'_>,
+    text: &[u8],
+    form: Form,
+    received: Time,
+    shared: &Shared,
+) -> Result<Decoded, Refusal> {
+    let mut output = Output::new(text, shared).await?;
+    let mut turn = YIELD_BYTES;
+    loop {
+        match logs.next(received, &mut output.body) {
+            otlp::Next::Record => output.records += 1,
+            otlp::Next::Bad(bytes, bad) => {
+                let shown = match form {
+                    Form::Protobuf => bytes.to_vec(),
+                    Form::Json => json_of(bytes),
+                };
+                output.bad.add(&shown, || bad.to_string());
+            }
+            otlp::Next::Room(bytes) => output.room(bytes).await?,
+            otlp::Next::End => return Ok(output.done()),
+        }
+        if output.body.len() >= turn {
+            turn = output.body.len() + YIELD_BYTES;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// A part of a JSON request as JSON again.
+fn json_of(packed: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    // It was JSON, so it can be shown.
+    let _ = write_value(packed, 0, &mut text);
+    text
+}

@@ -1,0 +1,204 @@
+//! One request: who may, what it is, and what it is answered.
+//!
+//! `[read] -> [decode] -> send -> keep`
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE},
+};
+use millstream_record::{Time, Values};
+use millstream_wire::{compression::Codec, otlp::Form};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::{
+    Shared,
+    answer::{Kept, Refusal, response},
+    body, decode,
+    take::{self, Arrived},
+};
+
+/// Where OTLP's logs are taken.
+const LOGS: &str = "/v1/logs";
+/// Where load balancers ask whether we are there; without a token.
+const HEALTH: &str = "/health";
+/// OTLP's other signals: their JSON would pass for records.
+const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/profiles"];
+/// What JSON lines come as; the last is what curl says when it is told nothing.
+const JSON_TYPES: [&str; 9] = [
+    "application/json",
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/x-jsonlines",
+    "application/json-lines",
+    "application/octet-stream",
+    "text/plain",
+    "application/x-www-form-urlencoded",
+];
+
+/// The other end of a connection.
+pub(super) struct Client {
+    pub(super) shared: Arc<Shared>,
+    pub(super) peer: Arc<str>,
+    /// What all its records share.
+    pub(super) values: Arc<Values>,
+}
+
+impl Client {
+    /// The answer to one request.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let is_probe = matches!(*request.method(), Method::GET | Method::HEAD);
+        if is_probe && request.uri().path() == HEALTH {
+            return response(StatusCode::OK, None, b"{\"status\":\"ok\"}\n".to_vec());
+        }
+        let form = match request.uri().path() {
+            LOGS => Some(form_of(request.headers()).unwrap_or(Form::Json)),
+            _ => None,
+        };
+        match self.take(request).await {
+            Ok(kept) => {
+                self.shared.meters.requests_kept.add(1);
+                kept.response(form)
+            }
+            Err(refusal) => {
+                self.note(&refusal);
+                refusal.response(form)
+            }
+        }
+    }
+
+    fn note(&self, refusal: &Refusal) {
+        let (meters, reporter) = (&self.shared.meters, &self.shared.context.reporter);
+        let text = format_args!(
+            "{}: {} for a request: {}",
+            self.peer,
+            refusal.status.as_u16(),
+            refusal.text
+        );
+        if refusal.is_later() {
+            meters.requests_put_off.add(1);
+            reporter.warn("later", text);
+        } else {
+            meters.requests_refused.add(1);
+            reporter.warn("refused", text);
+        }
+    }
+
+    async fn take(&self, request: Request<Incoming>) -> Result<Kept, Refusal> {
+        let shared = &*self.shared;
+        self.check_token(request.headers())?;
+        let (head, body) = request.into_parts();
+        let path = head.uri.path();
+        let form = self.route(&head.method, path, &head.headers)?;
+        let codec = codec_of(&head.headers)?;
+        let tag = shared.tag_of(path);
+        let headers = head.headers.clone();
+        let key = headers.get("idempotency-key");
+        let read = body::read(Request::from_parts(head, body), shared).await?;
+        let received = Time::now();
+        let arrived = Arrived {
+            tag,
+            received,
+            bytes: read.bytes(),
+            key: key.map(|key| key.as_bytes()),
+        };
+        let inflated = match codec {
+            None => None,
+            Some(codec) => Some(body::inflate(codec, read.bytes(), shared).await?),
+        };
+        let text = inflated.as_ref().map_or(read.bytes(), |buffer| buffer);
+        let decoded = match form {
+            None => decode::json(text, received, shared).await?,
+            Some(form) => decode::otlp(text, form, received, shared).await?,
+        };
+        take::keep(self, &arrived, decoded).await
+    }
+
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let Some(wanted) = &self.shared.bearer else {
+            return Ok(());
+        };
+        let given = headers
+            .get(AUTHORIZATION)
+            .map_or(&b""[..], |v| v.as_bytes());
+        let (scheme, token) = given.split_at_checked(7).unwrap_or_default();
+        let given: [u8; 32] = Sha256::digest(token.trim_ascii()).into();
+        let same: bool = given.ct_eq(wanted).into();
+        if same && scheme.eq_ignore_ascii_case(b"bearer ") {
+            return Ok(());
+        }
+        let text = "the request needs `Authorization: Bearer TOKEN` with the token of this source";
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, text))
+    }
+
+    /// What the request holds: OTLP of a form, or JSON lines.
+    fn route(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Option<Form>, Refusal> {
+        let is_logs = path == LOGS;
+        let elsewhere = self.shared.path.as_ref().is_some_and(|only| only != path);
+        if !is_logs && (elsewhere || OTHER_SIGNALS.contains(&path)) {
+            let text = format!("nothing is taken at {path}");
+            return Err(Refusal::new(StatusCode::NOT_FOUND, text));
+        }
+        if method != Method::POST {
+            let text = format!("{method} is not taken here: send a POST");
+            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, text));
+        }
+        if is_logs {
+            return form_of(headers).map(Some).ok_or_else(|| {
+                let text = "OTLP comes as application/x-protobuf or application/json";
+                Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)
+            });
+        }
+        match kind_of(headers) {
+            None => Ok(None),
+            Some(kind) if JSON_TYPES.contains(&&*kind) => Ok(None),
+            Some(kind) => {
+                let text = format!("{kind} is not taken here: send JSON, an object a line");
+                Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
+            }
+        }
+    }
+}
+
+/// The content type without its parameters.
+fn kind_of(headers: &HeaderMap) -> Option<String> {
+    let kind = headers.get(CONTENT_TYPE)?.as_bytes();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    let kind = String::from_utf8_lossy(kind.trim_ascii());
+    Some(kind.to_ascii_lowercase()).filter(|kind| !kind.is_empty())
+}
+
+fn form_of(headers: &HeaderMap) -> Option<Form> {
+    match kind_of(headers).as_deref() {
+        Some("application/x-protobuf" | "application/protobuf") => Some(Form::Protobuf),
+        Some("application/json") => Some(Form::Json),
+        _ => None,
+    }
+}
+
+fn codec_of(headers: &HeaderMap) -> Result<Option<Codec>, Refusal> {
+    let Some(encoding) = headers.get(CONTENT_ENCODING) else {
+        return Ok(None);
+    };
+    let name = String::from_utf8_lossy(encoding.as_bytes().trim_ascii()).to_ascii_lowercase();
+    match &*name {
+        "" | "identity" => Ok(None),
+        "gzip" | "x-gzip" => Ok(Some(Codec::Gzip)),
+        "zstd" => Ok(Some(Codec::Zstd)),
+        _ => {
+            let text = "Content-Encoding may be gzip, zstd or identity";
+            Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
+        }
+    }
+}

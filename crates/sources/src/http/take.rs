@@ -1,0 +1,150 @@
+//! What a request became, on its way: the batch, its origin, what is set aside, and the wait for both.
+//!
+//! `read -> decode -> [send] -> keep`
+
+use bytes::Bytes;
+use crc_fast::CrcAlgorithm;
+use hyper::StatusCode;
+use millstream_pipeline::{delivery::Receipt, reject};
+use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Tag, Time};
+use millstream_wire::msgpack::write_str;
+use tokio::time::timeout;
+
+use super::{
+    answer::{Kept, Refusal},
+    body::retry,
+    decode::{Bad, Decoded},
+    request::Client,
+};
+
+/// A smaller batch gets memory of its size, so that a slow stream does not hold buffers of the pool.
+const OWN_BYTES_MAX: usize = 16 << 10;
+/// The longest key that is taken.
+const KEY_BYTES_MAX: usize = 1024;
+/// Stands before a key in the id of its origin: so it is long enough to be unique and no hash of a content.
+const KEY_MARK: &[u8] = b"idempotency-key ";
+
+/// A request that is whole.
+pub(super) struct Arrived<'r> {
+    pub(super) tag: Tag,
+    pub(super) received: Time,
+    /// The body as it came.
+    pub(super) bytes: &'r [u8],
+    /// `Idempotency-Key`.
+    pub(super) key: Option<&'r [u8]>,
+}
+
+/// Sends what a request holds and waits until it is kept.
+pub(super) async fn keep(
+    client: &Client,
+    arrived: &Arrived<'_>,
+    decoded: Decoded,
+) -> Result<Kept, Refusal> {
+    let Decoded { body, records, bad } = decoded;
+    if records == 0 && bad.count > 0 {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, bad.errors.join("; ")));
+    }
+    let shared = &client.shared;
+    let mut batch = Batch {
+        tag: arrived.tag.clone(),
+        encoding: Encoding::Packed,
+        body: Bytes::new(),
+        count: records,
+        received: arrived.received,
+        values: client.values.clone(),
+        origins: Vec::new(),
+    };
+    let mut receipts = Vec::new();
+    let aside = (bad.count > 0).then(|| set_aside(client, &batch, &bad));
+    if records > 0 {
+        batch
+            .origins
+            .extend(origin(arrived, body.len(), records, shared.durable)?);
+        batch.body = match body.len() > OWN_BYTES_MAX {
+            true => body.freeze(),
+            false => Bytes::copy_from_slice(&body),
+        };
+        // Given up while it waits for room, nothing of it is taken.
+        let sent = timeout(shared.wait, shared.context.outlet.send(batch, true)).await;
+        receipts.push(sent.map_err(|_| {
+            let text = "what is behind this source takes nothing more for now";
+            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(shared))
+        })?);
+    }
+    if let Some(aside) = aside {
+        receipts.push(shared.context.rejects.send(aside, true).await);
+    }
+    settled(receipts, client).await?;
+    Ok(Kept {
+        accepted: u64::from(records),
+        rejected: bad.count,
+        errors: bad.errors,
+    })
+}
+
+async fn settled(receipts: Vec<Receipt>, client: &Client) -> Result<(), Refusal> {
+    for receipt in receipts {
+        receipt.await.map_err(|_| {
+            let text = "the request was lost on its way within Millstream: send it again";
+            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(&client.shared))
+        })?;
+    }
+    Ok(())
+}
+
+fn origin(
+    arrived: &Arrived<'_>,
+    body_bytes: usize,
+    records: u32,
+    durable: bool,
+) -> Result<Option<Origin>, Refusal> {
+    let Some(key) = arrived.key else {
+        return Ok(None);
+    };
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let text = format!("the Idempotency-Key must have 1 to {KEY_BYTES_MAX} bytes");
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+    }
+    if !durable {
+        return Ok(None);
+    }
+    let mut id = Vec::with_capacity(KEY_MARK.len() + key.len() + 3);
+    write_str(&mut id, &[KEY_MARK, key].concat());
+    Ok(Some(Origin::Chunk(ChunkOrigin {
+        id: id.into(),
+        // Only ids that prove nothing by themselves are told apart by their connection.
+        connection: 0,
+        length: arrived.bytes.len() as u32,
+        // The library gives every CRC as 64 bits.
+        checksum: crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, arrived.bytes) as u32,
+        start: 0,
+        end: body_bytes as u32,
+        records,
+    })))
+}
+
+/// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
+fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Batch {
+    let context = &client.shared.context;
+    let first = bad.errors.first().map_or("", String::as_str);
+    let text = format_args!(
+        "{} sent {} parts that are no records, they are set aside: {first}",
+        client.peer, bad.count
+    );
+    context.reporter.warn("rejected", text);
+    let mut all = reject::batch(&context.name, from, [], "");
+    let mut body = Vec::new();
+    let reason = "more parts of one request that are no records";
+    let rest = (!bad.rest.is_empty()).then_some((&bad.rest[..], reason));
+    let items = bad
+        .items
+        .iter()
+        .map(|(bytes, fault)| (&bytes[..], &**fault));
+    for (bytes, fault) in items.chain(rest) {
+        let one = reject::batch(&context.name, from, [bytes], fault);
+        body.extend_from_slice(&one.body);
+        all.count += one.count;
+    }
+    all.body = body.into();
+    all
+}

@@ -1,0 +1,204 @@
+//! Who may do what, and how much of it.
+
+use std::{
+    io::Write,
+    net::Shutdown,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use millstream_wire::compression::{Codec, compress};
+use serde_json::json;
+
+use super::{COMPONENT, Rig, until};
+use crate::rig::try_build;
+
+#[test]
+fn only_the_token_opens_the_door() {
+    let rig = Rig::new(r#", "auth": {"bearer": "s3cret"}"#);
+    for header in [
+        "X: y",
+        "Authorization: Bearer",
+        "Authorization: Bearer s3cre",
+        "Authorization: Bearer s3cret2",
+        "Authorization: Basic s3cret",
+        "Authorization: s3cret",
+    ] {
+        let answer = rig.post("/", &[header], b"{}");
+        assert_eq!(answer.status, 401, "{header}");
+        assert!(answer.has("www-authenticate: Bearer"));
+    }
+    for header in [
+        "Authorization: Bearer s3cret",
+        "authorization: bearer  s3cret ",
+    ] {
+        assert_eq!(rig.post("/", &[header], b"{}").status, 200, "{header}");
+    }
+    let mut client = rig.connect();
+    client.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.answer().json(), json!({"status": "ok"}));
+    assert_eq!(rig.records().len(), 2);
+    rig.running.stop();
+}
+
+#[test]
+fn other_paths_methods_and_types_are_told_apart() {
+    let rig = Rig::new(r#", "path": "/in""#);
+    let json = "Content-Type: application/json; charset=utf-8";
+    let cases: [(&str, &[&str], u16); 12] = [
+        ("/in", &[], 200),
+        ("/in?a=b", &[json], 200),
+        ("/in", &["Content-Type: application/x-ndjson"], 200),
+        ("/in", &["Content-Type: text/html"], 415),
+        ("/in", &["Content-Type: application/x-protobuf"], 415),
+        ("/in", &["Content-Encoding: br"], 415),
+        ("/in", &["Content-Encoding: identity"], 200),
+        ("/other", &[], 404),
+        ("/v1/traces", &[json], 404),
+        ("/v1/metrics", &[json], 404),
+        ("/v1/logs", &["Content-Type: text/plain"], 415),
+        ("/v1/logs", &[], 415),
+    ];
+    for (path, headers, status) in cases {
+        let answer = rig.post(path, headers, b"{}");
+        assert_eq!(answer.status, status, "{path} {headers:?}: {answer:?}");
+    }
+    let mut client = rig.connect();
+    client.write(b"PUT /in HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+    let answer = client.answer();
+    assert_eq!(answer.status, 405);
+    assert!(answer.has("allow: POST"));
+    assert_eq!(rig.records().len(), 4);
+    rig.running.stop();
+}
+
+#[test]
+fn a_request_above_the_limit_is_refused_before_it_is_read() {
+    let rig = Rig::new(r#", "limits": {"frame": "1MiB", "decompressed": "2MiB"}"#);
+    let mut client = rig.connect();
+    client.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+    assert_eq!(client.answer().status, 413);
+    // Without a length it is refused when it is too long.
+    let mut client = rig.connect();
+    client.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
+    for _ in 0..17 {
+        // It may have closed its side by then.
+        let _ = client.0.get_mut().write_all(&chunk);
+    }
+    assert_eq!(client.answer().status, 413);
+    // A bomb: sixty megabytes of white space in some kilobytes.
+    for (codec, name) in [(Codec::Gzip, "gzip"), (Codec::Zstd, "zstd")] {
+        let mut bomb = Vec::new();
+        compress(codec, &vec![b' '; 64 << 20], &mut bomb).unwrap();
+        assert!(bomb.len() < 1 << 20);
+        let header = format!("Content-Encoding: {name}");
+        assert_eq!(rig.post("/", &[&header], &bomb).status, 413);
+    }
+    // Small objects grow when they become records.
+    let text = "{}\n".repeat(300_000);
+    assert_eq!(rig.post("/", &[], text.as_bytes()).status, 413);
+    assert!(rig.records().is_empty());
+    assert_eq!(rig.post("/", &[], b"{}").status, 200);
+    rig.running.stop();
+}
+
+#[test]
+fn a_slow_body_is_taken_and_one_without_end_is_given_up() {
+    let rig = Rig::new(r#", "limits": {"idle": "2s"}"#);
+    let mut slow = rig.connect();
+    let mut endless = rig.connect();
+    endless.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+    for byte in b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{\"n\": 1}\n" {
+        slow.write(&[*byte]);
+        sleep(Duration::from_millis(5));
+    }
+    assert_eq!(slow.answer().status, 200);
+    let start = Instant::now();
+    while endless.is_silent() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        // A byte now and then does not keep it alive.
+        endless.write(b" ");
+        sleep(Duration::from_millis(100));
+    }
+    assert_eq!(endless.answer().status, 408);
+    rig.running.stop();
+}
+
+#[test]
+fn garbage_silence_and_half_requests_cost_nothing_lasting() {
+    let rig = Rig::new(r#", "limits": {"handshake": "500ms"}"#);
+    let mut silent = rig.connect();
+    let mut head = rig.connect();
+    head.write(b"POST / HTTP/1.1\r\nHost:");
+    let mut garbage = rig.connect();
+    garbage.write(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n");
+    assert_eq!(garbage.answer().status, 400);
+    let mut long = rig.connect();
+    let endless = [b"GET / HTTP/1.1\r\nX: ".as_slice(), &[b'x'; 100 << 10]].concat();
+    let _ = long.0.get_mut().write_all(&endless);
+    assert_eq!(long.answer().status, 431);
+    assert!(silent.is_closed() && head.is_closed());
+    let mut half = rig.connect();
+    half.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{}");
+    half.0.get_ref().shutdown(Shutdown::Write).unwrap();
+    let _ = half.answer();
+    drop((garbage, long, half));
+    until("all are gone", || rig.running.meter("connections") == 0);
+    assert!(rig.records().is_empty());
+    // One that closes its side when it has sent everything is answered.
+    let mut client = rig.connect();
+    client.post("/", &[], b"{}");
+    client.0.get_ref().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.answer().status, 200);
+    rig.running.stop();
+}
+
+#[test]
+fn requests_wait_for_memory_and_are_then_put_off() {
+    // The rig's pool has 64 MiB, of which what comes in may take 48.
+    let rig = Rig::new(r#", "wait": "300ms""#);
+    let large = [b"{\"a\":\"".as_slice(), &vec![b'x'; 10 << 20], b"\"}"].concat();
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+        large.len()
+    );
+    let holders = [(), ()].map(|()| {
+        let mut client = rig.connect();
+        client.write(head.as_bytes());
+        client.write(&large[..large.len() - 1]);
+        client
+    });
+    sleep(Duration::from_millis(300));
+    let answer = rig.post("/", &[], &large);
+    assert_eq!(answer.status, 429);
+    assert!(answer.has("retry-after: 1"));
+    assert_eq!(rig.post("/", &[], b"{\"n\":1}").status, 200);
+    drop(holders);
+    until("the memory is back", || {
+        rig.post("/", &[], &large).status == 200
+    });
+    rig.running.stop();
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    for (options, why) in [
+        (r#"{"listen": "tcp://127.0.0.1"}"#, "names no port"),
+        (
+            r#"{"listen": "tcp://127.0.0.1:1", "path": "in"}"#,
+            "must begin with `/`",
+        ),
+        (
+            r#"{"listen": "tcp://127.0.0.1:1", "auth": {"bearer": ""}}"#,
+            "is empty",
+        ),
+        (
+            r#"{"listen": "tcp://127.0.0.1:1", "auth": {"password": "x"}}"#,
+            "password",
+        ),
+    ] {
+        let problems = try_build(&COMPONENT, options).err().unwrap();
+        assert!(problems[0].contains(why), "{problems:?}");
+    }
+}

@@ -1,0 +1,220 @@
+//! What is kept, and what a client is told about it.
+
+use std::{thread::sleep, time::Duration};
+
+use millstream_record::Origin;
+use millstream_wire::compression::{Codec, compress};
+use serde_json::json;
+
+use super::{Rig, until};
+use crate::rig::Downstream;
+
+#[test]
+fn a_request_is_answered_when_it_is_kept_and_not_before() {
+    let rig = Rig::new("");
+    rig.downstream.hold();
+    let mut client = rig.connect();
+    client.post("/any/path", &[], b"{\"n\":1}\n{\"n\":2}\n");
+    until("it is taken", || {
+        rig.records() == [json!({"n": 1}), json!({"n": 2})]
+    });
+    sleep(Duration::from_millis(50));
+    assert!(client.is_silent());
+    rig.downstream.settle();
+    let answer = client.answer();
+    assert_eq!(
+        (answer.status, answer.json()),
+        (200, json!({"accepted": 2}))
+    );
+    // The connection goes on.
+    client.post("/", &[], b"{\"n\":3}");
+    assert_eq!(client.answer().status, 200);
+    let batches = rig.downstream.batches();
+    assert_eq!(batches.len(), 2);
+    assert_eq!(
+        (batches[0].tag.as_str(), batches[0].values.get("peer")),
+        ("source", Some("unix"))
+    );
+    assert!(batches[0].origins.is_empty());
+    drop(client);
+    rig.running.stop();
+}
+
+#[test]
+fn a_request_that_is_lost_on_its_way_is_to_be_sent_again() {
+    let rig = Rig::new("");
+    rig.downstream.hold();
+    let mut client = rig.connect();
+    client.post("/", &[], b"{}");
+    until("it is taken", || !rig.records().is_empty());
+    rig.downstream.drop_held();
+    let answer = client.answer();
+    assert_eq!(answer.status, 503);
+    assert!(answer.has("retry-after: 5"), "{answer:?}");
+    rig.running.stop();
+}
+
+#[test]
+fn what_is_full_behind_is_told_with_a_time_to_try_again() {
+    let rig = Rig::new(r#", "wait": "100ms""#);
+    rig.downstream.set_full(true);
+    let mut client = rig.connect();
+    client.post("/", &[], b"{\"n\":1}");
+    let answer = client.answer();
+    assert_eq!(answer.status, 503);
+    assert!(answer.has("retry-after: 1"));
+    rig.downstream.set_full(false);
+    client.post("/", &[], b"{\"n\":1}");
+    assert_eq!(client.answer().status, 200);
+    assert_eq!(rig.records(), [json!({"n": 1})]);
+    until("both are counted", || {
+        rig.running.meter("requests_kept") == 1
+    });
+    assert_eq!(rig.running.meter("requests_put_off"), 1);
+    rig.running.stop();
+}
+
+#[test]
+fn good_lines_are_kept_and_bad_ones_are_set_aside_and_named() {
+    let rig = Rig::new("");
+    let answer = rig.post("/", &[], b"{\"n\":1}\nnonsense\n{\"n\":2}\n[1]\n");
+    assert_eq!(answer.status, 200);
+    let expected = json!({
+        "accepted": 2,
+        "rejected": 2,
+        "errors": ["line 2, byte 2: `true`, `false` or `null` expected", "line 4, byte 1: an object expected"],
+    });
+    assert_eq!(answer.json(), expected);
+    assert_eq!(rig.records(), [json!({"n": 1}), json!({"n": 2})]);
+    let aside = [
+        (
+            "line 2, byte 2: `true`, `false` or `null` expected",
+            "nonsense",
+        ),
+        ("line 4, byte 1: an object expected", "[1]"),
+    ];
+    let aside = aside.map(|(reason, message)| (reason.to_owned(), message.to_owned()));
+    assert_eq!(rig.rejected(), aside);
+    rig.running.stop();
+}
+
+#[test]
+fn a_request_without_one_record_stays_with_its_sender() {
+    let rig = Rig::new("");
+    let answer = rig.post("/", &[], b"one\ntwo\n");
+    assert_eq!(answer.status, 400);
+    let text = answer.json()["error"].as_str().unwrap().to_owned();
+    assert!(
+        text.starts_with("line 1, byte 1: a value expected; line 2, byte 2"),
+        "{text}"
+    );
+    assert_eq!(rig.post("/", &[], b"").json(), json!({"accepted": 0}));
+    assert!(rig.records().is_empty() && rig.rejected().is_empty());
+    rig.running.stop();
+}
+
+#[test]
+fn many_bad_lines_are_all_set_aside() {
+    let rig = Rig::new("");
+    let text = "x\n".repeat(3000) + "{}";
+    let answer = rig.post("/", &[], text.as_bytes());
+    assert_eq!(answer.json()["rejected"], json!(3000));
+    let aside = rig.rejected();
+    assert_eq!(aside.len(), 1025);
+    let lines: usize = aside
+        .iter()
+        .map(|(_, message)| message.lines().count())
+        .sum();
+    assert_eq!(lines, 3000);
+    rig.running.stop();
+}
+
+#[test]
+fn compressed_bodies_are_read() {
+    let rig = Rig::new("");
+    let text: String = (0..20_000).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    for (codec, name) in [(Codec::Gzip, "gzip"), (Codec::Zstd, "ZSTD")] {
+        let mut body = Vec::new();
+        compress(codec, text.as_bytes(), &mut body).unwrap();
+        let header = format!("Content-Encoding: {name}");
+        let answer = rig.post("/", &[&header], &body);
+        assert_eq!(answer.json(), json!({"accepted": 20_000}));
+        let answer = rig.post("/", &[&header], &body[..body.len() / 2]);
+        assert_eq!(answer.status, 400);
+        assert_eq!(rig.post("/", &[&header], b"garbage").status, 400);
+    }
+    assert_eq!(rig.records().len(), 40_000);
+    rig.running.stop();
+}
+
+#[test]
+fn an_idempotency_key_goes_to_the_channel_as_an_origin() {
+    let rig = Rig::before(Downstream::durable(), "");
+    let key = "Idempotency-Key: 0123456789abcdef0123456789abcdef";
+    for body in [b"{\"n\":1}", b"{\"n\":1}", b"{\"n\":2}"] {
+        assert_eq!(rig.post("/", &[key], body).status, 200);
+    }
+    let ids: Vec<_> = rig
+        .downstream
+        .batches()
+        .iter()
+        .map(|batch| match &batch.origins[..] {
+            [Origin::Chunk(chunk)] => {
+                assert_eq!((chunk.start, chunk.end as usize), (0, batch.len()));
+                assert_eq!((chunk.records, chunk.length), (1, 7));
+                (chunk.id.clone(), chunk.checksum)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(ids[0].0, ids[2].0);
+    assert_ne!(ids[0].1, ids[2].1);
+    // A str of 48 bytes: no hash of a content, and not too short to be unique.
+    assert_eq!(
+        ids[0].0[..],
+        [
+            b"\xd9\x30idempotency-key ".as_slice(),
+            &key.as_bytes()[17..]
+        ]
+        .concat()
+    );
+    let long = format!("Idempotency-Key: {}", "x".repeat(1025));
+    for key in [long.as_str(), "Idempotency-Key:"] {
+        assert_eq!(rig.post("/", &[key], b"{}").status, 400);
+    }
+    rig.running.stop();
+}
+
+#[test]
+fn the_tag_may_follow_the_path() {
+    let rig = Rig::new(r#", "tag": "http.*""#);
+    rig.post("/app/web/", &[], b"{}");
+    rig.post("/app?x=1", &[], b"{}");
+    let tags: Vec<String> = rig
+        .downstream
+        .batches()
+        .iter()
+        .map(|batch| batch.tag.as_str().to_owned())
+        .collect();
+    assert_eq!(tags, ["http.app.web", "http.app"]);
+    rig.running.stop();
+}
+
+#[test]
+fn a_stop_answers_what_is_under_way() {
+    let rig = Rig::new("");
+    rig.downstream.hold();
+    let (mut client, mut idle) = (rig.connect(), rig.connect());
+    client.post("/", &[], b"{}");
+    until("it is taken", || !rig.records().is_empty());
+    let downstream = rig.downstream.clone();
+    let settle = std::thread::spawn(move || {
+        sleep(Duration::from_millis(200));
+        downstream.settle();
+    });
+    rig.running.stop();
+    settle.join().unwrap();
+    assert_eq!(client.answer().status, 200);
+    assert!(client.is_closed() && idle.is_closed());
+}

@@ -1,0 +1,83 @@
+//! OTLP over HTTP: routes, forms and answers. The decoders have their own tests in `wire`.
+
+use serde_json::{Value, json};
+
+use super::Rig;
+
+const PROTOBUF: &str = "Content-Type: application/x-protobuf";
+const JSON: &str = "Content-Type: application/json";
+
+/// A field of bytes of protobuf.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, bytes.len() as u8][..], bytes].concat()
+}
+
+/// A request with these log records.
+fn request(records: &[&[u8]]) -> Vec<u8> {
+    let records: Vec<u8> = records.iter().flat_map(|record| field(2, record)).collect();
+    field(1, &field(2, &records))
+}
+
+#[test]
+fn logs_are_taken_in_both_forms() {
+    let rig = Rig::new(r#", "path": "/elsewhere""#);
+    let record = field(5, &field(1, b"hello"));
+    let answer = rig.post("/v1/logs", &[PROTOBUF], &request(&[&record, &record]));
+    assert_eq!((answer.status, &answer.body[..]), (200, &b""[..]));
+    assert!(answer.has("content-type: application/x-protobuf"));
+    let logs = json!({"resourceLogs": [{
+        "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]},
+        "scopeLogs": [{"logRecords": [{"timeUnixNano": "1700000000000000001", "body": {"stringValue": "hello"}}]}],
+    }]});
+    let answer = rig.post("/v1/logs", &[JSON], logs.to_string().as_bytes());
+    assert_eq!((answer.status, answer.json()), (200, json!({})));
+    let hello = json!({"message": "hello"});
+    let shop = json!({"message": "hello", "resources": {"service.name": "shop"}});
+    assert_eq!(rig.records(), [hello.clone(), hello, shop]);
+    rig.running.stop();
+}
+
+#[test]
+fn bad_records_are_told_as_a_partial_success_and_set_aside() {
+    let rig = Rig::new("");
+    let good = field(5, &field(1, b"good"));
+    let answer = rig.post(
+        "/v1/logs",
+        &[PROTOBUF],
+        &request(&[&good, b"\x29bad", &good]),
+    );
+    assert_eq!(answer.status, 200);
+    // partial_success, one record rejected, why.
+    assert_eq!(answer.body[..1], [0x0a]);
+    assert_eq!(answer.body[2..4], [0x08, 1]);
+    assert_eq!(rig.records().len(), 2);
+    assert_eq!(rig.rejected()[0].1, ")bad");
+    let logs = json!({"resourceLogs": [{"scopeLogs": [{"logRecords": [{}, {"body": 1}]}]}]});
+    let answer = rig.post("/v1/logs", &[JSON], logs.to_string().as_bytes());
+    let partial = answer.json();
+    assert_eq!(partial["partialSuccess"]["rejectedLogRecords"], json!("1"));
+    assert_eq!(rig.rejected()[1].1, "{\"body\":1}");
+    rig.running.stop();
+}
+
+#[test]
+fn what_cannot_be_read_at_all_is_a_status_of_the_same_form() {
+    let rig = Rig::new("");
+    let answer = rig.post("/v1/logs", &[PROTOBUF], b"\xff\xff\xff");
+    assert_eq!((answer.status, &answer.body[..2]), (400, &[0x08, 3][..]));
+    for (body, why) in [
+        ("{", "the JSON ends too early"),
+        ("{\"a\" 1}", "line 1, byte 6: `:` expected"),
+        ("[]", "of another type"),
+    ] {
+        let answer = rig.post("/v1/logs", &[JSON], body.as_bytes());
+        let status: Value = answer.json();
+        assert_eq!((answer.status, &status["code"]), (400, &json!(3)));
+        assert!(
+            status["message"].as_str().unwrap().contains(why),
+            "{status}"
+        );
+    }
+    assert!(rig.records().is_empty() && rig.rejected().is_empty());
+    rig.running.stop();
+}
