@@ -8,17 +8,20 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     io::{self, IoSlice},
-    pin::pin,
+    pin::{Pin, pin},
+    task::{Context, Poll},
     time::Duration,
 };
 
+use millstream_net::{Socket, Stream};
 use millstream_wire::{forward::read_ack, msgpack::ReadError};
 use socket2::SockRef;
 use tokio::{
-    io::Interest,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
     net::TcpStream,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{link::Link, window::SLICES_MAX};
@@ -27,6 +30,8 @@ use super::{link::Link, window::SLICES_MAX};
 const READ_BYTES: usize = 8 << 10;
 /// An answer longer than this is no ack: our ids are below 100 bytes.
 const ACK_BYTES_MAX: usize = 4 << 10;
+/// How long the end of a TLS connection may take to tell the peer of it.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -57,7 +62,7 @@ impl fmt::Display for End {
             Self::NoAck => {
                 f.write_str("it sent something that is no ack; is it a forward receiver?")
             }
-            Self::Handshake => f.write_str("it wants a shared key, which this version cannot give"),
+            Self::Handshake => f.write_str("it wants a shared key: give `auth`"),
             Self::Silent(limit) => write!(f, "no ack for {limit:?} (ack_timeout)"),
         }
     }
@@ -65,7 +70,7 @@ impl fmt::Display for End {
 
 /// A connection that is open.
 pub(super) struct Connection<'a> {
-    stream: &'a TcpStream,
+    stream: Stream,
     link: &'a Link,
     /// The start of an answer whose rest is still to come.
     answer: Vec<u8>,
@@ -76,7 +81,7 @@ pub(super) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(stream: &'a TcpStream, link: &'a Link) -> Self {
+    pub(super) fn new(stream: Stream, link: &'a Link) -> Self {
         Self {
             stream,
             link,
@@ -92,11 +97,15 @@ impl<'a> Connection<'a> {
             Ok(end) => end,
             Err(error) => End::Failed(error),
         };
+        if let (End::Retired, Stream::Tls(stream)) = (&end, &mut self.stream) {
+            let _ = timeout(GOODBYE, stream.shutdown()).await;
+        }
         (end, self.progress)
     }
 
     async fn talk(&mut self) -> io::Result<End> {
-        let limit = self.link.settings.ack_timeout;
+        let link = self.link;
+        let limit = link.settings.ack_timeout;
         let mut timer = pin!(sleep(limit));
         loop {
             let (busy, writing) = {
@@ -106,23 +115,14 @@ impl<'a> Connection<'a> {
             if !busy && !self.link.is_wanted() {
                 return Ok(End::Retired);
             }
-            let interest = if writing {
-                Interest::READABLE | Interest::WRITABLE
-            } else {
-                Interest::READABLE
-            };
             tokio::select! {
                 biased;
-                ready = self.stream.ready(interest) => {
-                    let ready = ready?;
-                    if writing && ready.is_writable() {
-                        self.write()?;
-                    }
-                    if ready.is_readable() && let Some(end) = self.read()? {
+                end = self.exchange(writing) => {
+                    if let Some(end) = end? {
                         return Ok(end);
                     }
                 }
-                () = self.link.woken() => {
+                () = link.woken() => {
                     if !busy {
                         self.moved = Instant::now();
                     }
@@ -137,69 +137,142 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Writes what the socket takes now.
-    fn write(&mut self) -> io::Result<()> {
-        let mut window = self.link.window.borrow_mut();
-        let mut taken = 0;
-        let written = {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let used = window.unwritten(&mut slices);
-            let slices = slices.get(..used).unwrap_or_default();
-            let wished: usize = slices.iter().map(|slice| slice.len()).sum();
-            self.stream.try_io(Interest::WRITABLE, || {
-                taken = SockRef::from(self.stream).send_vectored(slices)?;
-                // A write cut short means a full buffer: asking again at once would be a system call for nothing.
-                if taken < wished {
-                    Err(io::ErrorKind::WouldBlock.into())
-                } else {
-                    Ok(())
-                }
-            })
+    /// Writes what the connection takes and reads what is there, once either can be done. Nothing is lost if it is
+    /// dropped before.
+    async fn exchange(&mut self, writing: bool) -> io::Result<Option<End>> {
+        let Stream::Plain(Socket::Tcp(stream)) = &self.stream else {
+            return poll_fn(|context| self.poll_exchange(context, writing)).await;
         };
+        let interest = if writing {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        };
+        let ready = stream.ready(interest).await?;
+        if writing && ready.is_writable() {
+            let taken = self.write(stream)?;
+            self.wrote(taken);
+            self.settle_written();
+        }
+        let Stream::Plain(Socket::Tcp(stream)) = &self.stream else {
+            return Ok(None);
+        };
+        if !ready.is_readable() {
+            return Ok(None);
+        }
+        let mut bytes = [0; READ_BYTES];
+        match stream.try_read(&mut bytes) {
+            Ok(count) => Ok(self.took(bytes.get(..count).unwrap_or_default())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same for what is no plain TCP socket: TLS holds bytes of its own on both ways.
+    fn poll_exchange(
+        &mut self,
+        context: &mut Context<'_>,
+        writing: bool,
+    ) -> Poll<io::Result<Option<End>>> {
+        let mut moved = false;
+        if writing {
+            let written = {
+                let window = self.link.window.borrow();
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let used = window.unwritten(&mut slices);
+                let slices = slices.get(..used).unwrap_or_default();
+                Pin::new(&mut self.stream).poll_write_vectored(context, slices)?
+            };
+            if let Poll::Ready(taken) = written {
+                self.wrote(taken);
+                moved = true;
+            }
+        }
+        if Pin::new(&mut self.stream).poll_flush(context)?.is_ready() {
+            self.settle_written();
+        }
+        let mut bytes = [0; READ_BYTES];
+        let mut target = ReadBuf::new(&mut bytes);
+        if Pin::new(&mut self.stream)
+            .poll_read(context, &mut target)?
+            .is_ready()
+        {
+            if let Some(end) = self.took(target.filled()) {
+                return Poll::Ready(Ok(Some(end)));
+            }
+            moved = true;
+        }
+        match moved {
+            true => Poll::Ready(Ok(None)),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Writes what the socket takes now; how many bytes that is.
+    fn write(&self, stream: &TcpStream) -> io::Result<usize> {
+        let window = self.link.window.borrow();
+        let mut taken = 0;
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let used = window.unwritten(&mut slices);
+        let slices = slices.get(..used).unwrap_or_default();
+        let wished: usize = slices.iter().map(|slice| slice.len()).sum();
+        let written = stream.try_io(Interest::WRITABLE, || {
+            taken = SockRef::from(stream).send_vectored(slices)?;
+            // A write cut short means a full buffer: asking again at once would be a system call for nothing.
+            if taken < wished {
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                Ok(())
+            }
+        });
         match written {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            _ if taken == 0 => return Ok(()),
-            _ => {}
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Notes that so many bytes went out.
+    fn wrote(&mut self, taken: usize) {
+        if taken == 0 {
+            return;
         }
         self.moved = Instant::now();
         let meters = &self.link.meters;
-        window.wrote(taken, |chunk| {
+        self.link.window.borrow_mut().wrote(taken, |chunk| {
             meters.chunks_sent.add(1);
             if chunk.again {
                 meters.chunks_resent.add(1);
             }
         });
-        if !self.link.settings.ack {
-            // In the kernel's hands is all that can be known.
-            while let Some(chunk) = window.first_written() {
-                self.progress = true;
-                self.link.hub.done.borrow_mut().push(chunk.number);
-                self.link.hub.changed.notify_one();
-            }
-        }
-        Ok(())
     }
 
-    /// Takes in what answers there are; says so when they end the connection.
-    fn read(&mut self) -> io::Result<Option<End>> {
-        let mut bytes = [0; READ_BYTES];
-        let count = match self.stream.try_read(&mut bytes) {
-            Ok(0) => return Ok(Some(End::Closed)),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let fresh = bytes.get(..count).unwrap_or_default();
+    /// Without acks: what is written is done. In the kernel's hands is all that can be known.
+    fn settle_written(&mut self) {
+        if self.link.settings.ack {
+            return;
+        }
+        while let Some(chunk) = self.link.window.borrow_mut().first_written() {
+            self.progress = true;
+            self.link.hub.done.borrow_mut().push(chunk.number);
+            self.link.hub.changed.notify_one();
+        }
+    }
+
+    /// Takes in what was read, 0 bytes at the end; says so when it ends the connection.
+    fn took(&mut self, fresh: &[u8]) -> Option<End> {
+        if fresh.is_empty() {
+            return Some(End::Closed);
+        }
         if !self.link.settings.ack {
             // Nothing was asked for, so whatever it says is taken for small talk; all but a handshake.
-            return Ok(is_handshake(fresh).then_some(End::Handshake));
+            return is_handshake(fresh).then_some(End::Handshake);
         }
         let mut held = std::mem::take(&mut self.answer);
         held.extend_from_slice(fresh);
         let (used, end) = self.acks(&held);
         held.drain(..used);
         self.answer = held;
-        Ok(end)
+        end
     }
 
     /// Takes in the whole acks at the start of `input`: how many bytes they have, and why the connection has to end.

@@ -1,11 +1,12 @@
 //! What the relay and the links of a lane share: settings, meters, and the chunks that are with nobody.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
 
+use millstream_net::ClientTls;
 use millstream_pipeline::meters::{Meter, NodeMeters};
 use tokio::sync::Notify;
 
-use super::{chunk::Chunk, options::Failover, server::ServerOptions};
+use super::{auth::Auth, chunk::Chunk, options::Failover, server::ServerOptions};
 
 /// What all links of a sink have in common.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Settings {
     pub(super) failover: Failover,
     pub(super) send_buffer: u32,
     pub(super) in_flight_bytes_max: usize,
+    pub(super) tls: Option<Arc<ClientTls>>,
+    pub(super) auth: Option<Arc<Auth>>,
 }
 
 /// What links and the relay share: chunks that wait for a server, and what became of the others.

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use millstream_net::{Socket, Stream};
 use millstream_pipeline::{meters::Meter, report::Reporter};
 use tokio::{
     net::{TcpSocket, TcpStream, lookup_host},
@@ -219,7 +220,7 @@ impl Link {
         }
     }
 
-    async fn talk(&self, stream: TcpStream, backoff: &mut Backoff) {
+    async fn talk(&self, stream: Stream, backoff: &mut Backoff) {
         if self.state.get() == State::Failed {
             let address = &self.address;
             self.reporter.info(
@@ -231,7 +232,7 @@ impl Link {
         self.meters.connections_open.add(1);
         let open = Open(&self.meters.connections_open);
         let since = Instant::now();
-        let (end, progress) = Connection::new(&stream, self).run().await;
+        let (end, progress) = Connection::new(stream, self).run().await;
         drop(open);
         let lasted = since.elapsed() >= self.settings.retry_first;
         // Without acks, writing proves nothing: whoever accepts and closes at once would swallow all there is.
@@ -270,7 +271,7 @@ impl Link {
     }
 
     /// Connects to the first address of the name that answers. Names are looked up anew each time.
-    async fn connect(&self) -> io::Result<TcpStream> {
+    async fn connect(&self) -> io::Result<Stream> {
         let limit = self.settings.connect_timeout;
         let late = |_| {
             io::Error::new(
@@ -295,7 +296,7 @@ impl Link {
         Err(last)
     }
 
-    async fn open(&self, address: SocketAddr) -> io::Result<TcpStream> {
+    async fn open(&self, address: SocketAddr) -> io::Result<Stream> {
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -307,6 +308,24 @@ impl Link {
         stream.set_nodelay(true)?;
         let probes = socket2::TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
         socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+        self.greet(stream).await
+    }
+
+    /// TLS and the shared key, where they are wanted.
+    async fn greet(&self, stream: TcpStream) -> io::Result<Stream> {
+        let socket = Socket::Tcp(stream);
+        let mut stream = match &self.settings.tls {
+            None => Stream::Plain(socket),
+            Some(tls) => {
+                let host = self.address.rsplit_once(':').map(|(host, _)| host);
+                let host = host.unwrap_or(&self.address);
+                let secure = tls.connect(socket, host, &self.reporter).await;
+                secure.map_err(|error| io::Error::new(error.kind(), format!("TLS: {error}")))?
+            }
+        };
+        if let Some(auth) = &self.settings.auth {
+            auth.greet(&mut stream).await?;
+        }
         Ok(stream)
     }
 

@@ -10,7 +10,7 @@
 //! - `encode`, `gather`, `id`: batches to chunks, uncopied wherever the peer takes them as they are.
 //! - `cluster`, `choice`, `discovery`: the servers, who gets the next chunk, who joins and leaves.
 //! - `link`, `backoff`: one server each, and its failures.
-//! - `connection`, `window`: bytes out, acks in.
+//! - `auth`: the shared key. `connection`, `window`: bytes out, acks in.
 //!
 //! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is sent again
 //! with the same id and the same bytes until then, and that a server that cannot be reached stops nothing but itself.
@@ -23,6 +23,7 @@ use std::{
 
 use jiff::tz::TimeZone;
 use millstream_config::Node;
+use millstream_net::ClientTls;
 use millstream_pipeline::{
     failure::Failure,
     inlet::Inlet,
@@ -35,6 +36,7 @@ use millstream_wire::{
     template::Template,
 };
 
+mod auth;
 mod backoff;
 mod choice;
 mod chunk;
@@ -94,6 +96,7 @@ struct Forward {
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
     let mut config = Config::read(options)?;
+    let tls = ClientTls::check(&config.tls, options)?.map(Arc::new);
     let discovery = config.take_discovery(options);
     let format = Options {
         format: Format::Msgpack,
@@ -119,6 +122,8 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
             failover: config.failover,
             send_buffer: u32::try_from(config.send_buffer.as_bytes()).unwrap_or(u32::MAX),
             in_flight_bytes_max: config.in_flight.as_usize(),
+            tls,
+            auth: config.auth.map(Arc::new),
         },
         gather: Limits {
             bytes: config.batch.size.as_usize(),

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt, path::PathBuf, time::Duration};
 
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
+use millstream_net::Tls;
 use millstream_wire::{format::Add, template::Template};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -11,6 +12,7 @@ use serde::{
 };
 
 use super::{
+    auth::Auth,
     discovery::{Discovery, Place},
     server::{ServerOptions, address},
 };
@@ -51,6 +53,13 @@ pub(super) struct Config {
     /// When small batches leave together (behind memory; behind a durable channel each frame is a chunk).
     #[serde(default)]
     pub(super) batch: Batching,
+    /// TLS towards the servers: a name of the top-level `tls`, a block, or `true` (the roots of the system). A certificate
+    /// must have the name or the address by which a server is written here, or `server_name`.
+    #[serde(default)]
+    pub(super) tls: Tls,
+    /// A key, and a user where one is asked for, for servers that want them.
+    #[serde(default)]
+    pub(super) auth: Option<Auth>,
     /// Bytes under way to each server without an ack.
     #[serde(default = "in_flight")]
     pub(super) in_flight: Size,
@@ -191,7 +200,7 @@ pub(super) struct Retry {
     pub(super) first: Period,
     /// No wait is longer.
     pub(super) max: Period,
-    /// How long a server may take to accept a connection.
+    /// How long a server may take to accept a connection, with TLS and `auth`.
     pub(super) timeout: Period,
     /// After how long records that no server takes leave by `NAME.rejected`; `never`: they wait.
     pub(super) give_up: GiveUp,
@@ -266,14 +275,8 @@ impl Config {
         }
     }
 
-    /// Reads the options, or says everything that is wrong with them.
-    pub(super) fn read(options: &Node) -> Result<Self, Vec<Problem>> {
-        let config: Self = options.read()?;
-        let mut problems = Vec::new();
-        let servers = &*config.servers;
-        let mut wrong =
-            |option: &str, message: &str| problems.push(options.problem_at(option, message));
-        match &config.discovery {
+    fn check_discovery(&self, wrong: &mut impl FnMut(&str, &str)) {
+        match &self.discovery {
             Some(looked) if looked.file.is_some() == looked.dns.is_some() => wrong(
                 "discovery",
                 "servers are looked up in one place: `file` or `dns`",
@@ -288,6 +291,16 @@ impl Config {
             }
             None => {}
         }
+    }
+
+    /// Reads the options, or says everything that is wrong with them.
+    pub(super) fn read(options: &Node) -> Result<Self, Vec<Problem>> {
+        let config: Self = options.read()?;
+        let mut problems = Vec::new();
+        let servers = &*config.servers;
+        let mut wrong =
+            |option: &str, message: &str| problems.push(options.problem_at(option, message));
+        config.check_discovery(&mut wrong);
         if servers.is_empty() {
             if config.discovery.is_none() {
                 let text = "a sink needs at least one server: name it here, or say where to look in `discovery`";
@@ -330,6 +343,9 @@ impl Config {
         }
         if u32::try_from(config.send_buffer.as_bytes()).is_err() {
             wrong("send_buffer", "it must be below 4GiB");
+        }
+        if let Some(auth) = &config.auth {
+            auth.check(options, &mut problems);
         }
         if problems.is_empty() {
             Ok(config)
