@@ -15,6 +15,7 @@ mod msgpack;
 mod record;
 mod reference;
 mod run;
+mod tls;
 mod units;
 mod verify;
 

@@ -12,6 +12,7 @@ use std::{
     os::{fd::AsRawFd as _, unix::fs::FileExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -21,8 +22,9 @@ use rustix::{
     event::epoll,
     io::{Errno, ReadWriteFlags},
 };
+use rustls::{ServerConfig, ServerConnection};
 
-use crate::{Failure, run::process, units};
+use crate::{Failure, run::process, tls, units};
 
 /// Reads and throws away: what receiving costs without any work on it.
 ///
@@ -41,6 +43,12 @@ pub struct ReaderOptions {
     /// Bytes per read
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
     read: u64,
+    /// Decrypt what comes: the certificate in PEM
+    #[arg(long, value_name = "PATH", requires_all = ["tls_key", "listen"])]
+    tls_cert: Option<PathBuf>,
+    /// Its key in PEM
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Threads that read; connections are dealt to them in turn
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
@@ -65,6 +73,10 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let address = options.listen.as_deref().unwrap_or_default();
+    let secure = match (&options.tls_cert, &options.tls_key) {
+        (Some(cert), Some(key)) => Some(tls::server(cert, key)?),
+        _ => None,
+    };
     let listener = TcpListener::bind(address)
         .map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?;
     let pollers = (0..options.threads.max(1))
@@ -72,7 +84,8 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
             let (sender, receiver) = std::sync::mpsc::sync_channel::<TcpStream>(1024);
             let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let other = poll.try_clone()?;
-            thread::spawn(move || drop_bytes(&other, &receiver, size));
+            let secure = secure.clone();
+            thread::spawn(move || drop_bytes(&other, &receiver, size, secure.as_ref()));
             Ok((poll, sender))
         })
         .collect::<io::Result<Vec<_>>>()?;
@@ -88,13 +101,14 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One thread's connections: one read for every time that one is ready.
+/// One thread's connections: one read for every time that one is ready, or, under TLS, until nothing more is there.
 fn drop_bytes(
     poll: &std::os::fd::OwnedFd,
     fresh: &std::sync::mpsc::Receiver<TcpStream>,
     size: usize,
+    secure: Option<&Arc<ServerConfig>>,
 ) -> io::Result<()> {
-    let mut streams: HashMap<u64, TcpStream> = HashMap::new();
+    let mut streams: HashMap<u64, (TcpStream, Option<ServerConnection>)> = HashMap::new();
     let mut events = [MaybeUninit::uninit(); 64];
     let mut buffer = vec![0; size];
     loop {
@@ -107,11 +121,19 @@ fn drop_bytes(
             let key = event.data.u64();
             while !streams.contains_key(&key) {
                 let stream = fresh.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
-                streams.insert(stream.as_raw_fd() as u64, stream);
+                let session = secure.map(|config| ServerConnection::new(config.clone()));
+                let session = session.transpose().map_err(io::Error::other)?;
+                streams.insert(stream.as_raw_fd() as u64, (stream, session));
             }
-            let Some(stream) = streams.get_mut(&key) else {
+            let Some((stream, session)) = streams.get_mut(&key) else {
                 continue;
             };
+            if let Some(session) = session {
+                if !matches!(tls::drop_bytes(stream, session, &mut buffer), Ok(true)) {
+                    streams.remove(&key);
+                }
+                continue;
+            }
             match stream.read(&mut buffer) {
                 Ok(1..) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -180,6 +180,10 @@ fn send(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Failur
         single_writes: options.single_writes || matches!(address, Address::Udp(_)),
         repeat: options.repeat,
         give_up: options.give_up,
+        tls: match &options.tls_ca {
+            Some(ca) => Some(crate::tls::client(ca)?),
+            None => None,
+        },
     };
     let deadline = options.deadline();
     let sender = |flow: u16| {

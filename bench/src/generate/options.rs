@@ -101,6 +101,9 @@ pub struct Options {
     /// CPU do the sender's work on a loopback
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = units::size)]
     pub send_buffer: u64,
+    /// TLS to the forward server, which shows a certificate for `localhost` that this file of roots vouches for
+    #[arg(long, value_name = "PATH", requires = "forward")]
+    pub tls_ca: Option<PathBuf>,
     /// One write per record instead of one per chunk (message mode and lines)
     #[arg(long)]
     pub single_writes: bool,

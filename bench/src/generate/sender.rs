@@ -8,11 +8,13 @@
 use std::{
     collections::VecDeque,
     io::{self, Read as _, Write as _},
-    net::{Shutdown, ToSocketAddrs as _},
+    net::ToSocketAddrs as _,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
+use rustls::ClientConfig;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{
@@ -20,7 +22,7 @@ use super::{
     ledger::Ledger,
     plan::{Next, Pace, Plan},
 };
-use crate::{msgpack, record::Kind};
+use crate::{msgpack, record::Kind, tls::Wire};
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +114,8 @@ pub struct Manner {
     pub single_writes: bool,
     /// Send the records of the first chunk for ever: faster, but the output cannot be verified.
     pub repeat: bool,
+    /// TLS, if there is to be any.
+    pub tls: Option<Arc<ClientConfig>>,
     /// No connection and no ack for so long: the flow fails. None: for ever.
     pub give_up: Option<Duration>,
 }
@@ -180,7 +184,7 @@ impl Sender<'_> {
         loop {
             let socket = self.connect(progress)?;
             let before = flights.len();
-            let mut link = Link::new(socket, self.manner.ack_timeout)?;
+            let mut link = Link::new(socket, self.manner)?;
             match self.drive(&mut link, &mut flights, &mut sent) {
                 Ok(()) => return Ok(sent),
                 Err(Broken::Fatal(error)) => return Err(error),
@@ -338,7 +342,7 @@ impl Sender<'_> {
 
 /// A connection and what was read from it.
 struct Link {
-    socket: Socket,
+    socket: Wire,
     buffer: Vec<u8>,
     /// How much of the buffer the ack takes that `ack` found last.
     ack_len: usize,
@@ -350,10 +354,10 @@ struct Link {
 const ANSWER_MAX: usize = 64 << 10;
 
 impl Link {
-    fn new(socket: Socket, ack_timeout: Duration) -> io::Result<Self> {
-        socket.set_read_timeout(Some(ack_timeout.max(Duration::from_millis(1))))?;
+    fn new(socket: Socket, manner: &Manner) -> io::Result<Self> {
+        socket.set_read_timeout(Some(manner.ack_timeout.max(Duration::from_millis(1))))?;
         Ok(Self {
-            socket,
+            socket: Wire::new(socket, manner.tls.as_ref())?,
             buffer: Vec::new(),
             ack_len: 0,
             acked: false,
@@ -394,7 +398,7 @@ impl Link {
 
     /// Says that nothing more comes, and waits until the server has read it all and closes too.
     fn drain(&mut self) -> bool {
-        if self.socket.shutdown(Shutdown::Write).is_err() {
+        if self.socket.finish().is_err() {
             return false;
         }
         let mut piece = [0; 4096];

@@ -5,7 +5,7 @@ use super::{
     scenario::{By, Goal, Row, Run},
     server::{self, Load, Server},
 };
-use crate::Failure;
+use crate::{Failure, tls::Certificate};
 
 /// Bytes of a packed record with a text of 100.
 const RECORD: u64 = 122;
@@ -37,6 +37,7 @@ enum Work {
 
 const DISCARD: &str = include_str!("../../scenarios/forward_receive/discard.yaml");
 const DISK: &str = include_str!("../../scenarios/forward_receive/disk.yaml");
+const TLS: &str = include_str!("../../scenarios/forward_receive/tls.yaml");
 const FILE: &str = include_str!("../../scenarios/forward_receive/file.yaml");
 
 /// The table of rows as it grows.
@@ -62,6 +63,7 @@ fn load(mode: &'static str, connections: u16, acks: bool) -> Load {
         acks,
         single_writes: false,
         send_buffer: SEND_BUFFER,
+        tls: false,
     }
 }
 
@@ -148,6 +150,31 @@ fn messages(rows: &mut Rows) {
     }
 }
 
+/// Packed chunks under TLS, beside a reader that decrypts them with the same library and does nothing else.
+fn secured(rows: &mut Rows) {
+    for connections in [1, 4] {
+        let load = Load {
+            tls: true,
+            ..load("packed", connections, false)
+        };
+        let bare = rows.add(
+            format!("bare TLS reader, packed, {connections} conn"),
+            Vec::new(),
+            Work::Reader(load.clone()),
+        );
+        let work = Work::Server {
+            load,
+            config: TLS,
+            threads: 1,
+            settings: &[],
+            warm: false,
+            output: false,
+        };
+        let name = format!("packed over TLS -> discard, {connections} conn, 1 thread");
+        rows.add(name, vec![share(0.7, &bare)], work);
+    }
+}
+
 /// What stays on disk.
 fn kept(rows: &mut Rows) {
     let overwrite = rows.add(
@@ -205,6 +232,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let mut rows = Rows::default();
     packed(&mut rows);
     messages(&mut rows);
+    secured(&mut rows);
     kept(&mut rows);
     let Rows { mut rows, works } = rows;
     bench.choose(&mut rows);
@@ -240,7 +268,17 @@ fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
             let out = bench.work.join("out.log");
             let path = out.to_string_lossy();
             let threads = threads.to_string();
-            let own = [("OUT", &*path), ("THREADS", &threads)];
+            let certificate = Certificate::in_folder(&bench.work)?;
+            let (cert, key) = (
+                certificate.cert.to_string_lossy(),
+                certificate.key.to_string_lossy(),
+            );
+            let own = [
+                ("OUT", &*path),
+                ("THREADS", &threads),
+                ("CERT", &cert),
+                ("KEY", &key),
+            ];
             let mut server = Server::start(bench, config, &[&own[..], settings].concat())?;
             let mut run = server::measure(&mut server, bench, load, *warm)?;
             run.wrong = run.wrong.or(server.stop());

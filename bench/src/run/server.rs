@@ -14,7 +14,7 @@ use super::{
     process::{Process, Usage, free_port},
     scenario::Run,
 };
-use crate::{Failure, generate::Summary, reference::Measured, verify};
+use crate::{Failure, generate::Summary, reference::Measured, tls::Certificate, verify};
 
 /// How long a drain may take; Millstream's own limit is 30 s.
 const DRAIN: Duration = Duration::from_secs(40);
@@ -122,6 +122,8 @@ pub struct Load {
     pub single_writes: bool,
     /// SO_SNDBUF of the sender as `--send-buffer` takes it.
     pub send_buffer: &'static str,
+    /// Under TLS.
+    pub tls: bool,
 }
 
 impl Load {
@@ -140,6 +142,10 @@ impl Load {
         }
         if self.single_writes {
             command.arg("--single-writes");
+        }
+        if self.tls {
+            let certificate = Certificate::in_folder(&bench.work)?;
+            command.arg("--tls-ca").arg(&certificate.cert);
         }
         let output = command.stdin(Stdio::null()).output()?;
         if !output.status.success() {
@@ -193,6 +199,11 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
     command
         .args(["reader", "--listen", &address.to_string()])
         .args(["--threads", &threads.to_string()]);
+    if load.tls {
+        let certificate = Certificate::in_folder(&bench.work)?;
+        command.arg("--tls-cert").arg(&certificate.cert);
+        command.arg("--tls-key").arg(&certificate.key);
+    }
     let mut reader = Process::start(&mut command)?;
     reader.ready(address)?;
     let before = reader.usage()?;
