@@ -302,3 +302,82 @@ fn a_wrong_command_line_is_refused_with_64() {
         );
     }
 }
+
+#[test]
+fn messages_of_syslog_carry_the_records_in_every_form() {
+    use std::io::Read as _;
+    for (form, octets) in [
+        ("rfc3164", false),
+        ("rfc5424", false),
+        ("rfc3164", true),
+        ("rfc5424", true),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        let mut arguments = vec!["generate", "--syslog", &address, "--form", form];
+        arguments.extend(["--records", "1000", "--chunk", "64"]);
+        if octets {
+            arguments.push("--octets");
+        }
+        assert!(millbench(&arguments).status.success());
+        let bytes = reader.join().unwrap();
+        let messages = match octets {
+            false => String::from_utf8(bytes).unwrap(),
+            // Each count is that of its message, to the last byte.
+            true => {
+                let (mut rest, mut messages) = (&bytes[..], String::new());
+                while !rest.is_empty() {
+                    let space = rest.iter().position(|byte| *byte == b' ').unwrap();
+                    let count = str::from_utf8(&rest[..space]).unwrap().parse::<usize>();
+                    let end = space + 1 + count.unwrap();
+                    messages += str::from_utf8(&rest[space + 1..end]).unwrap();
+                    messages.push('\n');
+                    rest = &rest[end..];
+                }
+                messages
+            }
+        };
+        assert_eq!(messages.lines().count(), 1001);
+        let second = if form == "rfc3164" {
+            "]: mb1 "
+        } else {
+            "\"] mb1 "
+        };
+        assert!(
+            messages
+                .lines()
+                .all(|line| line.starts_with("<13>") && line.contains(second))
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.log");
+        fs::write(&path, messages).unwrap();
+        let (code, report) = verify(&[path.to_str().unwrap()]);
+        assert_eq!(
+            (code, &report["flows"][0]["sent"]),
+            (Some(0), &1000.into()),
+            "{report:#}"
+        );
+    }
+}
+
+#[test]
+fn datagrams_of_syslog_carry_a_record_each() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .set_read_timeout(Some(std::time::Duration::from_secs(10)))
+        .unwrap();
+    let address = format!("udp://{}", socket.local_addr().unwrap());
+    let sent = millbench(&["generate", "--syslog", &address, "--records", "50"]);
+    assert!(sent.status.success(), "{sent:?}");
+    let mut datagram = [0; 2048];
+    for _ in 0..51 {
+        let length = socket.recv(&mut datagram).unwrap();
+        assert!(datagram.starts_with(b"<13>") && !datagram[..length].ends_with(b"\n"));
+    }
+}

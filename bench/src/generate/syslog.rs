@@ -167,10 +167,7 @@ mod tests {
             String::from_utf8(Stamp::new(form).at(seconds, micros).to_vec()).unwrap()
         };
         assert_eq!(text(Form::Rfc3164, 1_795_243_231, 5), "Nov 21 06:40:31");
-        assert_eq!(
-            text(Form::Rfc3164, 1_709_251_199, 5),
-            "Mar  1 00:59:59".replace("Mar  1 00", "Feb 29 23")
-        );
+        assert_eq!(text(Form::Rfc3164, 1_709_251_199, 5), "Feb 29 23:59:59");
         assert_eq!(
             text(Form::Rfc5424, 1_795_243_231, 5),
             "2026-11-21T06:40:31.000005Z"
@@ -185,8 +182,8 @@ mod tests {
         };
         let frame = syslog.frame(1, 10);
         let head = String::from_utf8(frame.head).unwrap();
-        assert_eq!(head, "54 <13>Jan  1 00:00:00 hammer-0001 bench[4242]: ");
-        assert_eq!(head.len() - 3 + 10, 54);
+        assert_eq!(head, "55 <13>Jan  1 00:00:00 hammer-0001 bench[4242]: ");
+        assert_eq!(head.len() - 3 + 10, 55);
         assert_eq!((frame.tail, frame.time_at), (&b""[..], 7));
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     Bench,
     scenario::{By, Goal, Row, Run},
-    server::{self, Load, Server},
+    server::{self, Load, Protocol, Server},
 };
 use crate::{Failure, tls::Certificate};
 
@@ -58,6 +58,7 @@ impl Rows {
 
 fn load(mode: &'static str, connections: u16, acks: bool) -> Load {
     Load {
+        protocol: Protocol::Forward,
         mode,
         connections,
         acks,

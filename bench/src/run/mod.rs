@@ -12,6 +12,7 @@ pub mod process;
 mod report;
 mod scenario;
 mod server;
+mod syslog_receive;
 mod tail_to_file;
 
 use std::{
@@ -35,7 +36,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 3] = [
+const SCENARIOS: [Scenario; 4] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -45,6 +46,11 @@ const SCENARIOS: [Scenario; 3] = [
         name: "tail_to_file",
         readme: include_str!("../../scenarios/tail_to_file/README.md"),
         run: tail_to_file::run,
+    },
+    Scenario {
+        name: "syslog_receive",
+        readme: include_str!("../../scenarios/syslog_receive/README.md"),
+        run: syslog_receive::run,
     },
     Scenario {
         name: "idle",

@@ -41,7 +41,7 @@ impl Report {
         let machine = &self.machine;
         let mut out = format!(
             "{} on {}: {}, {} cores, {:.0} GB, {}, load {:.1} at the start\n\
-             medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines); every sender's SO_SNDBUF 128 KiB unless it says own;\n\
+             medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines, syslog: 300-byte messages); every sender's SO_SNDBUF 128 KiB unless it says own;\n\
              memory cold unless it says warm; CPU-seconds of the program under test alone\n\n",
             self.scenario,
             self.date,

@@ -109,9 +109,20 @@ fn last_lines(path: &Path) -> String {
     lines[lines.len().saturating_sub(8)..].join("\n")
 }
 
+/// What the generator speaks.
+#[derive(Clone, Copy, Debug)]
+pub enum Protocol {
+    /// The forward protocol, in the load's `mode`.
+    Forward,
+    /// Syslog over TCP, with these options of its own.
+    Syslog(&'static [&'static str]),
+}
+
 /// What the generator is to do.
 #[derive(Clone, Debug)]
 pub struct Load {
+    /// What it speaks.
+    pub protocol: Protocol,
     /// As `--mode` takes it.
     pub mode: &'static str,
     /// One each per flow.
@@ -130,10 +141,13 @@ impl Load {
     /// Sends, and says what was sent.
     pub fn send(&self, bench: &Bench, address: SocketAddr) -> Result<Summary, Failure> {
         let mut command = Command::new(&bench.millbench);
+        command.args(["generate", "--json", "--give-up", "20s"]);
+        let address = address.to_string();
+        match self.protocol {
+            Protocol::Forward => command.args(["--forward", &address, "--mode", self.mode]),
+            Protocol::Syslog(how) => command.args(["--syslog", &address]).args(how),
+        };
         command
-            .args(["generate", "--json", "--give-up", "20s", "--forward"])
-            .arg(address.to_string())
-            .args(["--mode", self.mode])
             .args(["--send-buffer", self.send_buffer])
             .args(["--connections", &self.connections.to_string()])
             .args(["--seconds", &bench.seconds.to_string()]);
