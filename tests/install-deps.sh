@@ -18,6 +18,8 @@ need mvn maven
 need curl curl
 need g++ g++
 need logrotate logrotate
+need journalctl systemd
+[ -x /lib/systemd/systemd-journal-remote ] || packages+=(systemd-journal-remote)
 need javac default-jdk-headless
 need openssl openssl
 need logger bsdutils

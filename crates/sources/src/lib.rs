@@ -9,6 +9,7 @@ mod forward;
 mod framing;
 mod generate;
 mod http;
+mod journald;
 mod rest;
 #[cfg(test)]
 mod rig;
@@ -22,6 +23,7 @@ pub const COMPONENTS: &[Component] = &[
     forward::COMPONENT,
     generate::COMPONENT,
     http::COMPONENT,
+    journald::COMPONENT,
     stdin::COMPONENT,
     syslog::COMPONENT,
     tail::COMPONENT,

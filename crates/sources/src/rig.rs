@@ -79,6 +79,14 @@ impl Downstream {
         let kept = state.batches.len() - state.held.len();
         state.batches.truncate(kept);
         state.held.clear();
+        state.origins.clear();
+        let batches = state.batches.clone();
+        for batch in &batches {
+            if let Some(Origin::File(origin)) = batch.origins.first() {
+                let next = state.origins.entry(origin.file).or_default();
+                *next = origin.next.max(*next);
+            }
+        }
     }
 
     /// All batches so far.

@@ -4,9 +4,11 @@
 
 pub mod avro;
 pub mod compression;
+pub mod cri;
 pub mod event;
 pub mod format;
 pub mod forward;
+pub mod journal;
 pub mod json;
 pub mod lines;
 pub mod msgpack;

@@ -70,6 +70,15 @@ pub fn to_packed(text: &[u8], time: Time, out: &mut Vec<u8>) -> u32 {
     count
 }
 
+/// Appends one entry `[time, {"message": text}]`.
+pub fn write_entry(out: &mut Vec<u8>, time: Time, text: &[u8]) {
+    write_array_len(out, 2);
+    write_time(out, time);
+    write_map_len(out, 1);
+    write_str(out, MESSAGE.as_bytes());
+    write_str(out, text);
+}
+
 /// Stores the head whole, then the line's length over what is behind it, then the line.
 #[inline(always)]
 fn entry(room: &mut Room<'_>, head: &[u8; STORE_BYTES], length: usize, line: &[u8]) {

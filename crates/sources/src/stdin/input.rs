@@ -3,13 +3,17 @@
 use std::{fs, io};
 
 use bytes::Bytes;
-use millstream_record::{Buffer, Pool};
-use rustix::{buffer::spare_capacity, io::Errno};
+use millstream_record::{Buffer, Pool, Time};
+use rustix::{
+    buffer::spare_capacity,
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use tokio::sync::mpsc::Sender;
 
 use crate::{
     flight::share,
-    framing::{self, Found, TooLong},
+    framing::{self, Ending, Found, Framed, Framer, TooLong},
 };
 
 /// Bytes of one read at most: what a pipe holds is less.
@@ -21,6 +25,8 @@ pub(super) enum Piece {
     Lines(Bytes),
     /// A part of a line that is too long and is rejected.
     TooLong(Vec<u8>),
+    /// What the framer made.
+    Framed(Framed),
 }
 
 /// What becomes of the bytes up to the next newline.
@@ -42,11 +48,23 @@ pub(super) struct Input {
     too_long: TooLong,
     rest: Rest,
     carried: Vec<u8>,
+    /// Makes the records, where they are more than plain lines.
+    framer: Option<Framer>,
+    /// Nothing was taken yet.
+    start: bool,
 }
 
 impl Input {
-    pub(super) fn new(file: fs::File, pool: Pool, line_max: usize, too_long: TooLong) -> Self {
+    pub(super) fn new(
+        file: fs::File,
+        pool: Pool,
+        line_max: usize,
+        too_long: TooLong,
+        framer: Option<Framer>,
+    ) -> Self {
         Self {
+            framer,
+            start: true,
             file,
             pool,
             line_max,
@@ -58,6 +76,9 @@ impl Input {
 
     /// Reads to the end, or until nobody takes what is read. Blocks.
     pub(super) async fn read_all(mut self, to: &Sender<Piece>) -> io::Result<()> {
+        if let Some(framer) = self.framer.take() {
+            return self.frame_all(framer, to).await;
+        }
         loop {
             let room = READ_BYTES.max(self.carried.len() + READ_BYTES / 2);
             let mut buffer = self.pool.reserve(room).await;
@@ -70,6 +91,47 @@ impl Input {
             match self.take(buffer, to).await {
                 Some(left) if read > 0 => self.carried = left,
                 _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The same by a framer.
+    async fn frame_all(mut self, mut framer: Framer, to: &Sender<Piece>) -> io::Result<()> {
+        loop {
+            let room = READ_BYTES.max(self.carried.len() + READ_BYTES / 2);
+            let mut buffer = self.pool.reserve(room).await;
+            buffer.append(&mut self.carried);
+            let ending = match framer.wait() {
+                Some(wait) if !buffer.is_empty() && !self.is_ready(wait)? => Ending::Quiet,
+                _ if self.read(&mut buffer)? == 0 => Ending::End,
+                _ if buffer.len() >= framer.window() => Ending::Full,
+                _ => Ending::Open,
+            };
+            let mut framed = Framed::default();
+            let taken = framer.frame(&buffer, self.start, ending, Time::now(), &mut framed);
+            self.start &= taken == 0;
+            self.carried.extend_from_slice(&buffer[taken..]);
+            let is_empty = framed.count == 0 && framed.rejected.is_empty();
+            if !is_empty && to.send(Piece::Framed(framed)).await.is_err() || ending == Ending::End {
+                return Ok(());
+            }
+            if ending == Ending::Quiet && taken == 0 {
+                // A line whose end has not come: it is waited for, however long.
+                self.is_ready(std::time::Duration::MAX)?;
+            }
+        }
+    }
+
+    /// Waits until there is something to read, the end too; false if there is nothing within that time.
+    fn is_ready(&self, wait: std::time::Duration) -> io::Result<bool> {
+        let wait = Timespec::try_from(wait).ok();
+        loop {
+            let mut watched = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut watched, wait.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {}
+                // What cannot be waited for can be read.
+                Err(_) => return Ok(true),
             }
         }
     }

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     flight::Flight,
-    framing::{Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong},
+    framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, NOT_FRAMED, TooLong},
 };
 use input::{Input, Piece};
 
@@ -62,6 +62,13 @@ struct Config {
     /// What becomes of a longer one.
     #[serde(default)]
     too_long: TooLong,
+    /// How the text is encoded, if not in UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ... It becomes UTF-8.
+    #[serde(default = "encoding")]
+    encoding: String,
+}
+
+fn encoding() -> String {
+    "utf-8".to_owned()
 }
 
 fn line_max() -> Size {
@@ -70,17 +77,25 @@ fn line_max() -> Size {
 
 fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     let config: Config = node.read()?;
-    let Framing::Lines = config.framing;
     if config.line_max.is_zero() || config.line_max > LINE_MAX_LARGEST {
         let message = "`line_max` must be between 1B and 1GiB";
         return Err(vec![node.problem_at("line_max", message)]);
     }
-    Ok(Box::new(Stdin::new(config, None)))
+    let Some(charset) = Charset::named(&config.encoding) else {
+        return Err(vec![
+            node.problem_at("encoding", "no encoding of this name is known"),
+        ]);
+    };
+    let line_max = config.line_max.as_usize();
+    let framer = Framer::new(&config.framing, charset, line_max, config.too_long)
+        .map_err(|why| vec![node.problem_at("framing", why)])?;
+    Ok(Box::new(Stdin::new(config, framer, None)))
 }
 
 /// The source.
 struct Stdin {
     config: Config,
+    framer: Framer,
     /// What is read; None: the standard input, once it is opened.
     input: Option<fs::File>,
     /// From the thread that reads, once it runs; it outlives a failure of `run`.
@@ -88,9 +103,10 @@ struct Stdin {
 }
 
 impl Stdin {
-    fn new(config: Config, input: Option<fs::File>) -> Self {
+    fn new(config: Config, framer: Framer, input: Option<fs::File>) -> Self {
         Self {
             config,
+            framer,
             input,
             pieces: None,
         }
@@ -102,7 +118,9 @@ impl Stdin {
         };
         let (sender, receiver) = mpsc::channel(PIECES);
         let line_max = self.config.line_max.as_usize();
-        let input = Input::new(file, context.pool.clone(), line_max, self.config.too_long);
+        let framer = Some(self.framer.clone()).filter(|framer| !framer.is_plain());
+        let too_long = self.config.too_long;
+        let input = Input::new(file, context.pool.clone(), line_max, too_long, framer);
         let (reporter, name) = (context.reporter.clone(), context.name.clone());
         own_thread(&name, async move || {
             if let Err(error) = input.read_all(&sender).await {
@@ -134,7 +152,10 @@ impl Source for Stdin {
                 self.pieces = Some(self.start(&context)?);
             }
             match &mut self.pieces {
-                Some(pieces) => send_all(&self.config, pieces, context).await,
+                Some(pieces) => {
+                    let encoding = self.framer.encoding();
+                    send_all(&self.config, encoding, pieces, context).await
+                }
                 None => Ok(()),
             }
         })
@@ -152,6 +173,7 @@ impl Source for Stdin {
 /// Sends what the thread reads, until the input ends or it is time to stop.
 async fn send_all(
     config: &Config,
+    encoding: Encoding,
     pieces: &mut mpsc::Receiver<Piece>,
     context: SourceContext,
 ) -> Result<(), Failure> {
@@ -179,25 +201,42 @@ async fn send_all(
             }
         };
         let Some(piece) = piece else { break };
-        let batch = |body: Bytes| Batch {
+        let batch = |body: Bytes, encoding, count| Batch {
             tag: tag.clone(),
-            encoding: Encoding::Lines,
-            count: lines::count(&body),
+            encoding,
+            count,
             body,
             received: Time::now(),
             values: values.clone(),
             origins: Vec::new(),
         };
+        let reject = async |bytes: &[u8], reason: &str| {
+            let from = batch(Bytes::new(), encoding, 0);
+            let rejected = reject::batch(&context.name, &from, [bytes], reason);
+            context.rejects.send(rejected, false).await
+        };
+        let too_long = format!("a line is longer than line_max ({})", config.line_max);
+        let awaited = flight.is_half_full();
         let receipt = match piece {
             Piece::Lines(body) => {
-                let awaited = flight.is_half_full();
-                context.outlet.send(batch(body), awaited).await
+                let count = lines::count(&body);
+                let batch = batch(body, Encoding::Lines, count);
+                context.outlet.send(batch, awaited).await
             }
-            Piece::TooLong(bytes) => {
-                let reason = format!("a line is longer than line_max ({})", config.line_max);
-                let from = batch(Bytes::new());
-                let rejected = reject::batch(&context.name, &from, [&bytes[..]], &reason);
-                context.rejects.send(rejected, false).await
+            Piece::TooLong(bytes) => reject(&bytes, &too_long).await,
+            Piece::Framed(framed) => {
+                for piece in framed.rejected {
+                    let reason = match piece.too_long {
+                        true => &too_long,
+                        false => NOT_FRAMED,
+                    };
+                    flight.push(reject(&piece.bytes, reason).await, ());
+                }
+                if framed.count == 0 {
+                    continue;
+                }
+                let batch = batch(framed.body.into(), encoding, framed.count);
+                context.outlet.send(batch, awaited).await
             }
         };
         flight.push(receipt, ());

@@ -5,7 +5,7 @@ use std::{
 
 use super::{COMPONENT, Config, Stdin};
 use crate::{
-    framing::{Framing, TooLong},
+    framing::{Charset, Framer, Framing, TooLong},
     rig::{Downstream, Running, try_build, until},
 };
 use millstream_config::Size;
@@ -16,8 +16,16 @@ fn source(input: fs::File, line_max: u64, too_long: TooLong) -> Box<Stdin> {
         framing: Framing::Lines,
         line_max: Size::bytes(line_max),
         too_long,
+        encoding: "utf-8".to_owned(),
     };
-    Box::new(Stdin::new(config, Some(input)))
+    source_of(config, input)
+}
+
+fn source_of(config: Config, input: fs::File) -> Box<Stdin> {
+    let charset = Charset::named(&config.encoding).unwrap();
+    let line_max = config.line_max.as_usize();
+    let framer = Framer::new(&config.framing, charset, line_max, config.too_long).unwrap();
+    Box::new(Stdin::new(config, framer, Some(input)))
 }
 
 fn file(text: &str) -> fs::File {

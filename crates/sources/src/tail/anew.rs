@@ -100,8 +100,18 @@ impl Reader {
         self.next = Mark::default();
         self.flight = Flight::new(Mark::default());
         self.read_bytes = READ_BYTES;
+        self.inflater = self.inflater.is_some().then(Default::default);
+        self.forget_partial();
+    }
+
+    /// What was seen behind the position says nothing any more.
+    fn forget_partial(&mut self) {
         self.partial = 0;
         self.searched = 0;
+        self.open_since = None;
+        if let Some(framer) = &mut self.framer {
+            framer.reset();
+        }
     }
 
     /// Somebody dropped what was sent: it is read again from the settled mark, or from where a durable channel says.
@@ -111,6 +121,7 @@ impl Reader {
         self.pause(RESEND_WAIT).await;
         if let (Some(id), Some(file), Some(origins)) =
             (self.id, &self.file, self.context.outlet.file_origins())
+            && self.inflater.is_none()
         {
             let kept = origins.into_iter().find(|(other, _)| *other == id);
             let kept = kept.filter(|(_, next)| *next > mark.offset && *next <= self.next.offset);
@@ -120,8 +131,7 @@ impl Reader {
         }
         self.next = mark;
         self.flight = Flight::new(mark);
-        self.partial = 0;
-        self.searched = 0;
+        self.forget_partial();
         self.publish();
     }
 }

@@ -5,13 +5,16 @@ use std::{fs, io, sync::Arc, time::Instant};
 use millstream_sys::disk::read_at;
 
 use super::{
-    Start,
-    identity::{Mark, Stat, generation, read_file_id},
+    gzip::{self, Form},
+    identity::{
+        HEAD_BYTES_MAX, Mark, Stat, begins_as, file_id, generation, read_file_id, read_start,
+    },
     known::Verdict,
+    options::{Compressed, Start},
     reader::Begin,
     run::{Run, open},
     scan::Found,
-    tracked::{Previous, Tracked},
+    tracked::{Previous, Tracked, key},
 };
 
 /// A file and where its reader begins.
@@ -25,7 +28,16 @@ impl Run {
     pub(super) fn begin(&mut self, found: Found) -> Option<Beginning> {
         let past = self.known.find(found.stat.inode);
         // A rotated name is read for the rest of a file that we know, and for nothing else.
-        if !found.matches && past.is_none_or(|past| past.offset == found.stat.len) {
+        let is_gz = found
+            .path
+            .extension()
+            .is_some_and(|extension| extension == "gz");
+        if !found.matches && !is_gz && past.is_none_or(|past| past.offset == found.stat.len) {
+            return None;
+        }
+        if past.is_none() && self.is_too_old(&found.stat)
+            || self.inflated.get(&found.stat.inode) == Some(&found.stat.len)
+        {
             return None;
         }
         let file = open(&found, &self.context)?;
@@ -42,12 +54,79 @@ impl Run {
             .flatten()
     }
 
+    /// What was there at the first start is begun at its end, if `start` says so, however old it is: what comes is new.
+    fn is_too_old(&self, stat: &Stat) -> bool {
+        let options = &self.common.options;
+        let to_end = self.first && !self.had_run && options.start == Start::End;
+        !options.ignore_older.is_zero() && !to_end && stat.age > options.ignore_older
+    }
+
+    /// The same for a compressed file.
+    fn judge_gzip(
+        &mut self,
+        file: &fs::File,
+        stat: &Stat,
+        found: &Found,
+        start: &[u8],
+    ) -> io::Result<Option<Beginning>> {
+        let begins = |begin| {
+            let tracked = Tracked::new(stat.inode, found.path.clone(), None);
+            if !found.matches {
+                tracked.state().rotated = Some(Instant::now());
+            }
+            Ok(Some(Beginning { tracked, begin }))
+        };
+        let past = self.known.find(stat.inode);
+        if let Some(past) = past.filter(|past| begins_as(&past.id, start)) {
+            if !gzip::is_read(file, stat.len, past.offset)? {
+                let place = gzip::Candidate {
+                    offset: past.offset,
+                    mark: past.mark,
+                };
+                return begins(Begin::Gzip(Some(past.id), vec![place], false));
+            }
+            self.inflated.insert(stat.inode, stat.len);
+            return Ok(None);
+        }
+        let text = gzip::first_line(file, HEAD_BYTES_MAX)?;
+        let head = key(&file_id(stat.inode, 0, &text));
+        let is_source = |tracked: &Arc<Tracked>| {
+            let state = tracked.state();
+            let mut name = state.path.clone().into_os_string();
+            name.push(".gz");
+            state.began_as(head) && (state.rotated.is_some() || name == found.path)
+        };
+        if !text.is_empty() && self.files.values().any(is_source) {
+            // What it was made of is still being read.
+            self.deferred = true;
+            return Ok(None);
+        }
+        let mut places = self.common.heads.former(head);
+        places.extend(self.known.alike(head));
+        // Who begins alike and is known by nothing else may be another: rather twice than not at all.
+        places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
+        places.sort_by_key(|place| std::cmp::Reverse(place.offset));
+        let to_end = self.first && !self.had_run && self.common.options.start == Start::End;
+        let is_wanted = !places.is_empty() || found.matches && !to_end;
+        if !is_wanted || self.common.options.compressed == Compressed::Skip {
+            self.inflated.insert(stat.inode, stat.len);
+            return Ok(None);
+        }
+        begins(Begin::Gzip(None, places, !found.matches))
+    }
+
     fn judge(&mut self, file: &fs::File, found: &Found) -> io::Result<Option<Beginning>> {
         let stat = Stat::of(file)?;
         if stat.inode != found.stat.inode {
             // Another file has the name by now; the next scan tells.
             self.common.scan_wanted.notify_one();
             return Ok(None);
+        }
+        let start = read_start(file)?;
+        match gzip::form(&start, stat.len, &found.path) {
+            Form::Plain => {}
+            Form::Gzip => return self.judge_gzip(file, &stat, found, &start),
+            Form::Unfinished => return Ok(None),
         }
         let begins = |begin, previous| {
             let tracked = Tracked::new(stat.inode, found.path.clone(), previous);

@@ -28,7 +28,7 @@ use millstream_record::FileId;
 use millstream_sys::disk::read_at;
 
 /// The head covers at most this much of the first line.
-const HEAD_BYTES_MAX: usize = 1024;
+pub(super) const HEAD_BYTES_MAX: usize = 1024;
 /// A mark covers the bytes before its offset, at most this many.
 pub(super) const MARK_BYTES: usize = 256;
 

@@ -7,8 +7,10 @@ use std::{collections::HashMap, fs, io, path::Path};
 use millstream_record::FileId;
 
 use super::{
+    gzip::Candidate,
     identity::{Inode, Mark, Stat, begins_as, generation, read_start},
     positions::{self, Entry},
+    tracked::key,
 };
 
 /// One file as it was left.
@@ -120,6 +122,16 @@ impl Known {
         let same = all.iter().find(|past| past.id.device == inode.device);
         // Without a birth time an equal number on another device means nothing.
         same.or_else(|| all.first().filter(|_| inode.birth != 0))
+    }
+
+    /// Where files go on that begin with this head, and a mark before that.
+    pub(super) fn alike(&self, head: u64) -> impl Iterator<Item = Candidate> {
+        let all = self.0.values().flatten();
+        all.filter(move |past| key(&past.id) == head)
+            .map(|past| Candidate {
+                offset: past.offset,
+                mark: past.mark,
+            })
     }
 
     /// Holds an open file against what is known.

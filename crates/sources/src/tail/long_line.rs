@@ -114,15 +114,7 @@ impl Reader {
         }
         self.common.too_long.add(1);
         self.searched = 0;
-        if self.common.durable {
-            // So that a restart does not reject it again.
-            let passed = self.batch(id, Bytes::new(), 0, mark.offset);
-            let receipt = self.context.outlet.send(passed, false).await;
-            self.flight.push(receipt, mark);
-        } else {
-            self.flight.skip(mark);
-        }
-        self.go_on_at(mark);
+        self.pass_over(mark).await?;
         Ok(Step::On)
     }
 }

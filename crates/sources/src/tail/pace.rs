@@ -4,7 +4,13 @@
 //! in a row came close together and found little, the reader takes a nap before the next: a busy file gains much, an
 //! idle one is never delayed.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use millstream_pipeline::meters::Meter;
 
@@ -20,8 +26,11 @@ const NAP: Duration = Duration::from_millis(5);
 pub(super) struct Pace {
     /// Bytes that all readers of the source have not read yet.
     lag: Meter,
-    /// Our part of it.
+    /// Our part of it, and where others see it.
     behind: u64,
+    own: Arc<AtomicU64>,
+    /// Bytes that were read since the last turn.
+    pub owed: u64,
     woken: Instant,
     near: u32,
     /// When something was last read.
@@ -30,11 +39,13 @@ pub(super) struct Pace {
 
 impl Pace {
     /// A reader that adds to a gauge.
-    pub(super) fn new(lag: Meter) -> Self {
+    pub(super) fn new(lag: Meter, own: Arc<AtomicU64>) -> Self {
         let now = Instant::now();
         Self {
             lag,
             behind: 0,
+            own,
+            owed: 0,
             woken: now,
             near: 0,
             last_read: now,
@@ -46,11 +57,13 @@ impl Pace {
         self.lag.add(bytes);
         self.lag.sub(self.behind);
         self.behind = bytes;
+        self.own.store(bytes, Ordering::Relaxed);
     }
 
     /// `bytes` of them were read.
     pub(super) fn read(&mut self, bytes: u64) {
         self.lag(self.behind.saturating_sub(bytes));
+        self.owed += bytes;
         self.last_read = Instant::now();
     }
 

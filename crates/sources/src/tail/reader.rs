@@ -8,15 +8,21 @@
 //! is settled, and that after a failure it goes on from there. How it waits is `rest.rs`, how it begins again `anew.rs`, how lines that are too long
 //! are dealt with `long_line.rs`.
 
-use std::{fs, io, sync::Arc};
+use std::{
+    fs, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use millstream_pipeline::{node::SourceContext, stop::Stop};
 use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
 use millstream_sys::disk::read_at;
 use millstream_wire::lines;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
+    gzip::{Candidate, Inflater},
     identity::{Inode, Mark, Stat, read_file_id},
     pace::Pace,
     shared::Common,
@@ -24,14 +30,16 @@ use super::{
 };
 use crate::{
     flight::{Flight, share},
-    framing::{self, Found, TooLong},
+    framing::{self, Found, Framer, TooLong},
 };
 
 /// Bytes of one read, and so of a batch: it stays in the second-level cache, and what a batch costs does not show.
 pub(super) const READ_BYTES: usize = 512 << 10;
+/// The same where `rate_max` is lower.
+const READ_BYTES_MIN: usize = 4 << 10;
 
 /// Where a reader begins.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Begin {
     /// At the first byte of the inode's `generation`th content; `appeared`: it was not there at the first start, so it
     /// may be a copy of another.
@@ -40,6 +48,9 @@ pub(super) enum Begin {
     At(FileId, Mark),
     /// At a mark of a file that nobody knows yet: a durable channel is told first.
     Announce(FileId, Mark),
+    /// A compressed file: at the first of these places that is there and fits, else at the beginning.
+    /// The last: only if one of them fits.
+    Gzip(Option<FileId>, Vec<Candidate>, bool),
 }
 
 /// The reader of one file.
@@ -67,6 +78,18 @@ pub(super) struct Reader {
     /// Up to where the end of a line that is too long was looked for.
     pub(super) searched: u64,
     pub(super) pace: Pace,
+    /// Makes the records, where they are more than plain lines.
+    pub(super) framer: Option<Framer>,
+    /// Since when a record is open that may be whole.
+    pub(super) open_since: Option<Instant>,
+    /// All that is left becomes records.
+    pub(super) closing: bool,
+    /// What the file is inflated by, if it is compressed, and the right to do so.
+    pub(super) inflater: Option<Inflater>,
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    candidates: Option<(Option<FileId>, Vec<Candidate>, bool)>,
+    /// It could not be removed or renamed.
+    pub(super) stays: bool,
 }
 
 /// What a look at the file came to.
@@ -91,6 +114,8 @@ pub(super) struct Ended {
     pub left_at: Option<(FileId, Mark)>,
     /// False: it died.
     pub in_order: bool,
+    /// Of a compressed file: all of so many bytes was read.
+    pub compressed: Option<u64>,
 }
 
 impl Reader {
@@ -102,10 +127,17 @@ impl Reader {
         begin: Begin,
     ) -> Self {
         let path = tracked.state().path.clone();
-        let mut values = Values::new();
-        values.set("host", &*context.host);
-        values.set("path", path.to_string_lossy());
+        let options = &common.options;
+        let values = options.values_of(&path, &context.host);
+        let is_gzip = matches!(begin, Begin::Gzip(..));
+        let framer = Some(options.framer.clone()).filter(|framer| is_gzip || !framer.is_plain());
+        let pace = Pace::new(common.lag.clone(), tracked.lag.clone());
+        let mut candidates = None;
         let (id, next, generation, appeared, announce) = match begin {
+            Begin::Gzip(id, places, only) => {
+                candidates = Some((id, places, only));
+                (None, Mark::default(), 0, false, false)
+            }
             Begin::Fresh {
                 generation,
                 appeared,
@@ -126,7 +158,14 @@ impl Reader {
             ),
         };
         let mut reader = Self {
-            tag: common.options.tag_of(&path, &context, &values),
+            tag: options.tag_of(&path, &context, &values),
+            framer,
+            open_since: None,
+            closing: false,
+            inflater: None,
+            permit: None,
+            candidates,
+            stays: false,
             context,
             stop,
             tracked,
@@ -141,9 +180,10 @@ impl Reader {
             read_bytes: READ_BYTES,
             partial: 0,
             searched: 0,
-            pace: Pace::new(common.lag.clone()),
+            pace,
             common,
         };
+        reader.read_bytes = reader.first_read();
         if let Some(id) = id {
             reader.adopt(id);
         }
@@ -154,6 +194,17 @@ impl Reader {
     pub(super) async fn run(mut self) -> Ended {
         if std::mem::take(&mut self.announce) {
             self.announce_start().await;
+        }
+        if let Some((id, candidates, only)) = self.candidates.take() {
+            match self.start_gzip(id, &candidates).await {
+                Ok(()) if only && self.id.is_none() => return self.ended(),
+                Ok(()) if self.inflater.is_some() => {}
+                Ok(()) => return self.ended(),
+                Err(error) => {
+                    let _ = self.troubled(&error).await;
+                    return self.ended();
+                }
+            }
         }
         while !self.stop.is_stopped() {
             match self.flight.collect() {
@@ -184,16 +235,38 @@ impl Reader {
         // What failed now is read again at the next start.
         let _ = self.flight.land().await;
         self.publish();
+        self.ended()
+    }
+
+    fn ended(&self) -> Ended {
+        let is_read = self.flight.settled() == self.next && !self.stop.is_stopped();
         Ended {
             inode: self.tracked.inode,
             left_at: self.id.map(|id| (id, self.flight.settled())),
             in_order: true,
+            compressed: self
+                .file_len()
+                .filter(|_| is_read && self.inflater.is_some()),
+        }
+    }
+
+    /// Bytes of a read; fewer where a file is read slowly.
+    fn first_read(&self) -> usize {
+        match usize::try_from(self.common.options.rate_max) {
+            Ok(rate @ 1..) => READ_BYTES.min(rate.max(READ_BYTES_MIN)),
+            _ => READ_BYTES,
         }
     }
 
     /// Lets the consumer on this thread take the batch while it is in the cache, and other files have a turn. A reader
     /// that is as fast as the writer lets some lines gather.
     async fn take_turn(&mut self) {
+        let rate = self.common.options.rate_max;
+        if rate > 0 {
+            let owed = std::mem::take(&mut self.pace.owed);
+            self.pause(Duration::from_secs_f64(owed as f64 / rate as f64))
+                .await;
+        }
         let nap = if self.pace.at_end() {
             self.pace.woken()
         } else {
@@ -206,9 +279,12 @@ impl Reader {
     }
 
     /// Looks at the file and sends what whole lines there are, up to one batch.
-    async fn step(&mut self) -> io::Result<Step> {
+    pub(super) async fn step(&mut self) -> io::Result<Step> {
         if self.file.is_none() && !self.open()? {
             return Ok(Step::End);
+        }
+        if let Some(inflater) = self.inflater.take() {
+            return self.step_gzip(inflater).await;
         }
         let Some(file) = &self.file else {
             return Ok(Step::End);
@@ -218,7 +294,7 @@ impl Reader {
         let Some(available) = len.checked_sub(self.next.offset) else {
             return Ok(Step::Replaced);
         };
-        if available == self.partial {
+        if available == self.partial && !self.closing && !self.is_quiet() {
             let same =
                 self.next.covered() == 0 || Mark::read(file, self.next.offset)? == Some(self.next);
             return Ok(if same { Step::End } else { Step::Replaced });
@@ -248,6 +324,15 @@ impl Reader {
             _ => return Ok(Step::Replaced),
         }
         let text = &buffer[covered..];
+        if text.first() == Some(&0)
+            && let Some(step) = self.pass_hole(text, len).await?
+        {
+            return Ok(step);
+        }
+        if self.framer.is_some() {
+            let more = (text.len() as u64) < available;
+            return self.frame_text(&buffer, covered, more).await;
+        }
         match framing::find(text, self.common.options.line_max) {
             Found::Lines(bytes) => {
                 let mark = Mark::new(self.next.offset + bytes as u64, &buffer[..covered + bytes]);
@@ -282,9 +367,19 @@ impl Reader {
         range: std::ops::Range<usize>,
         mark: Mark,
     ) -> io::Result<()> {
-        let id = self.identify()?;
         let count = lines::count(&buffer[range.clone()]);
-        let batch = self.batch(id, share(buffer, range), count, mark.offset);
+        self.send_body(share(buffer, range), count, mark).await
+    }
+
+    /// Sends records as a batch; reading goes on at `mark`.
+    pub(super) async fn send_body(
+        &mut self,
+        body: Bytes,
+        count: u32,
+        mark: Mark,
+    ) -> io::Result<()> {
+        let id = self.identify()?;
+        let batch = self.batch(id, body, count, mark.offset);
         // With `--once` the last batch of a file is waited for.
         let last = self.context.once && self.pace.is_rest(mark.offset - self.next.offset);
         let awaited = last || self.flight.is_half_full();
@@ -298,7 +393,10 @@ impl Reader {
     pub(super) fn batch(&self, file: FileId, body: Bytes, count: u32, next: u64) -> Batch {
         Batch {
             tag: self.tag.clone(),
-            encoding: Encoding::Lines,
+            encoding: self
+                .framer
+                .as_ref()
+                .map_or(Encoding::Lines, Framer::encoding),
             body,
             count,
             received: Time::now(),
@@ -311,12 +409,28 @@ impl Reader {
         }
     }
 
+    /// Goes on at `mark` without a record.
+    pub(super) async fn pass_over(&mut self, mark: Mark) -> io::Result<()> {
+        let id = self.identify()?;
+        if self.common.durable {
+            // So that a restart does not come here again.
+            let passed = self.batch(id, Bytes::new(), 0, mark.offset);
+            let receipt = self.context.outlet.send(passed, false).await;
+            self.flight.push(receipt, mark);
+        } else {
+            self.flight.skip(mark);
+        }
+        self.go_on_at(mark);
+        Ok(())
+    }
+
     pub(super) fn go_on_at(&mut self, mark: Mark) {
         let behind = mark.offset - self.next.offset;
         self.pace.read(behind);
         self.next = mark;
-        self.read_bytes = READ_BYTES;
+        self.read_bytes = self.first_read();
         self.partial = 0;
+        self.open_since = None;
         self.tracked.state().advance(mark);
     }
 

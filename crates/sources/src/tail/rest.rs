@@ -17,7 +17,9 @@ use crate::framing::TooLong;
 
 /// A file that was not written for so long is not kept open.
 const CLOSE_AFTER: Duration = Duration::from_secs(600);
-/// How often a file is looked at of which the kernel does not tell.
+/// A file of which the kernel does not tell is looked at after a part of the time for which it has been idle.
+const LOOK_SHARE: u32 = 10;
+/// But not more often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a file that cannot be read is left alone.
 const TROUBLE_WAIT: Duration = Duration::from_secs(5);
@@ -25,15 +27,15 @@ const TROUBLE_WAIT: Duration = Duration::from_secs(5);
 impl Reader {
     /// There is no whole line left: waits until there may be one. True: the reader is done with the file.
     pub(super) async fn rest(&mut self) -> bool {
-        if self.context.once {
-            return self.let_go().await;
-        }
         let rotated = self.tracked.state().rotated;
+        let ends = self.inflater.is_some() || self.is_to_be_done();
+        let since = rotated.or(ends.then_some(self.pace.last_read));
         let until =
-            rotated.map(|since| since.max(self.pace.last_read) + self.common.options.rotate_wait);
-        if until.is_some_and(|until| until <= std::time::Instant::now()) {
-            return self.let_go().await;
+            since.map(|since| since.max(self.pace.last_read) + self.common.options.rotate_wait);
+        if self.context.once || until.is_some_and(|until| until <= std::time::Instant::now()) {
+            return self.let_go().await && self.be_done().await;
         }
+        let until = until.into_iter().chain(self.quiet_at()).min();
         let mut until = until.map(Instant::from_std);
         if let Some(file) = &self.file {
             match self
@@ -47,7 +49,9 @@ impl Reader {
                 Some(Ok(false)) => self.close_if_old(rotated.is_some()),
                 // No alarms to be had: it has to look by itself.
                 Some(Err(_)) | None => {
-                    let look = Instant::now() + LOOK_EVERY;
+                    let idle = self.pace.last_read.elapsed() / LOOK_SHARE;
+                    let seldom = self.common.options.rescan.max(LOOK_EVERY);
+                    let look = Instant::now() + idle.clamp(LOOK_EVERY, seldom);
                     until = Some(until.map_or(look, |until| until.min(look)));
                 }
             }
@@ -121,6 +125,19 @@ impl Reader {
     async fn let_go(&mut self) -> bool {
         if self.partial == 0 || self.file.is_none() {
             return true;
+        }
+        if self.framer.is_some() {
+            self.closing = true;
+            let step = self.step().await;
+            self.closing = false;
+            return match step {
+                // It is looked at once more.
+                Ok(_) => {
+                    self.partial = 0;
+                    false
+                }
+                Err(error) => self.troubled(&error).await,
+            };
         }
         match self.send_partial().await {
             Ok(true) => true,

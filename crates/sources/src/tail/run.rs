@@ -19,15 +19,16 @@ use millstream_pipeline::{
     stop::{Stop, Stopper, stop},
 };
 use tokio::{
-    sync::Notify,
+    sync::{Notify, Semaphore},
     time::{Instant, sleep_until},
 };
 
 use super::{
-    Options,
     begin::Beginning,
+    gzip::AT_ONCE,
     identity::Inode,
     known::Known,
+    options::Options,
     positions,
     reader::{Ended, Reader},
     scan::{Found, Scan},
@@ -40,6 +41,10 @@ use super::{
 const SCAN_GAP: Duration = Duration::from_millis(20);
 /// A scan that takes long is followed by a pause this many times as long: 5 % of a core.
 const SCAN_SHARE: u32 = 20;
+/// A compressed file is looked at so often while it waits for what it was made of.
+const DEFERRED_WAIT: Duration = Duration::from_secs(1);
+/// How often the largest lag is looked for.
+const LAG_EVERY: Duration = Duration::from_secs(1);
 /// Positions are written this long after the first of them moved, and after a failure.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 /// The same behind a durable channel, where they only help to recognise files.
@@ -55,12 +60,17 @@ pub(super) struct Run {
     /// The first scan is still to come.
     pub(super) first: bool,
     watch: Option<Watch>,
-    files: HashMap<Inode, Arc<Tracked>>,
+    pub(super) files: HashMap<Inode, Arc<Tracked>>,
     stopper: Stopper,
     stop: Stop,
     scan_at: Instant,
     scan_not_before: Instant,
     store_at: Option<Instant>,
+    lag_at: Option<Instant>,
+    /// Compressed files with nothing more to read, and how long they were then.
+    pub(super) inflated: HashMap<Inode, u64>,
+    /// A compressed file waits until what it was made of is read.
+    pub(super) deferred: bool,
 }
 
 impl Drop for Run {
@@ -93,10 +103,15 @@ impl Run {
             dirty: Notify::new(),
             scan_wanted: Notify::new(),
             lag: meters.gauge("lag_bytes"),
+            lag_max: meters.gauge("lag_bytes_max"),
             open_files: meters.gauge("open_files"),
             truncated: meters.counter("files_truncated"),
             too_long: meters.counter("lines_too_long"),
             unreadable: meters.counter("read_errors"),
+            garbled: meters.counter("lines_garbled"),
+            holes: meters.counter("hole_bytes"),
+            done: meters.counter("files_done"),
+            inflating: Arc::new(Semaphore::new(AT_ONCE)),
             announcing: AtomicUsize::new(0),
             ends: Mutex::default(),
             ended: Notify::new(),
@@ -114,6 +129,9 @@ impl Run {
             scan_at: now,
             scan_not_before: now,
             store_at: None,
+            lag_at: None,
+            inflated: HashMap::new(),
+            deferred: false,
             context,
         })
     }
@@ -125,13 +143,17 @@ impl Run {
         let mut outcome = Ok(());
         while outcome.is_ok()
             && !outer.is_stopped()
-            && !(self.context.once && self.files.is_empty())
+            && !(self.context.once && self.files.is_empty() && !self.deferred)
         {
-            let scans = !self.context.once;
+            let scans = !self.context.once || self.files.is_empty();
             tokio::select! {
                 () = outer.stopped() => {}
                 () = self.common.ended.notified() => outcome = self.take_ends(),
-                () = self.common.dirty.notified() => self.store_soon(),
+                () = self.common.dirty.notified() => {
+                    self.store_soon();
+                    self.lag_at.get_or_insert(Instant::now() + LAG_EVERY);
+                }
+                () = at(self.lag_at) => self.look_at_lag(),
                 () = self.common.scan_wanted.notified() => self.scan_soon(),
                 changed = changed(&mut self.watch) => {
                     if changed {
@@ -153,6 +175,17 @@ impl Run {
         }
         self.store().await;
         outcome
+    }
+
+    /// The file that is furthest behind, as long as any is.
+    fn look_at_lag(&mut self) {
+        let lags = self
+            .files
+            .values()
+            .map(|tracked| tracked.lag.load(Ordering::Relaxed));
+        let most = lags.max().unwrap_or(0);
+        self.common.lag_max.set(most);
+        self.lag_at = (most > 0).then(|| Instant::now() + LAG_EVERY);
     }
 
     fn store_soon(&mut self) {
@@ -179,6 +212,9 @@ impl Run {
         let mut outcome = Ok(());
         for ended in ends {
             let tracked = self.files.remove(&ended.inode);
+            if let Some(len) = ended.compressed {
+                self.inflated.insert(ended.inode, len);
+            }
             if let Some(tracked) = tracked {
                 if let Some((id, mark)) = ended.left_at {
                     self.known.set(id, mark, &tracked.state().path);
@@ -213,7 +249,14 @@ impl Run {
         }
         let now = Instant::now();
         self.scan_not_before = now + SCAN_GAP.max((now - started) * SCAN_SHARE);
-        self.scan_at = now + self.common.options.rescan;
+        let rescan = self.common.options.rescan;
+        self.scan_at = now
+            + if self.deferred {
+                rescan.min(DEFERRED_WAIT)
+            } else {
+                rescan
+            };
+        self.lag_at = Some(now);
         if !self.had_run {
             self.store_soon();
         }
@@ -256,24 +299,24 @@ impl Run {
         let (matching, rotated): (Vec<_>, Vec<_>) =
             scan.files.into_iter().partition(|found| found.matches);
         let mut seen = HashSet::new();
-        let mut beginnings = Vec::new();
         // A matching name first: it decides where one inode has several.
-        for found in matching.into_iter().chain(rotated) {
-            let inode = found.stat.inode;
-            if !seen.insert(inode) {
-                continue;
-            }
-            self.known.touch(inode);
-            match self.files.get(&inode) {
-                Some(tracked) => meet(tracked, found),
-                None => beginnings.extend(self.begin(found)),
-            }
-        }
+        let mut files: Vec<Found> = matching.into_iter().chain(rotated).collect();
+        files.retain(|found| seen.insert(found.stat.inode));
         for (inode, tracked) in &self.files {
             let mut state = tracked.state();
             if !seen.contains(inode) && state.rotated.is_none() {
                 state.rotated = Some(std::time::Instant::now());
                 tracked.alarm.wake.notify_one();
+            }
+        }
+        self.inflated.retain(|inode, _| seen.contains(inode));
+        self.deferred = false;
+        let mut beginnings = Vec::new();
+        for found in files {
+            self.known.touch(found.stat.inode);
+            match self.files.get(&found.stat.inode) {
+                Some(tracked) => meet(tracked, found),
+                None => beginnings.extend(self.begin(found)),
             }
         }
         beginnings
@@ -291,6 +334,7 @@ impl Run {
                 inode: tracked.inode,
                 left_at: tracked.state().settled,
                 in_order: false,
+                compressed: None,
             };
             let mut guard = EndGuard {
                 common: common.clone(),

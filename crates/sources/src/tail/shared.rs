@@ -6,9 +6,9 @@ use std::sync::{
 };
 
 use millstream_pipeline::meters::Meter;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
-use super::{Options, reader::Ended, tracked::Heads, watch::Alarms};
+use super::{options::Options, reader::Ended, tracked::Heads, watch::Alarms};
 
 /// What the readers of a source share.
 pub(super) struct Common {
@@ -22,10 +22,20 @@ pub(super) struct Common {
     /// Told when a reader does not find its file under its name.
     pub scan_wanted: Notify,
     pub lag: Meter,
+    /// The largest lag of a file.
+    pub lag_max: Meter,
     pub open_files: Meter,
     pub truncated: Meter,
     pub too_long: Meter,
     pub unreadable: Meter,
+    /// Lines in which something was not of the text's encoding.
+    pub garbled: Meter,
+    /// Bytes of holes that were passed over.
+    pub holes: Meter,
+    /// Files that were removed or renamed.
+    pub done: Meter,
+    /// The right to inflate a file.
+    pub inflating: Arc<Semaphore>,
     /// Files whose first position is not kept yet.
     pub announcing: AtomicUsize,
     pub ends: Mutex<Vec<Ended>>,

@@ -1,5 +1,8 @@
 //! The source as its users see it: files on a disk, lines in a channel.
 
+mod framed;
+mod gzip;
+mod options;
 mod rotation;
 
 use std::{
@@ -303,11 +306,14 @@ fn wrong_options_are_refused_with_a_word_that_helps() {
     for (options, word) in [
         (r#"{"paths": []}"#, "names no file"),
         (r#"{"paths": "/a/{b"}"#, "/a/{b"),
-        (r#"{"paths": "/a", "framing": "cri"}"#, "not there yet"),
+        (r#"{"paths": "/a", "framing": "octets"}"#, "octets"),
         (
-            r#"{"paths": "/a", "framing": {"multiline": {"start": "x"}}}"#,
-            "not there yet",
+            r#"{"paths": "/a", "framing": {"multiline": {"start": "("}}}"#,
+            "regular expression",
         ),
+        (r#"{"paths": "/a", "encoding": "utf-64"}"#, "utf-64"),
+        (r#"{"kubernetes": {"rot": "/x"}}"#, "rot"),
+        (r#"{"paths": "/a", "tag": "{kubernetes.pod}"}"#, "no value"),
         (
             r#"{"paths": "/a", "tag": "{.level}"}"#,
             "cannot name a field",

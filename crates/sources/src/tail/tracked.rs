@@ -8,13 +8,14 @@ use std::{
     collections::{HashMap, VecDeque},
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
 use millstream_record::FileId;
 
 use super::{
+    gzip::Candidate,
     identity::{Inode, Mark, Stat, file_id, read_start},
     watch::Alarm,
 };
@@ -35,6 +36,8 @@ pub(super) struct Tracked {
     pub inode: Inode,
     /// Wakes its reader.
     pub alarm: Arc<Alarm>,
+    /// Bytes that are not read yet.
+    pub lag: Arc<AtomicU64>,
     state: Mutex<State>,
 }
 
@@ -73,6 +76,7 @@ impl Tracked {
         Arc::new(Self {
             inode,
             alarm: Arc::default(),
+            lag: Arc::default(),
             state: Mutex::new(State {
                 path,
                 rotated: None,
@@ -91,7 +95,13 @@ impl Tracked {
 }
 
 impl State {
-    fn began_as(&self, head: u64) -> bool {
+    /// How much the inode held before it was truncated, as far as it was settled; 0 if it was not.
+    pub(super) fn before(&self) -> u64 {
+        self.previous.back().map_or(0, |previous| previous.settled)
+    }
+
+    /// Whether it begins, or began before it was truncated, with this head.
+    pub(super) fn began_as(&self, head: u64) -> bool {
         let mut ids = self
             .previous
             .iter()
@@ -168,7 +178,7 @@ pub(super) enum Likeness {
 }
 
 /// The head without its generation.
-fn key(id: &FileId) -> u64 {
+pub(super) fn key(id: &FileId) -> u64 {
     id.head & 0x0000_ffff_ffff_ffff
 }
 
@@ -199,6 +209,33 @@ impl Heads {
         if remembers {
             self.lock().lingering.push(tracked);
         }
+    }
+
+    /// What was truncated and began with this head.
+    pub(super) fn former(&self, head: u64) -> Vec<Candidate> {
+        let table = self.lock();
+        let alike = table
+            .by_head
+            .get(&head)
+            .into_iter()
+            .flatten()
+            .filter_map(Weak::upgrade);
+        let previous = |tracked: Arc<Tracked>| {
+            let state = tracked.state();
+            let former = state
+                .previous
+                .iter()
+                .filter(|previous| key(&previous.id) == head);
+            let candidate = |previous: &Previous| {
+                let settled = |mark: &&Mark| mark.offset <= previous.settled;
+                Candidate {
+                    offset: previous.settled,
+                    mark: previous.marks.iter().rev().find(settled).copied(),
+                }
+            };
+            former.map(candidate).collect::<Vec<_>>()
+        };
+        alike.flat_map(previous).collect()
     }
 
     /// Forgets files that have no reader any more.

@@ -1,65 +1,61 @@
-//! Where a record ends in a stream of bytes: the options `framing`, `line_max` and `too_long` of sources that read text.
+//! Where a record ends in a stream of bytes: the options `framing`, `line_max`, `too_long` and `encoding` of sources that
+//! read text.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Joining is framing: a position never points into a record. Pure; what to do with a line that is too long is decided
-//! by whoever reads.
+//! Joining is framing: a position never points into a record. Plain lines are found here, without a look at each
+//! ([`find`]); records that take more than that are made line by line by the [`Framer`]. Pure; what to do with a plain
+//! line that is too long is decided by whoever reads.
 
-use std::fmt;
+mod charset;
+mod framer;
+#[cfg(test)]
+mod framer_tests;
 
-use millstream_config::Size;
+use millstream_config::{Period, Size};
 use millstream_wire::lines;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
+
+pub(crate) use charset::Charset;
+pub(crate) use framer::{Ending, Framed, Framer, Rejected};
 
 /// The longest line by default.
 pub(crate) const LINE_MAX: Size = Size::mib(1);
 /// The largest `line_max`: a line stands in one buffer.
 pub(crate) const LINE_MAX_LARGEST: Size = Size::gib(1);
 
+/// Why a line is rejected that has not the form of its framing.
+pub(crate) const NOT_FRAMED: &str = "a line that is not as container runtimes write them";
+
 /// Where a record ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Framing {
     /// At every newline.
     #[default]
     Lines,
+    /// As container runtimes write logs: `TIME STREAM F TEXT`; parts (`P`) are joined, time and stream become the
+    /// record's.
+    Cri,
+    /// Lines from one that matches to the next.
+    Multiline(Multiline),
 }
 
-/// Framings of the design that come later, so that they are told apart from misspelled ones.
-const LATER: [&str; 6] = ["cri", "octets", "write", "file", "auto", "multiline"];
-
-impl<'de> Deserialize<'de> for Framing {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Word)
-    }
+/// Which lines belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Multiline {
+    /// A regular expression that matches the first line of every record, such as `^\\d{4}-`. Linear in time.
+    pub start: String,
+    /// How long to wait for more lines before the last record is taken as whole.
+    #[serde(default = "wait")]
+    pub wait: Period,
 }
 
-/// Reads a framing: a word, or later a map.
-struct Word;
-
-impl<'de> de::Visitor<'de> for Word {
-    type Value = Framing;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`lines`")
-    }
-
-    fn visit_str<E: de::Error>(self, word: &str) -> Result<Framing, E> {
-        match word {
-            "lines" => Ok(Framing::Lines),
-            later if LATER.contains(&later) => Err(E::custom(format_args!(
-                "the framing `{later}` is not there yet: this version has `lines`"
-            ))),
-            _ => Err(E::unknown_variant(word, &["lines"])),
-        }
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, _: A) -> Result<Framing, A::Error> {
-        Err(de::Error::custom(
-            "the framing `multiline` is not there yet: this version has `lines`",
-        ))
-    }
+/// Programs write the lines of a stack trace within milliseconds of each other.
+fn wait() -> Period {
+    Period::secs(1)
 }
 
 /// What becomes of a line that is longer than `line_max`.

@@ -1,0 +1,152 @@
+//! Text that is not UTF-8: where its lines end, and what it is in UTF-8.
+
+use std::borrow::Cow;
+
+use encoding_rs::{Encoding, REPLACEMENT, UTF_8, UTF_16BE, UTF_16LE, X_USER_DEFINED};
+use memchr::memchr;
+
+/// Within so many bytes before a place where text is cut there is one that is no part of a longer character.
+const CUT_BYTES: usize = 64;
+/// A byte below this one is always a character of its own, in all encodings of several bytes but UTF-16.
+const FIRST_TRAIL: u8 = 0x30;
+
+/// The encoding of a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charset(&'static Encoding);
+
+impl Default for Charset {
+    fn default() -> Self {
+        Self(UTF_8)
+    }
+}
+
+impl Charset {
+    /// By its name, as browsers know it (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`), also written with `_`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let label = |name: &str| Encoding::for_label_no_replacement(name.as_bytes());
+        let found = label(name)
+            .or_else(|| label(&name.replace('_', "-")))
+            .or_else(|| label(&name.replace('-', "_")))?;
+        (found != REPLACEMENT && found != X_USER_DEFINED).then_some(Self(found))
+    }
+
+    /// Its bytes are passed on as they are.
+    pub(crate) fn is_utf8(self) -> bool {
+        self.0 == UTF_8
+    }
+
+    fn is_utf16(self) -> bool {
+        self.0 == UTF_16LE || self.0 == UTF_16BE
+    }
+
+    /// Where the first line of `text` ends, and where the next one starts.
+    pub(super) fn newline(self, text: &[u8]) -> Option<(usize, usize)> {
+        if !self.is_utf16() {
+            return memchr(b'\n', text).map(|end| (end, end + 1));
+        }
+        let newline = if self.0 == UTF_16LE {
+            [b'\n', 0]
+        } else {
+            [0, b'\n']
+        };
+        let (units, _) = text.as_chunks::<2>();
+        let at = units.iter().position(|unit| *unit == newline)?;
+        Some((at * 2, at * 2 + 2))
+    }
+
+    /// A length of at most `bytes` at which `text` can be cut.
+    pub(super) fn cut(self, text: &[u8], bytes: usize) -> usize {
+        let bytes = bytes.min(text.len());
+        let head = &text[..bytes];
+        if self.is_utf16() {
+            return bytes / 2 * 2;
+        }
+        if self.is_utf8() {
+            return match bytes < text.len() {
+                true => super::piece(text, bytes.max(1)).min(text.len()),
+                false => bytes,
+            };
+        }
+        let near = head.iter().rev().take(CUT_BYTES);
+        let back = near.enumerate().find(|(_, byte)| **byte < FIRST_TRAIL);
+        match back {
+            Some((back, _)) => bytes - back,
+            None => bytes,
+        }
+    }
+
+    /// The text in UTF-8, and whether something in it is not of this encoding and was replaced. `start`: it is the
+    /// start of all text, where a byte order mark may stand.
+    pub(super) fn decode(self, text: &[u8], start: bool) -> (Cow<'_, [u8]>, bool) {
+        if self.is_utf8() {
+            let mark = start.then(|| text.strip_prefix(b"\xef\xbb\xbf")).flatten();
+            return (Cow::Borrowed(mark.unwrap_or(text)), false);
+        }
+        let (text, garbled) = match start {
+            true => self.0.decode_with_bom_removal(text),
+            false => self.0.decode_without_bom_handling(text),
+        };
+        let text = match text {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        };
+        (text, garbled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Charset {
+        Charset::named(name).unwrap()
+    }
+
+    #[test]
+    fn encodings_are_found_by_the_names_people_use() {
+        for name in [
+            "utf-8",
+            "UTF8",
+            "shift_jis",
+            "shift-jis",
+            "sjis",
+            "euc-jp",
+            "euc_jp",
+            "latin1",
+        ] {
+            assert!(Charset::named(name).is_some(), "{name}");
+        }
+        for name in [
+            "utf-16le",
+            "utf_16le",
+            "utf-16be",
+            "windows-1252",
+            "gb18030",
+            "big5",
+            "koi8-r",
+        ] {
+            assert!(
+                Charset::named(name).is_some_and(|charset| !charset.is_utf8()),
+                "{name}"
+            );
+        }
+        assert!(Charset::named("utf-64").is_none() && Charset::named("replacement").is_none());
+    }
+
+    #[test]
+    fn a_newline_of_utf_16_is_two_bytes_at_an_even_place() {
+        let text = b"\x0a\x0a\x00\x0a\x0a\x00a\x00";
+        assert_eq!(named("utf-16le").newline(text), Some((4, 6)));
+        assert_eq!(named("utf-16be").newline(text), Some((2, 4)));
+        assert_eq!(named("utf-16le").newline(b"\x0a"), None);
+    }
+
+    #[test]
+    fn what_is_not_of_the_encoding_is_replaced_and_told() {
+        let (text, garbled) = named("shift_jis").decode(b"\x93\xfa\x96\x7b", false);
+        assert_eq!((&*text, garbled), ("\u{65e5}\u{672c}".as_bytes(), false));
+        let (text, garbled) = named("shift_jis").decode(b"a\xff", false);
+        assert_eq!((&*text, garbled), ("a\u{fffd}".as_bytes(), true));
+        assert_eq!(&*named("utf-16le").decode(b"\xff\xfea\0", true).0, b"a");
+    }
+}

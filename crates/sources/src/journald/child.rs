@@ -1,0 +1,245 @@
+//! The child: `journalctl -o export`, and a thread that makes records of what it writes.
+//!
+//! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! A thread, because reading a pipe blocks; a short queue leads to the data thread, and when that is full the child waits.
+
+use std::{
+    io::{self, Read},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::Arc,
+};
+
+use millstream_pipeline::threads::own_thread;
+use millstream_record::{Pool, Time};
+use millstream_wire::journal::{self, Found};
+use rustix::{buffer::spare_capacity, io::Errno};
+use tokio::sync::mpsc;
+
+use super::{Config, Start};
+
+/// Bytes of one read at most: what a pipe holds is less.
+const READ_BYTES: usize = 256 << 10;
+/// Pieces between the thread that reads and the data thread.
+const PIECES: usize = 4;
+/// Of what the child says when it fails, so much is told.
+const REASON_BYTES: u64 = 2000;
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// Whole entries, packed.
+    Entries {
+        body: Vec<u8>,
+        count: u32,
+        /// Of the last one.
+        cursor: String,
+    },
+    /// The start of an entry that is too large; the child has ended.
+    TooLarge { bytes: Vec<u8>, cursor: String },
+    /// The child has ended, or wrote something else; why, if it was not asked to.
+    Ended(Result<(), String>),
+}
+
+/// A child that runs. Dropping it ends it.
+pub(super) struct Journalctl {
+    child: Arc<std::sync::Mutex<Child>>,
+    /// What it writes.
+    pub pieces: mpsc::Receiver<Piece>,
+}
+
+impl Drop for Journalctl {
+    fn drop(&mut self) {
+        let mut child = self
+            .child
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        // It has ended by itself, or does now.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn command(config: &Config) -> Command {
+    let mut words = config.command.iter();
+    let mut command = Command::new(words.next().map_or("journalctl", String::as_str));
+    command
+        .args(words)
+        .args(["--output=export", "--all", "--no-pager", "--quiet"])
+        .stdin(Stdio::null());
+    command
+}
+
+/// The cursor of the newest entry, if there is any. Blocks.
+pub(super) fn newest(config: &Config) -> Result<Option<String>, String> {
+    let output = command(config)
+        .arg("--lines=1")
+        .output()
+        .map_err(|error| format!("cannot run {}: {error}", program(config)))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(format!(
+            "{} ended ({}): {said}",
+            program(config),
+            output.status
+        ));
+    }
+    match journal::find(&output.stdout) {
+        Ok(Found::Entry(entry)) => Ok(Some(String::from_utf8_lossy(entry.cursor).into_owned())),
+        _ => Ok(None),
+    }
+}
+
+/// The program's name, for messages.
+pub(super) fn program(config: &Config) -> &str {
+    config
+        .command
+        .iter()
+        .next()
+        .map_or("journalctl", String::as_str)
+}
+
+/// Runs the child from behind a cursor on (empty: from the beginning), and follows the journal unless `once`.
+pub(super) fn start(
+    config: &Config,
+    cursor: &str,
+    once: bool,
+    pool: Pool,
+) -> io::Result<Journalctl> {
+    let mut command = command(config);
+    if !once {
+        command.args(["--follow", "--no-tail"]);
+    }
+    if !cursor.is_empty() {
+        command.arg(format!("--after-cursor={cursor}"));
+    }
+    command.args(config.units.iter().map(|unit| format!("--unit={unit}")));
+    command.args(config.matches.iter());
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let child = Arc::new(std::sync::Mutex::new(child));
+    let (sender, pieces) = mpsc::channel(PIECES);
+    let running = Journalctl {
+        child: child.clone(),
+        pieces,
+    };
+    let entry_max = config.entry_max.as_usize();
+    own_thread("journalctl", async move || {
+        let (Some(stdout), Some(mut stderr)) = (stdout, stderr) else {
+            return;
+        };
+        let end = read_all(stdout, pool, entry_max, &sender).await;
+        let ended = match end {
+            // Nobody wants more.
+            Ok(false) => return,
+            Ok(true) => Ok(()),
+            Err(why) => Err(why),
+        };
+        if ended.is_err() {
+            // What it writes is not understood: it would write for ever.
+            let _ = child
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .kill();
+        }
+        let mut said = Vec::new();
+        let _ = stderr.by_ref().take(REASON_BYTES).read_to_end(&mut said);
+        let status = child
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .wait();
+        let ended = match (ended, status) {
+            (Err(why), _) => Err(why),
+            (Ok(()), Ok(status)) if status.success() => Ok(()),
+            (Ok(()), Ok(status)) => Err(status.to_string()),
+            (Ok(()), Err(error)) => Err(error.to_string()),
+        };
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        let ended = ended.map_err(|why| match said.is_empty() {
+            true => why,
+            false => format!("{why}: {said}"),
+        });
+        let _ = sender.send(Piece::Ended(ended)).await;
+    })?;
+    Ok(running)
+}
+
+/// Reads to the end; false if nobody takes what is read.
+async fn read_all(
+    stdout: ChildStdout,
+    pool: Pool,
+    entry_max: usize,
+    to: &mpsc::Sender<Piece>,
+) -> Result<bool, String> {
+    let mut carried: Vec<u8> = Vec::new();
+    loop {
+        let room = READ_BYTES.max(carried.len() + READ_BYTES / 2);
+        let mut buffer = pool.reserve(room).await;
+        buffer.append(&mut carried);
+        let read = loop {
+            match rustix::io::read(&stdout, spare_capacity(&mut **buffer)) {
+                Ok(read) => break read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(format!("cannot read what it writes: {error}")),
+            }
+        };
+        if read == 0 && !buffer.is_empty() {
+            return Err("it ended within an entry".to_owned());
+        }
+        if read == 0 {
+            return Ok(true);
+        }
+        let (mut at, mut body, mut count, mut cursor) = (0, Vec::new(), 0, None);
+        loop {
+            match journal::find(&buffer[at..]).map_err(|error| error.to_string())? {
+                Found::Partial => break,
+                Found::Blank(bytes) => at += bytes,
+                Found::Entry(entry) => {
+                    entry.write(Time::now(), &mut body);
+                    cursor = Some(entry.cursor);
+                    count += 1;
+                    at += entry.length;
+                }
+            }
+        }
+        if let Some(cursor) = cursor {
+            let cursor = cursor_text(cursor)?;
+            let piece = Piece::Entries {
+                body,
+                count,
+                cursor,
+            };
+            if to.send(piece).await.is_err() {
+                return Ok(false);
+            }
+        }
+        carried = buffer[at..].to_vec();
+        if carried.len() > entry_max {
+            let cursor = journal::cursor(&carried).ok_or("an entry without a cursor")?;
+            let cursor = cursor_text(cursor)?;
+            carried.truncate(entry_max);
+            let bytes = std::mem::take(&mut carried);
+            let _ = to.send(Piece::TooLarge { bytes, cursor }).await;
+            return Ok(false);
+        }
+    }
+}
+
+/// A cursor goes into a line of a file and an argument of a program: it must be what it should be.
+fn cursor_text(cursor: &[u8]) -> Result<String, String> {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic();
+    match !cursor.is_empty() && cursor.iter().all(is_plain) {
+        true => Ok(String::from_utf8_lossy(cursor).into_owned()),
+        false => Err("it wrote an entry without a cursor".to_owned()),
+    }
+}
+
+impl Config {
+    /// Whether the first start begins behind the newest entry.
+    pub(super) fn begins_at_end(&self) -> bool {
+        self.start == Start::End
+    }
+}

@@ -1,0 +1,327 @@
+//! One run of the source: sends what the child writes, keeps the place, and begins the child again when it ends.
+//!
+//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use millstream_pipeline::{failure::Failure, meters::Meter, node::SourceContext, reject};
+use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    Config,
+    child::{self, Journalctl, Piece, program},
+    cursors::{Cursors, Place},
+};
+use crate::flight::Flight;
+
+/// The first wait before the child is begun again, and the longest.
+const RESTART_FIRST: Duration = Duration::from_millis(500);
+const RESTART_MAX: Duration = Duration::from_secs(60);
+/// Behind memory the place is written this long after it moved.
+const STORE_WAIT: Duration = Duration::from_secs(1);
+
+/// Why the child is not read any more.
+enum Ended {
+    /// It is time to stop, or all was read with `--once`.
+    Stop,
+    /// Something that was sent was dropped, or the child must pass over something: at once again.
+    Again,
+    /// The child ended.
+    Died(String),
+}
+
+/// A run of the source.
+pub(super) struct Run {
+    config: Config,
+    context: SourceContext,
+    durable: bool,
+    /// None while a thread writes them.
+    cursors: Option<Cursors>,
+    file: FileId,
+    tag: Tag,
+    values: Arc<Values>,
+    flight: Flight<u64>,
+    /// How many entries were sent.
+    count: u64,
+    /// The cursor of the last one that was sent.
+    cursor: String,
+    /// Behind memory: the places of what is under way.
+    unsettled: std::collections::VecDeque<Place>,
+    store_at: Option<Instant>,
+    restarts: Meter,
+}
+
+impl Run {
+    /// Reads what earlier runs have left.
+    pub(super) fn new(config: Config, context: SourceContext) -> Result<Self, Failure> {
+        let origins = context.outlet.file_origins();
+        let durable = origins.is_some();
+        let mut cursors = match Cursors::load(&context.folder)? {
+            Some(mut cursors) => {
+                let id = cursors.file_id();
+                if let Some(origins) = origins {
+                    let known = origins.into_iter().find(|(file, _)| *file == id);
+                    if !cursors.resume(known.map(|(_, count)| count))? {
+                        context.reporter.error(
+                            "cursors",
+                            "the place in the journal of the last kept entry is not known: some may come twice",
+                        );
+                    }
+                }
+                cursors
+            }
+            None => {
+                let newest = match config.begins_at_end() {
+                    true => child::newest(&config).map_err(Failure::peer)?,
+                    false => None,
+                };
+                Cursors::begin(&context.folder, newest.unwrap_or_default())?
+            }
+        };
+        cursors.write_anew().map_err(|error| {
+            let folder = context.folder.display();
+            Failure::disk(format!(
+                "cannot write the place in the journal to {folder}: {error}"
+            ))
+        })?;
+        let last = cursors.last();
+        let mut values = Values::new();
+        values.set("host", &*context.host);
+        Ok(Self {
+            tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+            file: cursors.file_id(),
+            cursors: Some(cursors),
+            values: Arc::new(values),
+            flight: Flight::new(last.count),
+            count: last.count,
+            cursor: last.cursor,
+            unsettled: std::collections::VecDeque::new(),
+            store_at: None,
+            restarts: context.meters.counter("restarts"),
+            durable,
+            config,
+            context,
+        })
+    }
+
+    /// Runs until it is time to stop or, with `--once`, until all that stands in the journal is read.
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        let mut wait = RESTART_FIRST;
+        while !self.context.stop.is_stopped() {
+            let before = self.count;
+            let pool = self.context.pool.clone();
+            let ended = match child::start(&self.config, &self.cursor, self.context.once, pool) {
+                Ok(child) => self.follow(child).await?,
+                Err(error) => Ended::Died(format!("it cannot be run: {error}")),
+            };
+            if self.count > before {
+                wait = RESTART_FIRST;
+            }
+            match ended {
+                Ended::Stop => break,
+                Ended::Again => {}
+                Ended::Died(why) if self.context.once => {
+                    let text = format!("{}: {why}", program(&self.config));
+                    return Err(Failure::peer(text).never_again());
+                }
+                Ended::Died(why) => {
+                    let text = format_args!(
+                        "{} has ended: {why}; it is begun again in {wait:?}",
+                        program(&self.config)
+                    );
+                    self.context.reporter.error("journalctl", text);
+                    self.restarts.add(1);
+                    let mut stop = self.context.stop.clone();
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = stop.stopped() => {}
+                    }
+                    wait = (wait * 2).min(RESTART_MAX);
+                }
+            }
+        }
+        // What failed now is read again at the next start.
+        let _ = self.flight.land().await;
+        self.store().await
+    }
+
+    /// Sends what a child writes.
+    async fn follow(&mut self, mut child: Journalctl) -> Result<Ended, Failure> {
+        let mut stop = self.context.stop.clone();
+        loop {
+            if self.flight.is_full() {
+                self.flight.answered().await;
+            }
+            match self.flight.collect() {
+                Ok(true) => self.note_settled(),
+                Ok(false) => {}
+                Err(_) => return self.go_back().await,
+            }
+            let piece = tokio::select! {
+                biased;
+                () = stop.stopped() => return Ok(Ended::Stop),
+                () = self.flight.answered() => continue,
+                () = at(self.store_at) => {
+                    self.store().await?;
+                    continue;
+                }
+                piece = child.pieces.recv() => piece,
+            };
+            match piece {
+                Some(Piece::Entries {
+                    body,
+                    count,
+                    cursor,
+                }) => self.send(body, count, cursor).await?,
+                Some(Piece::TooLarge { bytes, cursor }) => {
+                    if self.reject(&bytes).await {
+                        self.send(Vec::new(), 1, cursor).await?;
+                    }
+                    return Ok(Ended::Again);
+                }
+                Some(Piece::Ended(Ok(()))) if self.context.once => return Ok(Ended::Stop),
+                Some(Piece::Ended(Ok(()))) => {
+                    return Ok(Ended::Died("without a reason".to_owned()));
+                }
+                Some(Piece::Ended(Err(why))) => return Ok(Ended::Died(why)),
+                None => return Ok(Ended::Died("its output is not read any more".to_owned())),
+            }
+        }
+    }
+
+    fn batch(&self, body: Bytes, count: u32, next: u64) -> Batch {
+        Batch {
+            tag: self.tag.clone(),
+            encoding: Encoding::Packed,
+            body,
+            count,
+            received: Time::now(),
+            values: self.values.clone(),
+            origins: vec![Origin::File(FileOrigin {
+                file: self.file,
+                begin: self.count,
+                next,
+            })],
+        }
+    }
+
+    /// Sends `count` entries; an empty body passes over them.
+    async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
+        let next = self.count + u64::from(count);
+        let place = Place {
+            count: next,
+            cursor: cursor.clone(),
+        };
+        if self.durable {
+            // Whatever the channel will have kept, its place is on the disk before.
+            self.write(place).await?;
+        } else {
+            self.unsettled.push_back(place);
+        }
+        let records = if body.is_empty() { 0 } else { count };
+        let batch = self.batch(body.into(), records, next);
+        let awaited = self.flight.is_half_full() || self.context.once;
+        let receipt = self.context.outlet.send(batch, awaited).await;
+        self.flight.push(receipt, next);
+        (self.count, self.cursor) = (next, cursor);
+        Ok(())
+    }
+
+    async fn reject(&self, bytes: &[u8]) -> bool {
+        let reason = format!(
+            "an entry is larger than entry_max ({})",
+            self.config.entry_max
+        );
+        let from = self.batch(Bytes::new(), 0, self.count);
+        let rejected = reject::batch(&self.context.name, &from, [bytes], &reason);
+        self.context
+            .rejects
+            .send(rejected, true)
+            .await
+            .await
+            .is_ok()
+    }
+
+    fn note_settled(&mut self) {
+        let settled = self.flight.settled();
+        if let (true, Some(cursors)) = (self.durable, &mut self.cursors) {
+            cursors.settled(settled);
+        } else {
+            self.store_at.get_or_insert(Instant::now() + STORE_WAIT);
+        }
+    }
+
+    /// Somebody dropped what was sent: it is read again from the last place that is kept.
+    async fn go_back(&mut self) -> Result<Ended, Failure> {
+        let _ = self.flight.land().await;
+        self.store().await?;
+        let mut kept = self.flight.settled();
+        if let Some(origins) = self.context.outlet.file_origins() {
+            let known = origins.into_iter().find(|(file, _)| *file == self.file);
+            kept = known.map_or(kept, |(_, count)| count.max(kept));
+        }
+        if let Some(cursors) = &mut self.cursors {
+            cursors.go_back(kept);
+            let last = cursors.last();
+            (self.count, self.cursor) = (last.count, last.cursor);
+        }
+        self.unsettled.clear();
+        self.flight = Flight::new(self.count);
+        let mut stop = self.context.stop.clone();
+        tokio::select! {
+            () = tokio::time::sleep(RESTART_FIRST) => {}
+            () = stop.stopped() => {}
+        }
+        Ok(Ended::Again)
+    }
+
+    /// Behind memory: writes the place up to which everything is settled.
+    async fn store(&mut self) -> Result<(), Failure> {
+        self.store_at = None;
+        let settled = self.flight.settled();
+        let mut last = None;
+        while self
+            .unsettled
+            .front()
+            .is_some_and(|place| place.count <= settled)
+        {
+            last = self.unsettled.pop_front();
+        }
+        if let Some(place) = last {
+            self.write(place).await?;
+            if let Some(cursors) = &mut self.cursors {
+                cursors.settled(settled);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, place: Place) -> Result<(), Failure> {
+        let Some(mut cursors) = self.cursors.take() else {
+            return Err(Failure::us("the places in the journal are gone"));
+        };
+        let written = tokio::task::spawn_blocking(move || {
+            let outcome = cursors.add(place);
+            (cursors, outcome)
+        });
+        let (cursors, outcome) = written
+            .await
+            .map_err(|error| Failure::us(format!("a place was not written: {error}")))?;
+        self.cursors = Some(cursors);
+        outcome.map_err(|error| {
+            let folder = self.context.folder.display();
+            Failure::disk(format!(
+                "cannot write the place in the journal to {folder}: {error}"
+            ))
+        })
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

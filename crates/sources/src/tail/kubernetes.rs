@@ -1,0 +1,110 @@
+//! Logs of pods: where the kubelet puts them, and what their paths say.
+//!
+//! ```text
+//! /var/log/pods / NAMESPACE_POD_UID / CONTAINER / 0.log
+//!                                                 0.log.20261121-070000        rotated by the kubelet
+//!                                                 0.log.20261120-070000.gz     and later compressed
+//! ```
+//!
+//! Names of namespaces and pods hold no `_`, so that the first part says which they are.
+
+use std::path::Path;
+
+use millstream_record::Values;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The values of a pod's log.
+pub(super) const VALUES: [&str; 4] = [
+    "kubernetes.namespace",
+    "kubernetes.pod",
+    "kubernetes.container",
+    "kubernetes.uid",
+];
+
+/// Logs of the pods of this machine.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Kubernetes {
+    /// The kubelet's folder.
+    root: String,
+    /// The pod that is not read, because it is this one. Default: the environment's `POD_NAME`, else its `HOSTNAME`, which
+    /// is the pod's name but with `hostNetwork`.
+    own_pod: Option<String>,
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self {
+            root: "/var/log/pods".to_owned(),
+            own_pod: None,
+        }
+    }
+}
+
+impl Kubernetes {
+    fn root(&self) -> &str {
+        self.root.trim_end_matches('/')
+    }
+
+    /// The pattern of all logs that are being written.
+    pub(super) fn paths(&self) -> String {
+        format!("{}/*/*/*.log", self.root())
+    }
+
+    /// The pattern of the logs of this very program.
+    pub(super) fn itself(&self) -> Option<String> {
+        let from_environment = || {
+            ["POD_NAME", "HOSTNAME"]
+                .iter()
+                .find_map(|name| std::env::var(name).ok())
+        };
+        let pod = self.own_pod.clone().or_else(from_environment)?;
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+        (!pod.is_empty() && pod.bytes().all(is_name))
+            .then(|| format!("{}/*_{pod}_*/**", self.root()))
+    }
+
+    /// Sets what the path of a log says.
+    pub(super) fn set_values(&self, path: &Path, values: &mut Values) {
+        let Ok(below) = path.strip_prefix(self.root()) else {
+            return;
+        };
+        let mut parts = below.iter().map(|part| part.to_string_lossy());
+        let (Some(pod), Some(container)) = (parts.next(), parts.next()) else {
+            return;
+        };
+        let mut names = pod.splitn(3, '_');
+        let names = [names.next(), names.next(), Some(&*container), names.next()];
+        for (name, value) in VALUES.iter().zip(names) {
+            values.set(name, value.unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_log_says_whose_it_is() {
+        let mut values = Values::new();
+        let path = "/var/log/pods/shop_web-7f9_0a1b-2c/nginx/0.log.20261121-070000";
+        Kubernetes::default().set_values(path.as_ref(), &mut values);
+        let read = VALUES.map(|name| values.get(name).unwrap());
+        assert_eq!(read, ["shop", "web-7f9", "nginx", "0a1b-2c"]);
+        let mut values = Values::new();
+        Kubernetes::default().set_values("/var/log/other.log".as_ref(), &mut values);
+        assert!(values.is_empty());
+    }
+
+    #[test]
+    fn its_own_pod_is_excluded_by_name() {
+        let kubernetes = Kubernetes {
+            root: "/pods/".to_owned(),
+            own_pod: Some("millstream-x1".to_owned()),
+        };
+        assert_eq!(kubernetes.itself().unwrap(), "/pods/*_millstream-x1_*/**");
+        assert_eq!(kubernetes.paths(), "/pods/*/*/*.log");
+    }
+}

@@ -1,0 +1,295 @@
+//! The options of the source `tail`, and what is checked of them.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use jiff::tz::TimeZone;
+use millstream_config::{Node, OneOrMany, Period, Size};
+use millstream_pipeline::node::{Checked, SourceContext};
+use millstream_record::{Tag, Time, Values};
+use millstream_wire::{
+    event::{Event, Record},
+    template::{Depends, Renderer, Shared, Template},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{kubernetes::Kubernetes, scan::Patterns};
+use crate::framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong};
+
+/// Options of the source `tail`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    /// Which files: paths with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any folders). Required, if there is no `kubernetes`.
+    #[serde(default)]
+    paths: OneOrMany<String>,
+    /// The logs of the pods of this machine (`{}`): paths, framing `cri`, values `kubernetes.namespace`, `.pod`, `.container`
+    /// and `.uid`, and the tag `kube.NAMESPACE.POD.CONTAINER`.
+    #[serde(default)]
+    kubernetes: Option<Kubernetes>,
+    /// Which of them not: patterns of names (`*.gz`) or, with a slash, of whole paths.
+    #[serde(default)]
+    exclude: OneOrMany<String>,
+    /// Where a file is begun that was there before the first start. Files that appear later are read from their beginning.
+    #[serde(default)]
+    start: Start,
+    /// The tag: a text in which `*` is the file's path with dots for slashes, or a template of `{path}` and `{host}`.
+    /// Default: the node's name.
+    #[serde(default)]
+    tag: Option<String>,
+    /// Where a record ends.
+    #[serde(default)]
+    framing: Framing,
+    /// The longest line, without its newline.
+    #[serde(default = "line_max")]
+    line_max: Size,
+    /// What becomes of a longer one.
+    #[serde(default)]
+    too_long: TooLong,
+    /// How the text is encoded, if not in UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ... It becomes UTF-8.
+    #[serde(default = "encoding")]
+    encoding: String,
+    /// What becomes of files that were compressed by gzip.
+    #[serde(default)]
+    compressed: Compressed,
+    /// A file that was last written longer ago is not begun, until it is written again. 0: every file is.
+    #[serde(default)]
+    ignore_older: Period,
+    /// So many bytes of one file are read in a second, at most. 0: as fast as it goes; files take turns either way.
+    #[serde(default)]
+    rate_max: Size,
+    /// What becomes of a file that was read to its end, has been quiet for `rotate_wait`, and of which everything is kept
+    /// or settled: for folders into which whole files are put.
+    #[serde(default)]
+    when_done: WhenDone,
+    /// How long a file that was renamed or removed must have been quiet before it is closed.
+    #[serde(default = "rotate_wait")]
+    rotate_wait: Period,
+    /// How often folders and files are looked at of which the kernel gives no notice.
+    #[serde(default = "rescan")]
+    rescan: Period,
+}
+
+fn line_max() -> Size {
+    LINE_MAX
+}
+
+fn encoding() -> String {
+    "utf-8".to_owned()
+}
+
+/// Long enough for a program that is told of the rotation to open its new file.
+fn rotate_wait() -> Period {
+    Period::secs(30)
+}
+
+/// A look at a thousand files takes a few milliseconds.
+fn rescan() -> Period {
+    Period::secs(10)
+}
+
+/// Where a file is begun that was there before the first start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Start {
+    /// At its beginning: nothing that stands in it is missed.
+    #[default]
+    Beginning,
+    /// At the line that is being written.
+    End,
+}
+
+/// What becomes of files that were compressed by gzip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Compressed {
+    /// They are read once, whatever their name is.
+    #[default]
+    Read,
+    /// They are passed over.
+    Skip,
+}
+
+/// What becomes of a file that is done with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum WhenDone {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It is removed.
+    Delete,
+    /// `.done` is added to its name; files of such names are not read.
+    Rename,
+}
+
+/// The checked options.
+#[derive(Debug)]
+pub(super) struct Options {
+    pub patterns: Patterns,
+    pub start: Start,
+    tag: TagRule,
+    kubernetes: Option<Kubernetes>,
+    pub framer: Framer,
+    pub line_max: usize,
+    pub too_long: TooLong,
+    pub compressed: Compressed,
+    pub ignore_older: Duration,
+    pub rate_max: u64,
+    pub when_done: WhenDone,
+    pub rotate_wait: Duration,
+    pub rescan: Duration,
+}
+
+/// How a tag is made of a path.
+#[derive(Debug)]
+enum TagRule {
+    /// The node's name.
+    Name,
+    /// A text in which `*` is the path with dots.
+    Star(String),
+    /// A template.
+    Template(Template),
+}
+
+impl TagRule {
+    fn new(tag: Option<&str>, kubernetes: bool) -> Result<Self, String> {
+        let tag = match tag {
+            Some(tag) => tag,
+            None if kubernetes => {
+                "kube.{kubernetes.namespace}.{kubernetes.pod}.{kubernetes.container}"
+            }
+            None => return Ok(Self::Name),
+        };
+        if !tag.contains(['{', '%']) {
+            return Ok(Self::Star(tag.to_owned()));
+        }
+        let template = Template::parse(tag).map_err(|error| error.to_string())?;
+        if template.depends() > Depends::Batch {
+            return Err(
+                "the tag of a file holds for all its lines: it cannot name a field or the time"
+                    .to_owned(),
+            );
+        }
+        let is_known = |name: &str| {
+            ["host", "path"].contains(&name)
+                || kubernetes && super::kubernetes::VALUES.contains(&name)
+        };
+        let foreign = template.names().find(|name| !is_known(name));
+        match foreign.map(str::to_owned) {
+            Some(name) => Err(format!(
+                "a tailed file has no value `{name}`: there are `host` and `path`"
+            )),
+            None => Ok(Self::Template(template)),
+        }
+    }
+}
+
+impl Options {
+    /// What all records of a file share.
+    pub(super) fn values_of(&self, path: &Path, host: &str) -> Values {
+        let mut values = Values::new();
+        values.set("host", host);
+        values.set("path", path.to_string_lossy());
+        if let Some(kubernetes) = &self.kubernetes {
+            kubernetes.set_values(path, &mut values);
+        }
+        values
+    }
+
+    /// The tag of a file.
+    pub(super) fn tag_of(&self, path: &Path, context: &SourceContext, values: &Values) -> Tag {
+        match &self.tag {
+            TagRule::Name => Tag::from(&*context.name),
+            TagRule::Star(text) => {
+                let path = path.to_string_lossy();
+                let dotted = path.trim_start_matches('/').replace('/', ".");
+                Tag::from(&*text.replace('*', &dotted))
+            }
+            TagRule::Template(template) => {
+                let mut tag = Vec::new();
+                let shared = Shared {
+                    tag: &context.name,
+                    values,
+                };
+                let event = Event {
+                    time: Time::now(),
+                    record: Record::None,
+                };
+                // A file beside those of pods has no values of a pod.
+                if Renderer::text(template, TimeZone::UTC)
+                    .render(shared, event, &mut tag)
+                    .is_err()
+                {
+                    return Tag::from(&*context.name);
+                }
+                Tag::from(&*String::from_utf8_lossy(&tag))
+            }
+        }
+    }
+}
+
+/// Reads and checks the options.
+pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
+    let config: Config = node.read()?;
+    let mut problems = Vec::new();
+    let mut problem = |option: &str, why: String| problems.push(node.problem_at(option, why));
+    if config.paths.is_empty() && config.kubernetes.is_none() {
+        problem("paths", "`paths` names no file".to_owned());
+    }
+    if config.line_max.is_zero() || config.line_max > LINE_MAX_LARGEST {
+        problem(
+            "line_max",
+            "`line_max` must be between 1B and 1GiB".to_owned(),
+        );
+    }
+    if config.rescan.is_zero() {
+        let why = "`rescan` cannot be 0: without it files may be missed";
+        problem("rescan", why.to_owned());
+    }
+    let pods = config.kubernetes.as_ref();
+    let paths = config.paths.iter().cloned();
+    let paths: Vec<String> = paths.chain(pods.map(Kubernetes::paths)).collect();
+    let exclude = config.exclude.iter().cloned();
+    let mut exclude: Vec<String> = exclude.chain(pods.and_then(Kubernetes::itself)).collect();
+    if config.when_done == WhenDone::Rename {
+        exclude.push(format!("*{}", super::done::SUFFIX));
+    }
+    let patterns = Patterns::new(
+        paths.iter().map(String::as_str),
+        exclude.iter().map(String::as_str),
+    );
+    let patterns = patterns.map_err(|why| problem("paths", why));
+    let tag = TagRule::new(config.tag.as_deref(), pods.is_some());
+    let tag = tag.map_err(|why| problem("tag", why));
+    let charset = Charset::named(&config.encoding).unwrap_or_else(|| {
+        let why = format!("no encoding is called `{}`", config.encoding);
+        problem("encoding", why);
+        Charset::default()
+    });
+    let framing = match (&config.framing, pods) {
+        (Framing::Lines, Some(_)) => &Framing::Cri,
+        (framing, _) => framing,
+    };
+    let line_max = config.line_max.as_usize();
+    let framer = Framer::new(framing, charset, line_max, config.too_long);
+    let framer = framer.map_err(|why| problem("framing", why));
+    let (Ok(patterns), Ok(tag), Ok(framer), []) = (patterns, tag, framer, &problems[..]) else {
+        return Err(problems);
+    };
+    Ok(Arc::new(Options {
+        patterns,
+        start: config.start,
+        tag,
+        framer,
+        line_max,
+        too_long: config.too_long,
+        compressed: config.compressed,
+        ignore_older: config.ignore_older.as_duration(),
+        rate_max: config.rate_max.as_usize() as u64,
+        when_done: config.when_done,
+        rotate_wait: config.rotate_wait.as_duration(),
+        rescan: config.rescan.as_duration(),
+        kubernetes: config.kubernetes,
+    }))
+}

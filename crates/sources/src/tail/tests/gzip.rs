@@ -1,0 +1,139 @@
+//! Compressed files: read once, and not again when they were read before they were compressed.
+
+use std::{fs, io::Write, path::Path, thread, time::Duration};
+
+use flate2::{Compression, write::GzEncoder};
+
+use super::{Place, append, numbers, sorted, text};
+use crate::rig::{Downstream, until};
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// As gzip does it: beside the file, which is removed.
+fn compress(path: &Path) {
+    let to = format!("{}.gz", path.display());
+    fs::write(to, packed(&fs::read_to_string(path).unwrap())).unwrap();
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn compressed_files_are_read_once_and_plain_ones_beside_them() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        append(&place.log("a.log"), "plain\n");
+        let text = text(0..200_000);
+        let mut parts = packed(&text[..1000]);
+        parts.extend(packed(&text[1000..]));
+        fs::write(place.log("b.log.gz"), parts).unwrap();
+        fs::write(place.log("c.log.gz"), packed("without an end")).unwrap();
+        let mut expected = numbers(0..200_000);
+        expected.extend(["plain".to_owned(), "without an end".to_owned()]);
+        let expected = sorted(expected);
+        for _ in 0..3 {
+            place.once("*", "", &to);
+            assert!(sorted(to.lines()) == expected);
+        }
+        let running = place.start("*", r#", "rotate_wait": "20ms", "rescan": "20ms""#, &to);
+        thread::sleep(Duration::from_millis(200));
+        running.stop();
+        assert!(sorted(to.lines()) == expected);
+        assert_eq!(to.repeats(), 0);
+    }
+}
+
+#[test]
+fn a_file_that_was_compressed_while_we_did_not_run_goes_on_where_it_was_left() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&path, &text(0..5000));
+        place.once("*.log", "", &to);
+        append(&path, &text(5000..6000));
+        fs::rename(&path, place.log("a.log.1")).unwrap();
+        compress(&place.log("a.log.1"));
+        append(&path, "new\n");
+        // Nobody knows this one, and its name does not match.
+        fs::write(place.log("foreign.log.1.gz"), packed("foreign\n")).unwrap();
+        for _ in 0..2 {
+            place.once("*.log", "", &to);
+            let mut expected = numbers(0..6000);
+            expected.push("new".to_owned());
+            assert!(sorted(to.lines()) == sorted(expected));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_compressed_while_we_read_it_is_not_read_twice() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    append(&path, &text(0..5000));
+    let running = place.start(
+        "a.log*",
+        r#", "rotate_wait": "200ms", "rescan": "50ms""#,
+        &to,
+    );
+    until("all lines", || to.lines().len() == 5000);
+    fs::rename(&path, place.log("a.log.1")).unwrap();
+    append(&place.log("a.log.1"), &text(5000..5001));
+    append(&path, "new\n");
+    compress(&place.log("a.log.1"));
+    until("the new file", || to.lines().len() == 5002);
+    fs::rename(place.log("a.log.1.gz"), place.log("a.log.2.gz")).unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    running.stop();
+    place.once("a.log*", "", &to);
+    let mut expected = numbers(0..5001);
+    expected.push("new".to_owned());
+    assert!(sorted(to.lines()) == sorted(expected));
+}
+
+#[test]
+fn a_copy_that_was_truncated_away_and_compressed_is_not_read_twice() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    append(&path, &text(0..1000));
+    place.once("a.log*", "", &to);
+    append(&path, &text(1000..1100));
+    fs::copy(&path, place.log("a.log.1")).unwrap();
+    compress(&place.log("a.log.1"));
+    fs::write(&path, "after\n").unwrap();
+    place.once("a.log*", "", &to);
+    let mut expected = numbers(0..1100);
+    expected.push("after".to_owned());
+    assert!(sorted(to.lines()) == sorted(expected));
+}
+
+#[test]
+fn a_file_that_is_still_being_compressed_is_read_as_it_grows_and_a_damaged_one_as_far_as_it_goes() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    let path = place.log("a.log.gz");
+    let all = packed(&text(0..100_000));
+    fs::write(&path, &all[..5]).unwrap();
+    let running = place.start("*.gz", r#", "rotate_wait": "1h", "rescan": "50ms""#, &to);
+    thread::sleep(Duration::from_millis(100));
+    for end in [50_000, 100_000, all.len()] {
+        fs::write(&path, &all[..end.min(all.len())]).unwrap();
+        thread::sleep(Duration::from_millis(50));
+    }
+    until("all lines", || to.lines() == numbers(0..100_000));
+    let mut damaged = packed(&text(0..100));
+    let end = damaged.len();
+    damaged[end - 20] ^= 0x55;
+    fs::write(place.log("b.log.gz"), damaged).unwrap();
+    until("it is given up", || running.meter("open_files") == 2);
+    running.stop();
+}
+
+#[test]
+fn compressed_files_can_be_skipped() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    fs::write(place.log("a.log.gz"), packed("packed\n")).unwrap();
+    append(&place.log("b.log"), "plain\n");
+    place.once("*", r#", "compressed": "skip""#, &to);
+    assert_eq!(to.lines(), ["plain"]);
+}

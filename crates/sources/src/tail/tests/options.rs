@@ -1,0 +1,170 @@
+//! Old files, rates, files that are done with, links, holes.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Seek, SeekFrom, Write},
+    os::unix::fs::symlink,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{Place, append, numbers, sorted, text};
+use crate::rig::{Downstream, until};
+
+#[test]
+fn a_file_that_is_too_old_is_not_begun_until_it_is_written() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    let path = place.log("old.log");
+    append(&path, "old\n");
+    let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    File::open(&path).unwrap().set_modified(hour_ago).unwrap();
+    append(&place.log("young.log"), "young\n");
+    let running = place.start("*.log", r#", "ignore_older": "10m", "rescan": "30ms""#, &to);
+    until("the young one", || to.lines() == ["young"]);
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(to.lines(), ["young"]);
+    append(&path, "again\n");
+    until("the old one", || to.lines() == ["young", "old", "again"]);
+    running.stop();
+}
+
+#[test]
+fn a_file_is_read_no_faster_than_it_may_be_and_others_are_not_held_up() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    let text = text(0..20_000);
+    append(&place.log("a.log"), &text);
+    let started = Instant::now();
+    let more = format!(r#", "rate_max": "{}B""#, text.len() / 2);
+    let running = place.start("*.log", &more, &to);
+    until("a first part", || !to.lines().is_empty());
+    append(&place.log("b.log"), "other\n");
+    until("the other file", || {
+        to.lines().contains(&"other".to_owned())
+    });
+    assert!(to.lines().len() < 20_001);
+    assert_eq!(running.meter("lag_bytes_max") > 0, true);
+    until("all lines", || to.lines().len() == 20_001);
+    assert!(started.elapsed() > Duration::from_millis(900));
+    running.stop();
+}
+
+#[test]
+fn files_of_a_spool_folder_are_removed_or_renamed_when_all_of_them_is_settled() {
+    for (when_done, to) in [
+        ("delete", Downstream::memory()),
+        ("rename", Downstream::durable()),
+    ] {
+        let place = Place::new();
+        append(&place.log("a"), "one\ntwo");
+        if when_done == "rename" {
+            append(&place.log("taken.done"), "not to be read");
+        }
+        append(&place.log("taken"), "three\n");
+        to.hold();
+        let more = format!(r#", "when_done": "{when_done}", "rotate_wait": "50ms""#);
+        let running = place.start("*", &more, &to);
+        until("all lines", || {
+            sorted(to.lines()) == ["one", "three", "two"]
+        });
+        thread::sleep(Duration::from_millis(150));
+        assert!(place.log("a").exists(), "nothing is settled yet");
+        to.settle();
+        until("they are gone", || running.meter("files_done") == 2);
+        append(&place.log("late"), "four\n");
+        until("the late one", || running.meter("files_done") == 3);
+        running.stop();
+        let names = fs::read_dir(&place.logs).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names = sorted(names.collect());
+        match when_done {
+            "delete" => assert!(names.is_empty(), "{names:?}"),
+            _ => {
+                assert_eq!(names, ["a.done", "late.done", "taken.1.done", "taken.done"]);
+                let untouched = fs::read_to_string(place.log("taken.done")).unwrap();
+                assert_eq!(untouched, "not to be read");
+            }
+        }
+        place.once("*", &more, &to);
+        assert_eq!(to.lines().len(), 4);
+        assert_eq!(to.repeats(), 0);
+    }
+}
+
+#[test]
+fn with_once_a_spool_folder_is_emptied() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    append(&place.log("a"), &text(0..1000));
+    append(&place.log("b"), "last");
+    place.once("*", r#", "when_done": "delete""#, &to);
+    assert_eq!(to.lines().len(), 1001);
+    assert_eq!(fs::read_dir(&place.logs).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_that_has_two_names_is_read_once() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    append(&place.log("a.log"), "one\n");
+    symlink(place.log("a.log"), place.log("link.log")).unwrap();
+    fs::hard_link(place.log("a.log"), place.log("second.log")).unwrap();
+    let running = place.start("*.log", r#", "rescan": "20ms""#, &to);
+    until("one line", || to.lines() == ["one"]);
+    append(&place.log("a.log"), "two\n");
+    until("two lines", || to.lines() == ["one", "two"]);
+    // The link leads to another file by now.
+    append(&place.log("b"), "three\n");
+    fs::remove_file(place.log("link.log")).unwrap();
+    symlink(place.log("b"), place.log("link.log")).unwrap();
+    until("the other file", || to.lines() == ["one", "two", "three"]);
+    running.stop();
+    place.once("*.log", "", &to);
+    assert_eq!((to.lines().len(), to.repeats()), (3, 0));
+}
+
+/// Writes as a program does that does not append: where it was.
+fn write_at(path: &std::path::Path, offset: u64, text: &str) {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .unwrap();
+    file.seek(SeekFrom::Start(offset)).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn the_hole_before_what_is_written_after_a_truncation_is_passed_over() {
+    for lines in [10, 3000] {
+        for to in [Downstream::memory(), Downstream::durable()] {
+            let place = Place::new();
+            let path = place.log("a.log");
+            let before = text(0..lines);
+            append(&path, &before);
+            let running = place.start("a.log", "", &to);
+            until("all lines", || to.lines().len() == lines as usize);
+            let at = before.len() as u64;
+            fs::write(&path, "").unwrap();
+            write_at(&path, at, "after\n");
+            until("what came after", || to.lines().len() > lines as usize);
+            write_at(&path, at + 6, "more\n");
+            let mut expected = numbers(0..lines);
+            expected.extend(["after".to_owned(), "more".to_owned()]);
+            until("more", || to.lines() == expected);
+            assert_eq!(running.meter("hole_bytes"), at);
+            running.stop();
+            write_at(&path, at + 11, "last\n");
+            place.once("a.log", "", &to);
+            expected.push("last".to_owned());
+            assert_eq!(to.lines(), expected);
+            assert_eq!(to.repeats(), 0);
+        }
+    }
+}
+
+#[test]
+fn nuls_that_somebody_wrote_are_delivered() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    append(&place.log("a.log"), "\0\0a\n\0\n\0\0\0\0\n");
+    place.once("a.log", "", &to);
+    assert_eq!(to.lines(), ["\0\0a", "\0", "\0\0\0\0"]);
+}

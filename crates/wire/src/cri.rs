@@ -1,0 +1,130 @@
+//! Lines of container logs as the kubelet's runtimes (containerd, CRI-O) write them, after the logging format of the
+//! Container Runtime Interface.
+//!
+//! Hop: read [decode] send keep take encode write settle.
+//!
+//! ```text
+//! 2026-11-21T07:00:00.123456789Z stdout F the text of a line
+//! time (RFC 3339)                stream tags, between colons; the first is F: the record ends here, P: it goes on
+//! ```
+//!
+//! A line of more than 16 KiB comes as parts. Pure; joining them is for whoever frames.
+
+use memchr::memchr;
+use millstream_record::Time;
+
+use crate::{
+    event::MESSAGE,
+    msgpack::{write_array_len, write_map_len, write_str, write_time},
+};
+
+/// The longest time: `2026-11-21T07:00:00.123456789+05:30` and some room.
+const TIME_BYTES_MAX: usize = 40;
+/// The field that says which stream a record was written to.
+pub const STREAM: &str = "stream";
+
+/// One line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// When the container wrote it.
+    pub time: Time,
+    /// `stdout` or `stderr`.
+    pub stream: &'a [u8],
+    /// The record goes on in the next line of this stream.
+    pub partial: bool,
+    /// What the container wrote.
+    pub text: &'a [u8],
+}
+
+/// Reads a line without its newline; `None` if it is of another form.
+pub fn parse(line: &[u8]) -> Option<Line<'_>> {
+    let head = line.get(..TIME_BYTES_MAX).unwrap_or(line);
+    let (time, rest) = line.split_at_checked(memchr(b' ', head)?)?;
+    let (stream, rest) = word(rest.get(1..)?)?;
+    // An empty line may end behind its tags.
+    let (tags, text) = word(rest).unwrap_or((rest, &[]));
+    let first = tags.split(|byte| *byte == b':').next()?;
+    let partial = match first {
+        b"P" => true,
+        b"F" => false,
+        _ => return None,
+    };
+    let time: jiff::Timestamp = std::str::from_utf8(time).ok()?.parse().ok()?;
+    Some(Line {
+        time: Time(i64::try_from(time.as_nanosecond()).ok()?),
+        stream,
+        partial,
+        text,
+    })
+}
+
+/// The bytes up to the next space, and what is behind it; none if that is nothing.
+fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (word, rest) = text.split_at_checked(memchr(b' ', text)?)?;
+    (!word.is_empty()).then_some((word, rest.get(1..)?))
+}
+
+/// Appends the entry `[time, {"message": text, "stream": stream}]`.
+pub fn write_entry(out: &mut Vec<u8>, time: Time, stream: &[u8], text: &[u8]) {
+    write_array_len(out, 2);
+    write_time(out, time);
+    write_map_len(out, 2);
+    write_str(out, MESSAGE.as_bytes());
+    write_str(out, text);
+    write_str(out, STREAM.as_bytes());
+    write_str(out, stream);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn whole_and_partial_lines_are_read() {
+        let line = parse(b"2016-10-06T00:17:09.669794202Z stdout P log content  1").unwrap();
+        assert_eq!(
+            line,
+            Line {
+                time: Time::from_parts(1_475_713_029, 669_794_202),
+                stream: b"stdout",
+                partial: true,
+                text: b"log content  1",
+            }
+        );
+        let line = parse(b"2016-10-06T05:47:09+05:30 stderr F:future ").unwrap();
+        assert_eq!(line.time, Time::from_parts(1_475_713_029, 0));
+        assert_eq!(
+            (line.stream, line.partial, line.text),
+            (&b"stderr"[..], false, &b""[..])
+        );
+        assert_eq!(parse(b"2016-10-06T00:17:09Z stdout F").unwrap().text, b"");
+    }
+
+    #[test]
+    fn other_lines_are_not() {
+        for line in [
+            "",
+            " ",
+            "plain text of a program",
+            "2016-10-06T00:17:09Z",
+            "2016-10-06T00:17:09Z stdout",
+            "2016-10-06T00:17:09Z stdout X text",
+            "2016-10-06T00:17:09Z  F text",
+            "2016-13-06T00:17:09Z stdout F text",
+            "yesterday stdout F text",
+            "9999-12-31T00:00:00Z stdout F beyond the range of time",
+        ] {
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(line in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = parse(&line);
+            let _ = parse(&[b"2016-10-06T00:17:09Z stdout ", &line[..]].concat());
+        }
+    }
+}
