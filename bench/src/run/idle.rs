@@ -1,6 +1,7 @@
 //! The scenario `idle`: see its README for what is measured.
 
 use std::{
+    fs,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
@@ -19,6 +20,7 @@ use crate::{
     generate::{Mode, Probe},
 };
 
+const FILES: &str = include_str!("../../scenarios/idle/files.yaml");
 const DISCARD: &str = include_str!("../../scenarios/idle/discard.yaml");
 /// Connections that say nothing.
 const CLIENTS: usize = 300;
@@ -26,6 +28,11 @@ const CLIENTS: usize = 300;
 const SILENCE: Duration = Duration::from_secs(10);
 /// CPU time is counted in hundredths of a second; one of them is chance.
 const CPU_MAX: f64 = 0.02;
+/// Files that nobody writes, and how long they are watched.
+const FILE_COUNT: usize = 10_000;
+const FILES_SILENCE: Duration = Duration::from_secs(30);
+/// One or two looks at all of them.
+const FILES_CPU_MAX: f64 = 0.15;
 /// Messages whose acks are timed, and the pause between them.
 const MESSAGES: usize = 250;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,6 +40,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LATENCY_MAX: f64 = 1e-3;
 
 const SILENT: &str = "300 silent connections, 10 s";
+const IDLE_FILES: &str = "10,000 idle files, 30 s";
 const ACKED: &str = "one message, then its ack";
 const BARE: &str = "bare answer (millbench flow)";
 
@@ -44,6 +52,11 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
             false,
             vec![Goal::Cpu(CPU_MAX), Goal::Memory(100_000_000)],
         ),
+        Row::new(
+            IDLE_FILES,
+            false,
+            vec![Goal::Cpu(FILES_CPU_MAX), Goal::Memory(200_000_000)],
+        ),
         Row::new(BARE, true, Vec::new()),
         Row::new(ACKED, false, vec![Goal::Latency(LATENCY_MAX)]),
     ];
@@ -53,6 +66,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
             eprintln!("{round}/{}: {}", bench.runs, row.name);
             row.runs.push(match &*row.name {
                 SILENT => silent(bench)?,
+                IDLE_FILES => files(bench)?,
                 ACKED => {
                     let mut server = Server::start(bench, DISCARD, &[("THREADS", "2")])?;
                     server.ready()?;
@@ -91,6 +105,35 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
         wrong: server.stop(),
         ..run
     })
+}
+
+/// Ten thousand files in a hundred folders, all of them read: one line each.
+fn files(bench: &Bench) -> Result<Run, Failure> {
+    let logs = bench.work.join("idle-files");
+    for number in 0..FILE_COUNT {
+        let folder = logs.join(format!("{}", number % 100));
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("{number}.log")), "a line\n")?;
+    }
+    let pattern = format!("{}/*/*.log", logs.display());
+    let settings = [("THREADS", "2"), ("IN", &*pattern)];
+    let mut server = Server::start(bench, FILES, &settings)?;
+    server.ready()?;
+    server.settled()?;
+    thread::sleep(Duration::from_secs(2));
+    let (before, started) = (server.usage()?, Instant::now());
+    thread::sleep(FILES_SILENCE);
+    let run = Run {
+        records: 0,
+        bytes: 0,
+        seconds: started.elapsed().as_secs_f64(),
+        usage: server.usage()?.since(before),
+        latency: None,
+        wrong: None,
+    };
+    let wrong = server.stop();
+    fs::remove_dir_all(&logs)?;
+    Ok(Run { wrong, ..run })
 }
 
 fn bare(bench: &Bench) -> Result<Run, Failure> {

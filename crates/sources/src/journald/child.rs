@@ -180,7 +180,7 @@ async fn read_all(
         let mut buffer = pool.reserve(room).await;
         buffer.append(&mut carried);
         let read = loop {
-            match rustix::io::read(&stdout, spare_capacity(&mut **buffer)) {
+            match rustix::io::read(&stdout, spare_capacity(&mut *buffer)) {
                 Ok(read) => break read,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(format!("cannot read what it writes: {error}")),

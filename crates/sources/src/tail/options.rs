@@ -65,7 +65,8 @@ pub(super) struct Config {
     /// How long a file that was renamed or removed must have been quiet before it is closed.
     #[serde(default = "rotate_wait")]
     rotate_wait: Period,
-    /// How often folders and files are looked at of which the kernel gives no notice.
+    /// How often folders and files are looked at of which the kernel gives no notice; where a look at all takes more than
+    /// a thousandth of that, as much less often, but at least once in six times that.
     #[serde(default = "rescan")]
     rescan: Period,
 }

@@ -10,7 +10,7 @@
 
 use std::{
     fs, io,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -452,6 +452,7 @@ impl Reader {
         state.advance(self.next);
         drop(state);
         self.common.heads.put(&id, &self.tracked);
+        self.common.fresh.store(true, Ordering::Relaxed);
     }
 
     /// Lets others know up to where it is settled.

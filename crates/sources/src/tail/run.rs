@@ -8,7 +8,7 @@ use std::{
     fs,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -45,9 +45,13 @@ const SCAN_SHARE: u32 = 20;
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
 /// How often the largest lag is looked for.
 const LAG_EVERY: Duration = Duration::from_secs(1);
+/// Scans for which there is no reason but the time take a thousandth of a core at most ...
+const IDLE_SHARE: u32 = 1000;
+/// ... but come at least once in so many times `rescan`.
+const SELDOM_MAX: u32 = 6;
 /// Positions are written this long after the first of them moved, and after a failure.
 const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same behind a durable channel, where they only help to recognise files.
+/// The same behind a durable channel, where they only help to recognise files, once each file has a mark.
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
 
 /// A run of the source.
@@ -102,6 +106,7 @@ impl Run {
             alarms: watch.as_ref().map(Watch::alarms),
             dirty: Notify::new(),
             scan_wanted: Notify::new(),
+            fresh: AtomicBool::new(false),
             lag: meters.gauge("lag_bytes"),
             lag_max: meters.gauge("lag_bytes_max"),
             open_files: meters.gauge("open_files"),
@@ -189,12 +194,13 @@ impl Run {
     }
 
     fn store_soon(&mut self) {
-        let wait = if self.common.durable && self.had_run {
-            STORE_WAIT_DURABLE
-        } else {
-            STORE_WAIT
+        let known = self.had_run && !self.common.fresh.load(Ordering::Relaxed);
+        let wait = match self.common.durable && known {
+            true => STORE_WAIT_DURABLE,
+            false => STORE_WAIT,
         };
-        self.store_at.get_or_insert(Instant::now() + wait);
+        let at = Instant::now() + wait;
+        self.store_at = Some(self.store_at.map_or(at, |before| before.min(at)));
     }
 
     fn scan_soon(&mut self) {
@@ -250,12 +256,12 @@ impl Run {
         let now = Instant::now();
         self.scan_not_before = now + SCAN_GAP.max((now - started) * SCAN_SHARE);
         let rescan = self.common.options.rescan;
-        self.scan_at = now
-            + if self.deferred {
-                rescan.min(DEFERRED_WAIT)
-            } else {
-                rescan
-            };
+        let seldom = ((now - started) * IDLE_SHARE).min(rescan * SELDOM_MAX);
+        let pause = match self.deferred {
+            true => rescan.min(DEFERRED_WAIT),
+            false => rescan.max(seldom),
+        };
+        self.scan_at = now + pause;
         self.lag_at = Some(now);
         if !self.had_run {
             self.store_soon();
@@ -355,6 +361,7 @@ impl Run {
         if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
             return;
         }
+        self.common.fresh.store(false, Ordering::Relaxed);
         for tracked in self.files.values() {
             let state = tracked.state();
             if let Some((id, mark)) = state.settled {

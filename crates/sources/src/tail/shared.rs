@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use millstream_pipeline::meters::Meter;
@@ -19,6 +19,8 @@ pub(super) struct Common {
     pub alarms: Option<Alarms>,
     /// Told when a position has moved.
     pub dirty: Notify,
+    /// There is a file of which no mark is stored.
+    pub fresh: AtomicBool,
     /// Told when a reader does not find its file under its name.
     pub scan_wanted: Notify,
     pub lag: Meter,
