@@ -99,10 +99,7 @@ fn lines_of(path: &Path) -> Vec<String> {
         }
         false => fs::read_to_string(path).unwrap_or_default(),
     };
-    text
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    text.lines().map(str::to_owned).collect()
 }
 
 /// All lines in the log and its rotated parts.
@@ -136,11 +133,19 @@ fn run_with_a_gap(rules: &str, by_name: bool, pause: Duration) -> (Vec<String>, 
     let place = folder.path();
     fs::create_dir(place.join("logs")).unwrap();
     let log = place.join("logs/app.log");
-    let open = || fs::File::options().append(true).create(true).open(&log).unwrap();
+    let open = || {
+        fs::File::options()
+            .append(true)
+            .create(true)
+            .open(&log)
+            .unwrap()
+    };
     let mut file = open();
     let mut write = |file: &mut fs::File, part: usize| {
         let numbers = part * LINES..(part + 1) * LINES;
-        let lines: String = numbers.map(|n| format!("line {n:08} of the log\n")).collect();
+        let lines: String = numbers
+            .map(|n| format!("line {n:08} of the log\n"))
+            .collect();
         file.write_all(lines.as_bytes()).unwrap();
     };
     for round in 0..3 {
@@ -227,7 +232,10 @@ fn rotation_by_copy_and_truncate_delivers_what_is_left_once() {
 
 #[test]
 fn compression_at_once_or_one_rotation_later_adds_and_loses_nothing() {
-    for rules in ["nocreate\n  compress", "nocreate\n  compress\n  delaycompress"] {
+    for rules in [
+        "nocreate\n  compress",
+        "nocreate\n  compress\n  delaycompress",
+    ] {
         let (arrived, left) = run(rules, true);
         assert_eq!(left.len(), ROTATIONS * LINES, "the test itself lost lines");
         assert_none_twice(&arrived);
@@ -242,15 +250,26 @@ fn several_rotations_while_it_does_not_run_are_made_up_for() {
         ("nocreate", true, Duration::ZERO),
         ("create", true, Duration::ZERO),
         ("create\n  compress\n  delaycompress", true, Duration::ZERO),
-        ("nocreate\n  compress\n  dateext\n  dateformat -%Y%m%d-%s", true, second),
+        (
+            "nocreate\n  compress\n  dateext\n  dateformat -%Y%m%d-%s",
+            true,
+            second,
+        ),
         ("copytruncate", false, Duration::ZERO),
         ("copytruncate\n  compress", false, Duration::ZERO),
     ] {
         let (arrived, left) = run_with_a_gap(rules, by_name, pause);
-        assert_eq!(left.len(), 15 * LINES, "the test itself lost lines: {rules}");
+        assert_eq!(
+            left.len(),
+            15 * LINES,
+            "the test itself lost lines: {rules}"
+        );
         let all: HashSet<_> = arrived.iter().cloned().collect();
         assert_eq!(all, left, "{rules}");
-        println!("{rules}: {} lines came more than once", arrived.len() - all.len());
+        println!(
+            "{rules}: {} lines came more than once",
+            arrived.len() - all.len()
+        );
         assert_none_twice(&arrived);
     }
 }

@@ -46,7 +46,7 @@ fn messages(framer: &Framer, out: &Framed) -> Vec<String> {
     let mut walker = Walker::new();
     walker.walk(&out.body).unwrap();
     assert_eq!(
-        (walker.entries() as u32, walker.whole()),
+        (walker.entries(), walker.whole()),
         (out.count, out.body.len())
     );
     let mut rest = &out.body[..];

@@ -11,6 +11,7 @@ mod charset;
 mod framer;
 #[cfg(test)]
 mod framer_tests;
+mod open;
 
 use millstream_config::{Period, Size};
 use millstream_wire::lines;

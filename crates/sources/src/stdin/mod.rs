@@ -179,8 +179,13 @@ async fn send_all(
 ) -> Result<(), Failure> {
     let mut values = Values::new();
     values.set("host", &*context.host);
-    let values = Arc::new(values);
-    let tag = Tag::from(config.tag.as_deref().unwrap_or(&context.name));
+    let records = Records {
+        tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+        values: Arc::new(values),
+        encoding,
+        too_long: format!("a line is longer than line_max ({})", config.line_max),
+        context: &context,
+    };
     let (mut stop, mut flight) = (context.stop.clone(), Flight::new(()));
     let mut lost = false;
     loop {
@@ -201,45 +206,7 @@ async fn send_all(
             }
         };
         let Some(piece) = piece else { break };
-        let batch = |body: Bytes, encoding, count| Batch {
-            tag: tag.clone(),
-            encoding,
-            count,
-            body,
-            received: Time::now(),
-            values: values.clone(),
-            origins: Vec::new(),
-        };
-        let reject = async |bytes: &[u8], reason: &str| {
-            let from = batch(Bytes::new(), encoding, 0);
-            let rejected = reject::batch(&context.name, &from, [bytes], reason);
-            context.rejects.send(rejected, false).await
-        };
-        let too_long = format!("a line is longer than line_max ({})", config.line_max);
-        let awaited = flight.is_half_full();
-        let receipt = match piece {
-            Piece::Lines(body) => {
-                let count = lines::count(&body);
-                let batch = batch(body, Encoding::Lines, count);
-                context.outlet.send(batch, awaited).await
-            }
-            Piece::TooLong(bytes) => reject(&bytes, &too_long).await,
-            Piece::Framed(framed) => {
-                for piece in framed.rejected {
-                    let reason = match piece.too_long {
-                        true => &too_long,
-                        false => NOT_FRAMED,
-                    };
-                    flight.push(reject(&piece.bytes, reason).await, ());
-                }
-                if framed.count == 0 {
-                    continue;
-                }
-                let batch = batch(framed.body.into(), encoding, framed.count);
-                context.outlet.send(batch, awaited).await
-            }
-        };
-        flight.push(receipt, ());
+        records.send(piece, &mut flight).await;
         if flight.is_full() {
             flight.answered().await;
         }
@@ -250,4 +217,59 @@ async fn send_all(
         context.reporter.error("lost", text);
     }
     Ok(())
+}
+
+/// Makes batches of what was read.
+struct Records<'a> {
+    tag: Tag,
+    values: Arc<Values>,
+    encoding: Encoding,
+    /// Why a line is rejected.
+    too_long: String,
+    context: &'a SourceContext,
+}
+
+impl Records<'_> {
+    async fn send(&self, piece: Piece, flight: &mut Flight<()>) {
+        let awaited = flight.is_half_full();
+        let batch = match piece {
+            Piece::Lines(body) => {
+                let count = lines::count(&body);
+                self.batch(body, count)
+            }
+            Piece::TooLong(bytes) => return self.reject(&bytes, &self.too_long, flight).await,
+            Piece::Framed(framed) => {
+                for piece in framed.rejected {
+                    let reason = match piece.too_long {
+                        true => &self.too_long,
+                        false => NOT_FRAMED,
+                    };
+                    self.reject(&piece.bytes, reason, flight).await;
+                }
+                if framed.count == 0 {
+                    return;
+                }
+                self.batch(framed.body.into(), framed.count)
+            }
+        };
+        flight.push(self.context.outlet.send(batch, awaited).await, ());
+    }
+
+    async fn reject(&self, bytes: &[u8], reason: &str, flight: &mut Flight<()>) {
+        let from = self.batch(Bytes::new(), 0);
+        let rejected = reject::batch(&self.context.name, &from, [bytes], reason);
+        flight.push(self.context.rejects.send(rejected, false).await, ());
+    }
+
+    fn batch(&self, body: Bytes, count: u32) -> Batch {
+        Batch {
+            tag: self.tag.clone(),
+            encoding: self.encoding,
+            count,
+            body,
+            received: Time::now(),
+            values: self.values.clone(),
+            origins: Vec::new(),
+        }
+    }
 }

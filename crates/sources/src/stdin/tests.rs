@@ -141,3 +141,37 @@ fn an_option_it_does_not_know_is_refused() {
     let problems = try_build(&COMPONENT, r#"{"path": "/x"}"#).err().unwrap();
     assert!(problems[0].contains("path"), "{problems:?}");
 }
+
+#[test]
+fn joined_lines_and_other_encodings_of_a_pipe_become_records() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let multiline = crate::framing::Multiline {
+        start: "^[0-9]".to_owned(),
+        wait: "100ms".parse().unwrap(),
+    };
+    let config = Config {
+        tag: None,
+        framing: Framing::Multiline(multiline),
+        line_max: Size::mib(1),
+        too_long: TooLong::Split,
+        encoding: "latin1".to_owned(),
+    };
+    let input = fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let to = Downstream::memory();
+    let running = Running::of(source_of(config, input), &to, "unused".as_ref(), false);
+    writer.write_all(b"1 \xe4\n  more\n2 two\n  hal").unwrap();
+    until("the first", || to.batches().len() == 1);
+    writer.write_all(b"f\n").unwrap();
+    until("the second, without the next", || to.batches().len() == 2);
+    writer.write_all(b"3 last").unwrap();
+    drop(writer);
+    running.ended().unwrap();
+    let bodies: Vec<_> = to.batches().into_iter().map(|batch| batch.body).collect();
+    for (body, text) in bodies
+        .iter()
+        .zip(["1 \u{e4}\n  more", "2 two\n  half", "3 last"])
+    {
+        assert!(body.ends_with(text.as_bytes()), "{body:?}");
+    }
+    assert_eq!(bodies.len(), 3);
+}

@@ -4,8 +4,8 @@
 //!
 //! - `scan.rs`: which files the patterns name; `watch.rs`: when that or a file changes.
 //! - `identity.rs`: what tells one file from another; `known.rs`, `positions.rs`: what earlier runs knew.
-//! - `run.rs`, `begin.rs`: gives each file a reader, and says where it begins.
-//! - `reader.rs`: the hop itself, a file to batches; `framed.rs`: the same line by line; `rest.rs`: waiting at its end;
+//! - `run.rs`, `begin.rs`, `store.rs`: gives each file a reader, and says where it begins.
+//! - `reader.rs`, `send.rs`: the hop itself, a file to batches; `framed.rs`: the same line by line; `rest.rs`: waiting at its end;
 //!   `anew.rs`, `hole.rs`, `long_line.rs`, `gzip.rs`, `done.rs`.
 //! - `options.rs`; `kubernetes.rs`: what the path of a pod's log says.
 //!
@@ -28,7 +28,9 @@ mod reader;
 mod rest;
 mod run;
 mod scan;
+mod send;
 mod shared;
+mod store;
 mod tracked;
 mod watch;
 

@@ -5,31 +5,29 @@
 //! Bytes are read into a pooled buffer that the batch then owns; the part of a line at its end is read again with the
 //! next batch. Every read begins a little before the offset and checks those bytes against the mark, so a file that was
 //! truncated is noticed even when it has grown past the offset again. It promises that everything before the settled mark
-//! is settled, and that after a failure it goes on from there. How it waits is `rest.rs`, how it begins again `anew.rs`, how lines that are too long
-//! are dealt with `long_line.rs`.
+//! is settled, and that after a failure it goes on from there. How it waits is `rest.rs`, how it begins again `anew.rs`, how it
+//! sends `send.rs`, how lines that are too long are dealt with `long_line.rs`.
 
 use std::{
     fs, io,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use millstream_pipeline::{node::SourceContext, stop::Stop};
-use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
+use millstream_record::{Buffer, FileId, Tag, Values};
 use millstream_sys::disk::read_at;
-use millstream_wire::lines;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     gzip::{Candidate, Inflater},
-    identity::{Inode, Mark, Stat, read_file_id},
+    identity::{Inode, Mark, Stat},
     pace::Pace,
     shared::Common,
     tracked::Tracked,
 };
 use crate::{
-    flight::{Flight, share},
+    flight::Flight,
     framing::{self, Found, Framer, TooLong},
 };
 
@@ -70,7 +68,7 @@ pub(super) struct Reader {
     announce: bool,
     pub(super) flight: Flight<Mark>,
     pub(super) tag: Tag,
-    values: Arc<Values>,
+    pub(super) values: Arc<Values>,
     /// Bytes of the next read: more than usual only for a long line.
     pub(super) read_bytes: usize,
     /// Bytes behind `next` that hold no newline.
@@ -251,7 +249,7 @@ impl Reader {
     }
 
     /// Bytes of a read; fewer where a file is read slowly.
-    fn first_read(&self) -> usize {
+    pub(super) fn first_read(&self) -> usize {
         match usize::try_from(self.common.options.rate_max) {
             Ok(rate @ 1..) => READ_BYTES.min(rate.max(READ_BYTES_MIN)),
             _ => READ_BYTES,
@@ -358,108 +356,6 @@ impl Reader {
             buffer = self.context.pool.reserve(bytes) => Some(buffer),
             () = self.stop.stopped() => None,
         }
-    }
-
-    /// Sends the lines that stand in `range` of the buffer as a batch; reading goes on at `mark`.
-    pub(super) async fn send(
-        &mut self,
-        buffer: Buffer,
-        range: std::ops::Range<usize>,
-        mark: Mark,
-    ) -> io::Result<()> {
-        let count = lines::count(&buffer[range.clone()]);
-        self.send_body(share(buffer, range), count, mark).await
-    }
-
-    /// Sends records as a batch; reading goes on at `mark`.
-    pub(super) async fn send_body(
-        &mut self,
-        body: Bytes,
-        count: u32,
-        mark: Mark,
-    ) -> io::Result<()> {
-        let id = self.identify()?;
-        let batch = self.batch(id, body, count, mark.offset);
-        // With `--once` the last batch of a file is waited for.
-        let last = self.context.once && self.pace.is_rest(mark.offset - self.next.offset);
-        let awaited = last || self.flight.is_half_full();
-        let receipt = self.context.outlet.send(batch, awaited).await;
-        self.flight.push(receipt, mark);
-        self.go_on_at(mark);
-        Ok(())
-    }
-
-    /// A batch with the bytes from the next one up to `next`.
-    pub(super) fn batch(&self, file: FileId, body: Bytes, count: u32, next: u64) -> Batch {
-        Batch {
-            tag: self.tag.clone(),
-            encoding: self
-                .framer
-                .as_ref()
-                .map_or(Encoding::Lines, Framer::encoding),
-            body,
-            count,
-            received: Time::now(),
-            values: self.values.clone(),
-            origins: vec![Origin::File(FileOrigin {
-                file,
-                begin: self.next.offset,
-                next,
-            })],
-        }
-    }
-
-    /// Goes on at `mark` without a record.
-    pub(super) async fn pass_over(&mut self, mark: Mark) -> io::Result<()> {
-        let id = self.identify()?;
-        if self.common.durable {
-            // So that a restart does not come here again.
-            let passed = self.batch(id, Bytes::new(), 0, mark.offset);
-            let receipt = self.context.outlet.send(passed, false).await;
-            self.flight.push(receipt, mark);
-        } else {
-            self.flight.skip(mark);
-        }
-        self.go_on_at(mark);
-        Ok(())
-    }
-
-    pub(super) fn go_on_at(&mut self, mark: Mark) {
-        let behind = mark.offset - self.next.offset;
-        self.pace.read(behind);
-        self.next = mark;
-        self.read_bytes = self.first_read();
-        self.partial = 0;
-        self.open_since = None;
-        self.tracked.state().advance(mark);
-    }
-
-    /// Who the file is; decided when its first batch is sent.
-    pub(super) fn identify(&mut self) -> io::Result<FileId> {
-        if let Some(id) = self.id {
-            return Ok(id);
-        }
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let id = read_file_id(file, self.tracked.inode, self.generation)?;
-        self.adopt(id);
-        Ok(id)
-    }
-
-    pub(super) fn adopt(&mut self, id: FileId) {
-        self.id = Some(id);
-        let mut state = self.tracked.state();
-        state.settled = Some((id, self.flight.settled()));
-        state.advance(self.next);
-        drop(state);
-        self.common.heads.put(&id, &self.tracked);
-        self.common.fresh.store(true, Ordering::Relaxed);
-    }
-
-    /// Lets others know up to where it is settled.
-    pub(super) fn publish(&self) {
-        let Some(id) = self.id else { return };
-        self.tracked.state().settled = Some((id, self.flight.settled()));
-        self.common.dirty.notify_one();
     }
 
     /// What becomes of a line that is too long.

@@ -1,14 +1,14 @@
 //! One run of the source: finds files, gives each a reader, and keeps the positions.
 //!
 //! Names that come and go are told by the kernel, and a scan looks every `rescan` whatever the kernel tells. Readers are
-//! dealt to the data threads; what they and the scan share is in `tracked.rs`.
+//! dealt to the data threads; what they and the scan share is in `tracked.rs`. What is written down is in `store.rs`.
 
 use std::{
     collections::{HashMap, HashSet},
     fs,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
@@ -43,16 +43,10 @@ const SCAN_GAP: Duration = Duration::from_millis(20);
 const SCAN_SHARE: u32 = 20;
 /// A compressed file is looked at so often while it waits for what it was made of.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
-/// How often the largest lag is looked for.
-const LAG_EVERY: Duration = Duration::from_secs(1);
 /// Scans for which there is no reason but the time take a thousandth of a core at most ...
 const IDLE_SHARE: u32 = 1000;
 /// ... but come at least once in so many times `rescan`.
 const SELDOM_MAX: u32 = 6;
-/// Positions are written this long after the first of them moved, and after a failure.
-const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same behind a durable channel, where they only help to recognise files, once each file has a mark.
-const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
 
 /// A run of the source.
 pub(super) struct Run {
@@ -69,8 +63,8 @@ pub(super) struct Run {
     stop: Stop,
     scan_at: Instant,
     scan_not_before: Instant,
-    store_at: Option<Instant>,
-    lag_at: Option<Instant>,
+    pub(super) store_at: Option<Instant>,
+    pub(super) lag_at: Option<Instant>,
     /// Compressed files with nothing more to read, and how long they were then.
     pub(super) inflated: HashMap<Inode, u64>,
     /// A compressed file waits until what it was made of is read.
@@ -154,10 +148,7 @@ impl Run {
             tokio::select! {
                 () = outer.stopped() => {}
                 () = self.common.ended.notified() => outcome = self.take_ends(),
-                () = self.common.dirty.notified() => {
-                    self.store_soon();
-                    self.lag_at.get_or_insert(Instant::now() + LAG_EVERY);
-                }
+                () = self.common.dirty.notified() => self.moved(),
                 () = at(self.lag_at) => self.look_at_lag(),
                 () = self.common.scan_wanted.notified() => self.scan_soon(),
                 changed = changed(&mut self.watch) => {
@@ -180,27 +171,6 @@ impl Run {
         }
         self.store().await;
         outcome
-    }
-
-    /// The file that is furthest behind, as long as any is.
-    fn look_at_lag(&mut self) {
-        let lags = self
-            .files
-            .values()
-            .map(|tracked| tracked.lag.load(Ordering::Relaxed));
-        let most = lags.max().unwrap_or(0);
-        self.common.lag_max.set(most);
-        self.lag_at = (most > 0).then(|| Instant::now() + LAG_EVERY);
-    }
-
-    fn store_soon(&mut self) {
-        let known = self.had_run && !self.common.fresh.load(Ordering::Relaxed);
-        let wait = match self.common.durable && known {
-            true => STORE_WAIT_DURABLE,
-            false => STORE_WAIT,
-        };
-        let at = Instant::now() + wait;
-        self.store_at = Some(self.store_at.map_or(at, |before| before.min(at)));
     }
 
     fn scan_soon(&mut self) {
@@ -352,36 +322,6 @@ impl Run {
             guard.ended = Some(ended);
         };
         self.context.threads.spawn(&reporter, read).await;
-    }
-
-    /// Writes the positions. Behind a durable channel they are not what a restart goes by, but they hold the marks.
-    async fn store(&mut self) {
-        self.store_at = None;
-        // A file of which nobody knows yet where it begins must not look like one that appeared since.
-        if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        self.common.fresh.store(false, Ordering::Relaxed);
-        for tracked in self.files.values() {
-            let state = tracked.state();
-            if let Some((id, mark)) = state.settled {
-                self.known.set(id, mark, &state.path);
-            }
-        }
-        let entries = self.known.entries();
-        let folder = self.context.folder.clone();
-        let stored = tokio::task::spawn_blocking(move || positions::store(&folder, &entries)).await;
-        match stored {
-            Ok(Ok(())) => self.had_run = true,
-            Ok(Err(error)) => {
-                let folder = self.context.folder.display();
-                let text =
-                    format_args!("cannot write the positions to {folder}: {error}; trying again");
-                self.context.reporter.error("positions", text);
-                self.store_soon();
-            }
-            Err(_) => self.store_soon(),
-        }
     }
 }
 

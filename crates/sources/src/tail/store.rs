@@ -1,0 +1,73 @@
+//! What a run writes down: the positions, and how far its files are behind.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{positions, run::Run};
+
+/// Positions are written this long after the first of them moved, and after a failure.
+const STORE_WAIT: Duration = Duration::from_secs(1);
+/// The same behind a durable channel, where they only help to recognise files, once each file has a mark.
+const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
+/// How often the largest lag is looked for.
+const LAG_EVERY: Duration = Duration::from_secs(1);
+
+impl Run {
+    /// A position has moved.
+    pub(super) fn moved(&mut self) {
+        self.store_soon();
+        self.lag_at.get_or_insert(Instant::now() + LAG_EVERY);
+    }
+
+    /// The file that is furthest behind, as long as any is.
+    pub(super) fn look_at_lag(&mut self) {
+        let lags = self
+            .files
+            .values()
+            .map(|tracked| tracked.lag.load(Ordering::Relaxed));
+        let most = lags.max().unwrap_or(0);
+        self.common.lag_max.set(most);
+        self.lag_at = (most > 0).then(|| Instant::now() + LAG_EVERY);
+    }
+
+    pub(super) fn store_soon(&mut self) {
+        let known = self.had_run && !self.common.fresh.load(Ordering::Relaxed);
+        let wait = match self.common.durable && known {
+            true => STORE_WAIT_DURABLE,
+            false => STORE_WAIT,
+        };
+        let at = Instant::now() + wait;
+        self.store_at = Some(self.store_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Writes the positions. Behind a durable channel they are not what a restart goes by, but they hold the marks.
+    pub(super) async fn store(&mut self) {
+        self.store_at = None;
+        // A file of which nobody knows yet where it begins must not look like one that appeared since.
+        if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        self.common.fresh.store(false, Ordering::Relaxed);
+        for tracked in self.files.values() {
+            let state = tracked.state();
+            if let Some((id, mark)) = state.settled {
+                self.known.set(id, mark, &state.path);
+            }
+        }
+        let entries = self.known.entries();
+        let folder = self.context.folder.clone();
+        let stored = tokio::task::spawn_blocking(move || positions::store(&folder, &entries)).await;
+        match stored {
+            Ok(Ok(())) => self.had_run = true,
+            Ok(Err(error)) => {
+                let folder = self.context.folder.display();
+                let text =
+                    format_args!("cannot write the positions to {folder}: {error}; trying again");
+                self.context.reporter.error("positions", text);
+                self.store_soon();
+            }
+            Err(_) => self.store_soon(),
+        }
+    }
+}
