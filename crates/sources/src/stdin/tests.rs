@@ -147,7 +147,7 @@ fn joined_lines_and_other_encodings_of_a_pipe_become_records() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let multiline = crate::framing::Multiline {
         start: "^[0-9]".to_owned(),
-        wait: "100ms".parse().unwrap(),
+        wait: "1s".parse().unwrap(),
     };
     let config = Config {
         tag: None,

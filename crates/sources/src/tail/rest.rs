@@ -28,10 +28,15 @@ impl Reader {
     /// There is no whole line left: waits until there may be one. True: the reader is done with the file.
     pub(super) async fn rest(&mut self) -> bool {
         let rotated = self.tracked.state().rotated;
-        let ends = self.inflater.is_some() || self.is_to_be_done();
-        let since = rotated.or(ends.then_some(self.pace.last_read));
-        let until =
-            since.map(|since| since.max(self.pace.last_read) + self.common.options.rotate_wait);
+        let last_read = self.pace.last_read;
+        let since = match self.inflater {
+            // It was whole long ago: others wait to be inflated.
+            Some(_) => Some(self.written_at().unwrap_or(last_read)),
+            None => rotated
+                .or(self.is_to_be_done().then_some(last_read))
+                .map(|since| since.max(last_read)),
+        };
+        let until = since.map(|since| since + self.common.options.rotate_wait);
         if self.context.once || until.is_some_and(|until| until <= std::time::Instant::now()) {
             return self.let_go().await && self.be_done().await;
         }
@@ -79,6 +84,12 @@ impl Reader {
             () = sleep(time) => {}
             () = self.stop.stopped() => {}
         }
+    }
+
+    /// When the file was last written.
+    fn written_at(&self) -> Option<std::time::Instant> {
+        let age = Stat::of(self.file.as_ref()?).ok()?.age;
+        std::time::Instant::now().checked_sub(age)
     }
 
     fn close_if_old(&mut self, rotated: bool) {
