@@ -126,6 +126,7 @@ fn load(form: Form) -> Load {
         acks: false,
         single_writes: false,
         send_buffer: SEND_BUFFER,
+        tls: false,
     }
 }
 
