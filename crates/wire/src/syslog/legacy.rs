@@ -11,6 +11,7 @@
 //! A word is a host only behind a time, and a tag only if a colon and a space or a bracketed number end it: what is in
 //! doubt belongs to the text.
 
+use memchr::{memchr, memchr3};
 use millstream_record::Time;
 
 use super::{
@@ -61,21 +62,13 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
 /// The host at the start of `text`, and what is behind it; `None`: a tag stands there, or the last word.
 #[inline(always)]
 fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut brackets = false;
-    for (at, byte) in text.iter().enumerate() {
-        match byte {
-            b' ' => {
-                let (host, rest) = (text.get(..at)?, text.get(at + 1..)?);
-                // An address of IPv6 may end with two colons.
-                let is_tag = host.ends_with(b":") && !host.ends_with(b"::");
-                return (at > 0 && !is_tag && !brackets).then_some((host, rest));
-            }
-            // `[::1]` is a host, `su[123]` is a tag.
-            b'[' if at > 0 => brackets = true,
-            _ => {}
-        }
-    }
-    None
+    let (host, rest) = text.split_at_checked(memchr(b' ', text)?)?;
+    let (_, others) = host.split_first()?;
+    // An address of IPv6 may end with two colons.
+    let is_tag = host.ends_with(b":") && !host.ends_with(b"::");
+    // `[::1]` is a host, `su[123]` is a tag.
+    let brackets = memchr(b'[', others).is_some();
+    (!is_tag && !brackets).then_some((host, rest.get(1..)?))
 }
 
 /// The tag, the process id and the message of `text`.
@@ -83,10 +76,7 @@ fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
 fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     header.message = text;
     let near = text.get(..TAG_BYTES_MAX).unwrap_or(text);
-    let Some(end) = near
-        .iter()
-        .position(|byte| matches!(byte, b':' | b'[' | b' '))
-    else {
+    let Some(end) = memchr3(b':', b'[', b' ', near) else {
         return;
     };
     let Some((tag, rest)) = text.split_at_checked(end) else {
@@ -106,9 +96,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
         [b':', b' ', message @ ..] => (header.app, header.message) = (tag, message),
         [b'[', rest @ ..] => {
             let near = rest.get(..TAG_BYTES_MAX).unwrap_or(rest);
-            let close = near
-                .iter()
-                .position(|byte| matches!(byte, b']' | b' ' | b'['));
+            let close = memchr3(b']', b' ', b'[', near);
             let Some((procid, behind)) = close.and_then(|close| rest.split_at_checked(close))
             else {
                 return;

@@ -1,6 +1,7 @@
 //! One message: what its header says, and the record that it becomes.
 
 use jiff::tz::TimeZone;
+use memchr::memchr;
 use millstream_record::Time;
 
 use super::{
@@ -163,10 +164,7 @@ impl Parser {
 /// A field of the header, empty if it is nil, and what is behind the space behind it. The last field may end the message.
 #[inline(always)]
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = text.iter().position(|byte| *byte == b' ');
-    let (word, rest) = match length {
-        Some(length) => (text.get(..length)?, text.get(length + 1..)?),
-        None => return None,
-    };
+    let (word, rest) = text.split_at_checked(memchr(b' ', text)?)?;
+    let rest = rest.get(1..)?;
     Some((if word == b"-" { b"" } else { word }, rest))
 }
