@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use program::{Program, free_port, wait_until};
+use program::{Program, free_port, millbench, wait_until};
 
 /// Records that are sent: about 60 MB of text.
 const RECORDS: &str = "600000";
@@ -48,16 +48,6 @@ impl Drop for Small {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
-}
-
-fn millbench() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_millstream")).with_file_name("millbench");
-    assert!(
-        path.exists(),
-        "{} is missing: build the workspace (`cargo test --workspace`)",
-        path.display()
-    );
-    path
 }
 
 fn generate(folder: &Path, port: u16) -> Child {

@@ -17,23 +17,12 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use program::{PATIENCE, Program, free_port};
+use program::{PATIENCE, Program, free_port, millbench};
 
 /// How often somebody is killed.
 const KILLS: u64 = 54;
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 500;
-
-/// The generator and verifier, built beside the program.
-fn millbench() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_millstream")).with_file_name("millbench");
-    assert!(
-        path.exists(),
-        "{} is missing: build the workspace (`cargo test --workspace`)",
-        path.display()
-    );
-    path
-}
 
 /// xorshift64*: random enough for moments, and the seed is printed.
 struct Random(u64);

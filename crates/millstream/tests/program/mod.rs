@@ -42,6 +42,17 @@ pub fn tree() -> PathBuf {
         .unwrap()
 }
 
+/// The generator and verifier, built beside the program.
+pub fn millbench() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_millstream")).with_file_name("millbench");
+    assert!(
+        path.exists(),
+        "{} is missing: build the workspace (`cargo test --workspace`)",
+        path.display()
+    );
+    path
+}
+
 /// A running `millstream run`. Killed when dropped.
 pub struct Program {
     child: Child,
