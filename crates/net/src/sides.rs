@@ -1,30 +1,42 @@
 //! A connection as two sides, one that reads and one that writes, both on one thread.
 //!
 //! A socket that the runtime watches wakes its thread for every segment that comes, also while the connection waits on
-//! purpose. So a busy connection is set aside: nobody watches it, it is read by the clock, and it is watched again when
-//! nothing more comes. Under TLS it stays watched and only nobody waits for it.
+//! purpose. So a busy connection is set aside: it is read by the clock, and watched again when nothing more comes. TCP wakes
+//! early when enough is there; a unix socket, which cannot tell, is not watched meanwhile; under TLS only nobody waits.
+//! Who knows how much must come can ask TCP to wake no earlier ([`Reading::wake_from`]).
 
 use std::{
     cell::{Cell, RefCell},
+    future::poll_fn,
     io,
+    os::fd::{AsFd, BorrowedFd},
     pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::BufMut;
+use millstream_sys::wake::wake_from;
 use rustix::{buffer::spare_capacity, io::Errno};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    time::timeout,
 };
 
 use crate::stream::{Secure, Socket, Stream, Unwatched};
+
+/// A connection that is set aside wakes when so many bytes are there: a hundred messages make a wake-up cheap, and a sender
+/// with a small buffer, of which a message takes a kilobyte, is not held up for the whole time.
+const ENOUGH_BYTES: usize = 16 << 10;
 
 enum Place {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<Secure>),
+    /// Set aside; wakes when enough is there.
+    Gathering(TcpStream),
     /// Set aside.
     Aside(Unwatched),
     /// The same under TLS.
@@ -37,6 +49,8 @@ struct Shared {
     place: RefCell<Place>,
     /// Who wants to write while it is set aside.
     writer: Cell<Option<Waker>>,
+    /// From how many bytes on TCP wakes.
+    wake: Cell<usize>,
 }
 
 /// The side that reads.
@@ -44,6 +58,15 @@ pub struct Reading(Rc<Shared>);
 
 /// The side that writes. What is written under TLS is on its way only after a flush.
 pub struct Writing(Rc<Shared>);
+
+impl Shared {
+    fn set_wake(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
+        if self.wake.replace(bytes) == bytes {
+            return Ok(());
+        }
+        wake_from(stream.as_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
+    }
+}
 
 impl Stream {
     /// Both sides of it.
@@ -55,6 +78,7 @@ impl Stream {
                 Self::Tls(stream) => Place::Tls(stream),
             }),
             writer: Cell::new(None),
+            wake: Cell::new(1),
         });
         (Reading(shared.clone()), Writing(shared))
     }
@@ -70,11 +94,14 @@ impl From<Socket> for Place {
 }
 
 impl Reading {
-    /// From now on it is only read by [`Reading::read_aside`], and not written.
+    /// From now on it is only read by [`Reading::read_aside`]; what is not TCP is not written either.
     pub fn set_aside(&self) -> io::Result<()> {
         let mut place = self.0.place.borrow_mut();
         *place = match std::mem::replace(&mut *place, Place::Lost) {
-            Place::Tcp(stream) => Place::Aside(Unwatched::Tcp(stream.into_std()?)),
+            Place::Tcp(stream) => {
+                self.0.set_wake(&stream, ENOUGH_BYTES)?;
+                Place::Gathering(stream)
+            }
             Place::Unix(stream) => Place::Aside(Unwatched::Unix(stream.into_std()?)),
             Place::Tls(stream) => Place::AsideTls(stream),
             other => other,
@@ -85,22 +112,40 @@ impl Reading {
     /// Whether it is set aside.
     #[must_use]
     pub fn is_aside(&self) -> bool {
-        matches!(*self.0.place.borrow(), Place::Aside(_) | Place::AsideTls(_))
+        matches!(
+            *self.0.place.borrow(),
+            Place::Gathering(_) | Place::Aside(_) | Place::AsideTls(_)
+        )
     }
 
     /// Reads what is there into the spare room of `out`; `None`: nothing is there.
     pub fn read_aside(&self, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
         match &mut *self.0.place.borrow_mut() {
-            Place::Aside(socket) => loop {
-                match rustix::io::read(&*socket, spare_capacity(out)) {
-                    Ok(count) => return Ok(Some(count)),
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) => return Ok(None),
-                    Err(error) => return Err(error.into()),
-                }
+            Place::Gathering(stream) => match read_once(stream, out)? {
+                None => read_now(stream.as_fd(), out),
+                read => Ok(read),
             },
+            Place::Aside(socket) => read_now(socket.as_fd(), out),
             Place::AsideTls(stream) => read_once(stream, out),
             _ => Ok(None),
+        }
+    }
+
+    /// While it is set aside: waits for `time`, or less when enough is there before.
+    pub async fn gather(&self, time: Duration) {
+        let enough = poll_fn(|context| match &*self.0.place.borrow() {
+            Place::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
+            _ => Poll::Pending,
+        });
+        let _ = timeout(time, enough).await;
+    }
+
+    /// Who waits to read is woken when `bytes` are there (1: as usual), as far as the socket can tell: TCP without TLS.
+    /// The end of the connection wakes at any time, and so does a system that has no room for so many bytes.
+    pub fn wake_from(&self, bytes: usize) -> io::Result<()> {
+        match &*self.0.place.borrow() {
+            Place::Tcp(stream) => self.0.set_wake(stream, bytes),
+            _ => Ok(()),
         }
     }
 
@@ -110,6 +155,10 @@ impl Reading {
         *place = match std::mem::replace(&mut *place, Place::Lost) {
             Place::Aside(socket) => socket.watch()?.into(),
             Place::AsideTls(stream) => Place::Tls(stream),
+            Place::Gathering(stream) => {
+                self.0.set_wake(&stream, 1)?;
+                Place::Tcp(stream)
+            }
             other => other,
         };
         if let Some(writer) = self.0.writer.take() {
@@ -119,8 +168,23 @@ impl Reading {
     }
 }
 
-/// Reads what is there; nobody is woken when more comes.
-fn read_once(stream: &mut Secure, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
+/// Reads what is there.
+fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(socket, spare_capacity(out)) {
+            Ok(count) => return Ok(Some(count)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Reads what is there as far as the runtime knows of it; nobody is woken when more comes.
+fn read_once(
+    stream: &mut (impl AsyncRead + Unpin),
+    out: &mut Vec<u8>,
+) -> io::Result<Option<usize>> {
     let room = out.capacity() - out.len();
     let mut target = out.limit(room);
     let read = pin!(stream.read_buf(&mut target));
@@ -137,7 +201,9 @@ impl AsyncRead for Reading {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut *self.0.place.borrow_mut() {
-            Place::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Place::Tcp(stream) | Place::Gathering(stream) => {
+                Pin::new(stream).poll_read(context, buffer)
+            }
             Place::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
             Place::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
             Place::Aside(_) | Place::AsideTls(_) | Place::Lost => {
@@ -154,7 +220,7 @@ impl Writing {
         act: impl FnOnce(Pin<&mut (dyn AsyncWrite + Unpin)>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         match &mut *self.0.place.borrow_mut() {
-            Place::Tcp(stream) => act(Pin::new(stream), context),
+            Place::Tcp(stream) | Place::Gathering(stream) => act(Pin::new(stream), context),
             Place::Unix(stream) => act(Pin::new(stream), context),
             Place::Tls(stream) => act(Pin::new(&mut **stream), context),
             Place::Aside(_) | Place::AsideTls(_) => {

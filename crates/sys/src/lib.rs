@@ -3,3 +3,4 @@
 pub mod datagrams;
 pub mod disk;
 pub mod writeback;
+pub mod wake;

@@ -19,7 +19,7 @@ use millstream_wire::forward::{Check, Decoder, Step};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{
@@ -29,11 +29,14 @@ use super::{
     outgoing::Outgoing,
     payload::Arrived,
 };
-use crate::connection::{self, NEVER, Pace, Stash, Watch};
+use crate::connection::{self, NEVER, Pace, Quit, Stash, Watch};
 
 /// Behind a payload only so much is read at first: it holds the option map and the next head, and little that must be
 /// copied.
 const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
+/// So much of a payload is waited for before the next read: a part of it is no use to anybody, and each wake-up costs as
+/// much as validating a thousand records. More would stand in the way of what the system can hold for a connection.
+const WAKE_BYTES: usize = 256 << 10;
 /// How long the end of a connection waits for the peer to close too: closing over unread bytes would destroy the acks
 /// that are under way.
 const LINGER: Duration = Duration::from_millis(500);
@@ -189,7 +192,7 @@ impl Intake {
     /// Reads a busy connection once a tick, until nothing has come for a tick or somebody waits for acks. Whether its
     /// peer has closed it.
     async fn read_by_the_clock(&mut self, reader: &mut Reading) -> Result<bool, End> {
-        sleep(self.out.shared.gather).await;
+        reader.gather(self.out.shared.gather).await;
         while reader.is_aside() {
             let read = self.stash.fill_aside(reader).map_err(|_| End::Broken)?;
             let Some((count, drained)) = read else {
@@ -203,7 +206,7 @@ impl Intake {
                 break;
             }
             if drained {
-                sleep(self.out.shared.gather).await;
+                reader.gather(self.out.shared.gather).await;
             }
         }
         Ok(false)
@@ -303,20 +306,29 @@ impl Intake {
         self.stash.move_to(&mut buffer, length);
         let mut check = Check::new(encoding);
         let mut sound = check.feed(&buffer).is_ok();
+        let mut wake = WAKE_BYTES;
         while buffer.len() < length {
             let room = length - buffer.len();
+            reader.wake_from(room.min(wake)).map_err(|_| End::Broken)?;
             let mut target = (&mut *buffer).limit(room);
             let read = self
                 .watch
                 .until(|| self.out.answers.open() > 0, reader.read_buf(&mut target))
-                .await?;
-            let count = read.map_err(|_| End::Broken)?;
+                .await;
+            if matches!(read, Err(Quit::Idle)) && wake > 1 {
+                // It may have sent a little all the time.
+                wake = 1;
+                self.watch.last = Instant::now();
+                continue;
+            }
+            let count = read?.map_err(|_| End::Broken)?;
             if count == 0 {
                 return Err(End::Cut);
             }
             self.note_read(count);
             sound = sound && check.feed(&buffer).is_ok();
         }
+        reader.wake_from(1).map_err(|_| End::Broken)?;
         self.incoming = Some(Incoming {
             tag,
             encoding,

@@ -212,6 +212,32 @@ fn a_silent_connection_is_closed_and_one_that_waits_for_its_ack_is_not() {
 }
 
 #[test]
+fn a_peer_that_sends_a_payload_slowly_is_not_silent() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "limits: { idle: 1s }");
+    let mut stream = server.connect();
+    let chunk = packed("t", &entries(0..4000), Some("a"));
+    // Far less than a wake-up waits for, for longer than two limits.
+    for part in chunk.chunks(chunk.len() / 12 + 1) {
+        write(&mut stream, part);
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    expect_acks(&mut stream, &["a"]);
+    assert_eq!(records(&taken.records(4000)), 4000);
+}
+
+#[test]
+fn a_peer_that_falls_silent_within_a_payload_is_closed() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "limits: { idle: 100ms }");
+    let mut stream = server.connect();
+    let chunk = packed("t", &entries(0..4000), Some("a"));
+    write(&mut stream, &chunk[..chunk.len() / 2]);
+    assert!(is_closed(&mut stream));
+    assert!(taken.is_empty());
+}
+
+#[test]
 fn many_single_writes_are_all_taken_in_order_whatever_the_pauses() {
     for gather in ["1ms", "0"] {
         let taken = Arc::new(Taken::default());
