@@ -29,7 +29,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("wire", &["record"]),
     ("pipeline", &["record", "config", "wire", "sys"]),
     ("channels", &["record", "config", "wire", "sys", "pipeline"]),
-    ("net", &["record", "config", "pipeline"]),
+    ("net", &["record", "config", "sys", "pipeline"]),
     (
         "sources",
         &["record", "config", "wire", "sys", "pipeline", "net"],

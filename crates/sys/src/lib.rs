@@ -2,5 +2,5 @@
 
 pub mod datagrams;
 pub mod disk;
-pub mod writeback;
 pub mod wake;
+pub mod writeback;
