@@ -131,25 +131,14 @@ impl AsyncWrite for Socket {
 }
 
 impl AsyncRead for Secure {
-    /// Reads all that is there, as far as the buffer has room: one read of the library gives no more than one record.
+    /// Reads all that is there, as far as the buffer has room: the library goes on from record to record, and keeps an
+    /// error that comes behind bytes for the next read.
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let stream = &mut self.get_mut().0;
-        let before = buffer.filled().len();
-        loop {
-            let filled = buffer.filled().len();
-            match Pin::new(&mut *stream).poll_read(context, buffer) {
-                Poll::Ready(Ok(())) if buffer.filled().len() > filled && buffer.remaining() > 0 => {
-                }
-                Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
-                // What came is given first; the end or the error comes again with the next read.
-                _ if filled > before => return Poll::Ready(Ok(())),
-                other => return other,
-            }
-        }
+        Pin::new(&mut self.get_mut().0).poll_read(context, buffer)
     }
 }
 

@@ -304,3 +304,53 @@ fn a_client_trusts_whom_it_is_told_to_trust() {
             .contains("no name of a host")
     );
 }
+
+#[test]
+fn an_end_without_a_word_of_tls_is_an_error_behind_the_bytes_before_it() {
+    let (folder, _) = certificates();
+    let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    let certificate = CertificateDer::from_pem_slice(&read("server.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(&read("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, closed) = mpsc::sync_channel(1);
+    let serving = std::thread::spawn(move || {
+        let session = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut stream = StreamOwned::new(session, listener.accept().unwrap().0);
+        stream.write_all(b"hello").unwrap();
+        stream.flush().unwrap();
+        stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
+        sender.send(()).unwrap();
+        // Until the client ends: a close over unread bytes would destroy what is under way.
+        let _ = stream.sock.read_to_end(&mut Vec::new());
+    });
+    let file = folder.path().join("t.yaml");
+    let options = Node::parse(file.to_str().unwrap(), "{ tls: { ca: ca.pem } }").unwrap();
+    let option: Tls = options.find("tls").unwrap().read().unwrap();
+    let tls = ClientTls::check(&option, &options).unwrap().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let socket = tokio::net::TcpStream::connect(address).await.unwrap();
+        let socket = crate::Socket::Tcp(socket);
+        let mut stream = tls
+            .connect(socket, "localhost", &Reporter::new("out"))
+            .await
+            .unwrap();
+        closed.recv_timeout(PATIENCE).unwrap();
+        let mut bytes = Vec::new();
+        let end = stream.read_to_end(&mut bytes).await.unwrap_err();
+        assert_eq!(bytes, b"hello");
+        assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
+    });
+    serving.join().unwrap();
+}
