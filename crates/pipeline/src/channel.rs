@@ -101,6 +101,11 @@ pub trait Channel: Send + Sync {
     fn put(&self, group: Group) -> BoxFuture<'_, ()>;
     /// Tells it what a source knows of its senders. Never waits.
     fn note(&self, _note: Note) {}
+    /// Settles the token when everything that was put before is as safe as this channel can make it, whatever its policy:
+    /// synced where it is durable. Behind memory the receipts of what was put say more. Never waits.
+    fn sync(&self, token: Token) {
+        token.settle();
+    }
     /// No more groups will come: keep what was taken, then let the readers end.
     fn close(&self);
     /// For a durable channel: where every tailed file goes on. None: nothing durable, the source keeps its own.

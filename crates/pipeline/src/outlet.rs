@@ -119,6 +119,16 @@ impl Outlet {
         receipt
     }
 
+    /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt says when.
+    pub fn sync(&self) -> Receipt {
+        let (token, receipt) = delivery::receipt(true, 0, self.0.pending.clone());
+        for edge in &self.0.edges {
+            edge.feed.0.sync(token.clone());
+        }
+        token.settle();
+        receipt
+    }
+
     /// Tells every channel behind the port what the source knows of its senders.
     pub fn note(&self, note: Note) {
         for edge in &self.0.edges {

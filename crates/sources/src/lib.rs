@@ -7,6 +7,7 @@ mod flight;
 mod flume;
 mod forward;
 mod framing;
+mod fuse;
 mod generate;
 mod http;
 mod journald;
@@ -21,6 +22,7 @@ mod tail;
 pub const COMPONENTS: &[Component] = &[
     flume::COMPONENT,
     forward::COMPONENT,
+    fuse::COMPONENT,
     generate::COMPONENT,
     http::COMPONENT,
     journald::COMPONENT,

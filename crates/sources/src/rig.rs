@@ -38,6 +38,8 @@ struct State {
     origins: HashMap<FileId, u64>,
     /// Batches that were there already, whole or in part.
     repeats: usize,
+    /// How often it was asked to sync.
+    syncs: usize,
 }
 
 impl Downstream {
@@ -112,6 +114,11 @@ impl Downstream {
         self.lock().repeats
     }
 
+    /// How often it was asked to sync.
+    pub(crate) fn syncs(&self) -> usize {
+        self.lock().syncs
+    }
+
     /// The origins as a disk channel knows them.
     pub(crate) fn origins(&self) -> Vec<(FileId, u64)> {
         self.lock()
@@ -181,6 +188,11 @@ impl Channel for Downstream {
             state.held.push(token);
         }
         Box::pin(std::future::ready(()))
+    }
+
+    fn sync(&self, token: Token) {
+        self.lock().syncs += 1;
+        token.settle();
     }
 
     fn close(&self) {}

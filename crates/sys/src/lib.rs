@@ -2,5 +2,6 @@
 
 pub mod datagrams;
 pub mod disk;
+pub mod fuse;
 pub mod wake;
 pub mod writeback;

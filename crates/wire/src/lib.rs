@@ -8,6 +8,7 @@ pub mod cri;
 pub mod event;
 pub mod format;
 pub mod forward;
+pub mod fuse;
 pub mod journal;
 pub mod json;
 pub mod lines;

@@ -19,6 +19,7 @@ use std::{io::Read, path::Path, sync::Arc};
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     channel::{self, BoxFuture, Channel, Consumer, Group, Note},
+    delivery::Token,
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
     promise::{Guarantee, Promise},
@@ -126,6 +127,10 @@ impl Channel for DiskChannel {
 
     fn note(&self, note: Note) {
         self.queue.note(note);
+    }
+
+    fn sync(&self, token: Token) {
+        self.queue.sync(token);
     }
 
     fn close(&self) {

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use millstream_pipeline::channel::{Group, Note};
+use millstream_pipeline::{
+    channel::{Group, Note},
+    delivery::Token,
+};
 use tokio::sync::Semaphore;
 
 /// Notes that wait at most: they are small and come once per connection and per reported floor.
@@ -21,6 +24,8 @@ const ORIGIN_BYTES: usize = 128;
 pub(super) enum Entry {
     Group(Group),
     Note(Note),
+    /// Somebody waits until everything before it is synced.
+    Sync(Token),
 }
 
 /// The queue in front of the writer.
@@ -84,6 +89,15 @@ impl Queue {
         if state.notes < NOTES_MAX && state.ended.is_none() {
             state.notes += 1;
             state.entries.push_back((Entry::Note(note), 0));
+            self.ready.notify_one();
+        }
+    }
+
+    /// After the writer has stopped the token is dropped, which fails its receipt.
+    pub(super) fn sync(&self, token: Token) {
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.entries.push_back((Entry::Sync(token), 0));
             self.ready.notify_one();
         }
     }

@@ -141,13 +141,16 @@ impl Writer {
             if taken.poked {
                 self.log.drop_settled()?;
             }
+            let mut syncs = Vec::new();
             for entry in taken.entries {
                 match entry {
                     Entry::Group(group) => self.stage(group)?,
                     Entry::Note(note) => self.heed(note),
+                    Entry::Sync(token) => syncs.push(token),
                 }
             }
             self.keep(taken.closed)?;
+            self.sync_for(syncs)?;
             self.sync_in_time()?;
             self.make_ahead();
             self.measure();
@@ -264,6 +267,25 @@ impl Writer {
             (Sync::Every(time), Some(since)) => Some(time.saturating_sub(since.elapsed())),
             _ => None,
         }
+    }
+
+    /// Syncs what is kept for those who wait for it. What cannot be synced for now fails them, and is synced later.
+    fn sync_for(&mut self, waiting: Vec<Token>) -> Result<(), Error> {
+        if !waiting.is_empty() && self.log.is_unsynced() {
+            match self.log.sync() {
+                Ok(()) => self.unsynced_since = None,
+                Err(error) if error.is_for_now() => {
+                    self.reporter.warn("room", &error);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.reporter.error("disk", &error);
+                    return Err(error);
+                }
+            }
+        }
+        waiting.into_iter().for_each(Token::settle);
+        Ok(())
     }
 
     fn sync_in_time(&mut self) -> Result<(), Error> {

@@ -1,0 +1,126 @@
+//! A mount at work: what all its sessions share.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use millstream_record::{Buffer, Time};
+use millstream_sys::fuse::Device;
+use millstream_wire::fuse::{Header, WRITE_DATA_AT};
+use rustix::io::Errno;
+use tokio::sync::mpsc;
+
+use super::{
+    below::Below, config::WhenFull, handles::Handles, session::HEADROOM, stream::Parcel,
+    tree::Tree, waiting::Waiting, write::Ship,
+};
+
+/// How long a write waits for room before it fails, with `when_full: fail`: longer than a sync or a rotation takes.
+const FAIL_AFTER: Duration = Duration::from_secs(1);
+/// The flags of an open file that make every write wait until it is synced.
+const DSYNC: u32 = 0o10_000;
+
+/// What the sessions of one mount share.
+pub(super) struct Mounted {
+    pub device: Device,
+    pub ship: Arc<Ship>,
+    pub tree: Mutex<Tree>,
+    pub handles: Handles,
+    pub waiting: Waiting,
+    pub below: Arc<Below>,
+    /// Held by requests that are under way; the run ends when all are gone.
+    pub busy: mpsc::Sender<()>,
+}
+
+/// A write of the kernel, without its data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write {
+    pub header: Header,
+    pub handle: u64,
+    pub offset: u64,
+    pub size: u32,
+    pub flags: u32,
+}
+
+impl Mounted {
+    /// The tree; nothing in it can panic half way, so a poisoned lock is whole.
+    pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in the data of a write, which stands in the buffer behind its request.
+    pub(super) fn take(&self, write: Write, buffer: &mut Option<Buffer>) -> Result<Parcel, Errno> {
+        let handle = self.handles.get(write.handle)?;
+        let mut stream = handle.stream().ok_or(Errno::BADF)?;
+        let start = HEADROOM + WRITE_DATA_AT;
+        let data = start..start + write.size as usize;
+        let written = buffer.as_ref().and_then(|buffer| buffer.get(data.clone()));
+        let written = written.ok_or(Errno::IO)?;
+        let now = Time::now();
+        self.tree().wrote(handle.node, write.offset, written, now)?;
+        stream.take(buffer, data, write.header.thread)
+    }
+
+    /// Sends what was taken in; the answer to the write.
+    pub(super) async fn write(&self, write: Write, parcel: Parcel) -> Result<u32, Errno> {
+        let handle = self.handles.get(write.handle)?;
+        let send = async {
+            self.ship.send(&handle, parcel).await?;
+            if write.flags & DSYNC != 0 {
+                self.ship.sync(&handle).await?;
+            }
+            Ok(write.size)
+        };
+        let full = async {
+            match self.ship.options.when_full {
+                WhenFull::Block => std::future::pending().await,
+                WhenFull::Fail => tokio::time::sleep(FAIL_AFTER).await,
+            }
+        };
+        let given_up = self
+            .waiting
+            .given_up(write.header.unique, write.header.thread);
+        tokio::select! {
+            biased;
+            sent = send => sent,
+            () = given_up => Err(Errno::INTR),
+            () = full => {
+                self.ship.meters.refused.add(1);
+                Err(Errno::NOSPC)
+            }
+        }
+    }
+
+    /// `fsync`: of everything that was written to the file, through whichever open file.
+    pub(super) async fn sync(&self, header: Header, node: u64) -> Result<(), Errno> {
+        let sync = async {
+            for handle in self.handles.of_node(node) {
+                self.ship.sync(&handle).await?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            synced = sync => synced,
+            () = self.waiting.given_up(header.unique, header.thread) => Err(Errno::INTR),
+        }
+    }
+
+    /// The last of an open file is closed. Nobody waits for this; what cannot be sent is said in the log.
+    pub(super) async fn close(&self, number: u64) {
+        let Some(handle) = self.handles.remove(number) else {
+            return;
+        };
+        self.ship.meters.open.set(self.handles.len() as u64);
+        self.tree().close(handle.node);
+        if self.ship.finish(&handle).await.is_err() {
+            let text = if self.ship.durable {
+                "the end of a file could not be kept; it is sent at the next start"
+            } else {
+                "the end of a file was dropped before it was settled"
+            };
+            self.ship.context.reporter.error("close", text);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Which rule a file follows, and what it is tagged with: decided by its path when it is opened.
+
+use std::{path::Path, sync::Arc};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use jiff::tz::TimeZone;
+use millstream_record::{Tag, Time, Values};
+use millstream_wire::{
+    event::{Event, Record},
+    template::{Depends, Renderer, Shared, Template},
+};
+
+use super::{cutter::How, filter::Filter};
+
+/// Names that a tag and a `tee` can ask for.
+const NAMES: [&str; 2] = ["host", "path"];
+
+/// A checked rule.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub paths: GlobSet,
+    /// Folders that the patterns name without a wildcard: they are there from the start.
+    pub folders: Vec<String>,
+    pub tag: Tagging,
+    pub how: How,
+    pub filter: Filter,
+    pub tee: Option<Text>,
+    pub exec: Option<Vec<String>>,
+}
+
+/// All rules, and the one for files that none of them names.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub rules: Vec<Arc<Rule>>,
+    pub rest: Arc<Rule>,
+}
+
+impl Rules {
+    /// The rule of a file: the first that matches.
+    pub(super) fn of(&self, path: &str) -> Arc<Rule> {
+        let found = self.rules.iter().find(|rule| rule.paths.is_match(path));
+        found.unwrap_or(&self.rest).clone()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.iter().chain([&self.rest])
+    }
+}
+
+/// The patterns of a rule.
+pub(super) fn patterns<'a>(paths: impl Iterator<Item = &'a str>) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for path in paths {
+        let glob = GlobBuilder::new(path.trim_start_matches('/'))
+            .literal_separator(true)
+            .backslash_escape(true)
+            .build();
+        set.add(glob.map_err(|error| format!("`{path}` is no path pattern: {}", error.kind()))?);
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+/// The folders that stand in front of the first wildcard of a pattern.
+pub(super) fn folders_of(pattern: &str) -> Option<String> {
+    let (folders, _) = pattern.trim_start_matches('/').rsplit_once('/')?;
+    let plain: Vec<_> = folders
+        .split('/')
+        .take_while(|part| !part.contains(['*', '?', '[', '{', '\\']))
+        .filter(|part| !["", ".", ".."].contains(part))
+        .collect();
+    (!plain.is_empty()).then(|| plain.join("/"))
+}
+
+/// How a tag is made of a path.
+#[derive(Debug)]
+pub(super) enum Tagging {
+    /// The node's name.
+    Name,
+    /// A text in which `*` is the path with dots.
+    Star(String),
+    /// A template.
+    Text(Text),
+}
+
+impl Tagging {
+    pub(super) fn new(tag: Option<&str>) -> Result<Self, String> {
+        Ok(match tag {
+            None => Self::Name,
+            Some(tag) if tag.contains(['{', '%']) => Self::Text(Text::new(tag)?),
+            Some(tag) => Self::Star(tag.to_owned()),
+        })
+    }
+
+    pub(super) fn tag(&self, node: &str, path: &str, host: &str) -> Tag {
+        match self {
+            Self::Name => Tag::from(node),
+            Self::Star(text) => Tag::from(&*text.replace('*', &path.replace('/', "."))),
+            Self::Text(text) => Tag::from(&*text.render(node, path, host, false)),
+        }
+    }
+}
+
+/// A template of what is known of a file.
+#[derive(Debug)]
+pub(super) struct Text(Template);
+
+impl Text {
+    pub(super) fn new(text: &str) -> Result<Self, String> {
+        let template = Template::parse(text).map_err(|error| error.to_string())?;
+        if template.depends() > Depends::Batch {
+            return Err(
+                "it holds for the whole file: it cannot name a field or the time".to_owned(),
+            );
+        }
+        let foreign = template.names().find(|name| !NAMES.contains(name));
+        match foreign.map(str::to_owned) {
+            Some(name) => Err(format!(
+                "a file of the mount has no value `{name}` here: there are `host` and `path`"
+            )),
+            None => Ok(Self(template)),
+        }
+    }
+
+    /// `as_path`: values are parts of a path and cannot leave their folder.
+    pub(super) fn render(&self, node: &str, path: &str, host: &str, as_path: bool) -> String {
+        // The folder is the template's own, so the file's path goes on in it.
+        if as_path && self.0.as_str().ends_with('/') {
+            return Path::new(self.0.as_str())
+                .join(path)
+                .to_string_lossy()
+                .into_owned();
+        }
+        let mut values = Values::new();
+        values.set("host", host);
+        values.set("path", path);
+        let shared = Shared {
+            tag: node,
+            values: &values,
+        };
+        let event = Event {
+            time: Time::now(),
+            record: Record::None,
+        };
+        let mut renderer = if as_path {
+            Renderer::path(&self.0, TimeZone::UTC)
+        } else {
+            Renderer::text(&self.0, TimeZone::UTC)
+        };
+        let mut out = Vec::new();
+        // All names were checked, so no value can be missing.
+        let _ = renderer.render(shared, event, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_and_copies_are_named_after_the_path() {
+        let tag = |text| {
+            let tagging = Tagging::new(text).unwrap();
+            tagging.tag("drop", "app/x.log", "h").as_str().to_owned()
+        };
+        assert_eq!(tag(None), "drop");
+        assert_eq!(tag(Some("web.*")), "web.app.x.log");
+        assert_eq!(tag(Some("{host}-{path}")), "h-app/x.log");
+        let copy = |text| {
+            Text::new(text)
+                .unwrap()
+                .render("drop", "app/x.log", "h", true)
+        };
+        assert_eq!(copy("/copies/{path}"), "/copies/app_x.log");
+        assert_eq!(copy("/copies/"), "/copies/app/x.log");
+        assert!(Text::new("{.field}").is_err());
+        assert!(Text::new("{pid}").unwrap_err().contains("pid"));
+    }
+
+    #[test]
+    fn folders_of_patterns_are_known() {
+        assert_eq!(folders_of("audit/*.log"), Some("audit".to_owned()));
+        assert_eq!(folders_of("/a/b/**/c"), Some("a/b".to_owned()));
+        assert_eq!(folders_of("*/x"), None);
+        assert_eq!(folders_of("x.log"), None);
+        assert_eq!(folders_of("../x/y"), Some("x".to_owned()));
+    }
+}

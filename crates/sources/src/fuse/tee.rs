@@ -1,0 +1,110 @@
+//! A real file that gets a copy of the records.
+
+use std::{
+    borrow::Cow,
+    fs,
+    io::{self, Write},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Encoding};
+use millstream_wire::format::{Format, Options};
+
+/// One copy. It is opened again when somebody has moved it away, as log rotation does.
+#[derive(Debug)]
+pub(super) struct Tee {
+    path: PathBuf,
+    file: Mutex<Option<fs::File>>,
+}
+
+impl Tee {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            file: Mutex::default(),
+        }
+    }
+
+    /// Appends the records of a batch with one write, if the system takes them at once. Blocks.
+    pub(super) fn write(&self, batch: &Batch) -> io::Result<()> {
+        let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = open.as_ref().is_some_and(|file| self.is_here(file));
+        let file = match open.take().filter(|_| here) {
+            Some(file) => file,
+            None => self.open()?,
+        };
+        let text = text(batch);
+        let written = (&file).write_all(&text);
+        *open = Some(file);
+        written.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+        })
+    }
+
+    fn is_here(&self, file: &fs::File) -> bool {
+        match (file.metadata(), fs::metadata(&self.path)) {
+            (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+            _ => false,
+        }
+    }
+
+    fn open(&self) -> io::Result<fs::File> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = fs::File::options();
+        let open = options.append(true).create(true).open(&self.path);
+        open.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+        })
+    }
+}
+
+/// The records of a batch as they were written, each with a newline at its end.
+pub(super) fn text(batch: &Batch) -> Cow<'_, [u8]> {
+    if batch.encoding == Encoding::Lines {
+        return Cow::Borrowed(&batch.body);
+    }
+    let raw = Options {
+        format: Format::Raw,
+        ..Options::default()
+    };
+    let mut text = Vec::new();
+    if let Ok(mut encoder) = raw.encoder(&TimeZone::UTC) {
+        encoder.encode(batch, &mut text, &mut Vec::new());
+    }
+    Cow::Owned(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_that_was_moved_away_is_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below/copy");
+        let tee = Tee::new(path.clone());
+        let batch = |body: &'static str| Batch {
+            tag: "t".into(),
+            encoding: Encoding::Lines,
+            body: body.into(),
+            count: 1,
+            received: millstream_record::Time(0),
+            values: Arc::default(),
+            origins: Vec::new(),
+        };
+        tee.write(&batch("a\n")).unwrap();
+        tee.write(&batch("b\n")).unwrap();
+        let moved = folder.path().join("moved");
+        fs::rename(&path, &moved).unwrap();
+        tee.write(&batch("c\n")).unwrap();
+        assert_eq!(fs::read(moved).unwrap(), b"a\nb\n");
+        assert_eq!(fs::read(path).unwrap(), b"c\n");
+    }
+}

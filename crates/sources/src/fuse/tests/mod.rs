@@ -1,0 +1,413 @@
+//! The source on a real mount, in front of a channel that the test holds in its hands.
+
+mod exerciser;
+
+use std::{
+    fs,
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::*;
+use crate::rig::{Downstream, Running, try_build, until};
+
+/// A mount in a folder of its own.
+struct Rig {
+    folder: tempfile::TempDir,
+    downstream: Downstream,
+    running: Option<Running>,
+}
+
+impl Rig {
+    fn new(downstream: Downstream, options: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut rig = Self {
+            folder,
+            downstream,
+            running: None,
+        };
+        rig.start(options);
+        rig
+    }
+
+    fn start(&mut self, options: &str) {
+        let mount = self.mount();
+        let options = format!("{{\"mount\": {mount:?}{options}}}");
+        let state = self.folder.path().join("state");
+        self.running = Some(Running::start(
+            &COMPONENT,
+            &options,
+            &self.downstream,
+            &state,
+        ));
+        let mounted = || {
+            millstream_sys::fuse::type_of_mount(&mount)
+                .unwrap()
+                .is_some()
+        };
+        until("it is mounted", mounted);
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join("mnt")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mount().join(name)
+    }
+
+    fn append(&self, name: &str) -> fs::File {
+        let mut options = fs::File::options();
+        options
+            .append(true)
+            .create(true)
+            .open(self.path(name))
+            .unwrap()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.downstream.lines()
+    }
+
+    fn until_lines(&self, expected: &[&str]) {
+        until("all lines are there", || {
+            self.lines().len() >= expected.len()
+        });
+        assert_eq!(self.lines(), expected);
+    }
+
+    fn stop(&mut self) {
+        self.running.take().unwrap().stop();
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.downstream.settle();
+            running.stop();
+        }
+    }
+}
+
+#[test]
+fn lines_are_sent_with_tag_host_path_and_pid() {
+    let rig = Rig::new(Downstream::durable(), r#", "tag": "t.*""#);
+    fs::create_dir(rig.path("app")).unwrap();
+    rig.append("app/x.log").write_all(b"a\nb\n").unwrap();
+    assert_eq!(rig.lines(), ["a", "b"]);
+    let batch = rig.downstream.batches().remove(0);
+    assert_eq!(batch.tag.as_str(), "t.app.x.log");
+    let value = |name| batch.values.get(name).unwrap().to_owned();
+    assert_eq!(value("path"), "app/x.log");
+    assert_eq!(value("host"), "here");
+    assert_eq!(value("pid"), std::process::id().to_string());
+}
+
+#[test]
+fn the_last_line_is_sent_at_close_and_lines_of_several_writers_stay_whole() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let (mut one, mut two) = (rig.append("f"), rig.append("f"));
+    one.write_all(b"one ").unwrap();
+    two.write_all(b"two ").unwrap();
+    one.write_all(b"goes on\nand").unwrap();
+    two.write_all(b"too\r\n\0").unwrap();
+    assert_eq!(rig.lines(), ["one goes on", "two too"]);
+    drop(two);
+    until("the last line is sent", || rig.lines().len() == 3);
+    drop(one);
+    rig.until_lines(&["one goes on", "two too", "\0", "and"]);
+    assert_eq!(fs::metadata(rig.path("f")).unwrap().len(), 29);
+}
+
+#[test]
+fn a_copy_of_an_open_file_goes_on_with_its_line() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let script = "(printf a; printf 'b\\nc'; printf d) > f; printf 'e' >> f";
+    let status = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(rig.mount())
+        .status();
+    assert!(status.unwrap().success());
+    rig.until_lines(&["ab", "cd", "e"]);
+}
+
+#[test]
+fn a_write_returns_when_its_lines_are_kept() {
+    for options in ["", r#", "when_full": "fail""#] {
+        let rig = Rig::new(Downstream::durable(), options);
+        let mut file = rig.append("f");
+        rig.downstream.hold();
+        let writes = thread::spawn(move || file.write_all(b"x\n"));
+        thread::sleep(Duration::from_millis(300));
+        assert!(!writes.is_finished());
+        // Others are served meanwhile.
+        fs::metadata(rig.path("f")).unwrap();
+        fs::create_dir(rig.path("folder")).unwrap();
+        rig.downstream.settle();
+        writes.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_write_that_finds_no_room_fails_if_it_should() {
+    let rig = Rig::new(Downstream::durable(), r#", "when_full": "fail""#);
+    let mut file = rig.append("f");
+    rig.downstream.hold();
+    let error = file.write_all(b"x\n").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 1);
+    rig.downstream.settle();
+    file.write_all(b"y\n").unwrap();
+}
+
+#[test]
+fn a_write_whose_lines_are_dropped_is_an_error() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let mut file = rig.append("f");
+    rig.downstream.hold();
+    let writes = thread::spawn(move || file.write_all(b"x\n"));
+    until("it is there", || !rig.lines().is_empty());
+    rig.downstream.drop_held();
+    let error = writes.join().unwrap().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5));
+}
+
+#[test]
+fn a_fatal_signal_gets_a_waiting_writer_out_and_no_other_does() {
+    let rig = Rig::new(Downstream::durable(), "");
+    rig.downstream.hold();
+    let script = "trap : USR1; echo one > f; echo two > g";
+    let mut child = Command::new("bash")
+        .args(["-c", script])
+        .current_dir(rig.mount())
+        .spawn()
+        .unwrap();
+    until("it waits", || rig.lines() == ["one"]);
+    let signal = |name: &str| {
+        let sent = Command::new("kill")
+            .args([name, &child.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-USR1");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(rig.lines(), ["one"]);
+    signal("-KILL");
+    let killed = Instant::now();
+    child.wait().unwrap();
+    assert!(killed.elapsed() < Duration::from_secs(5));
+    assert_eq!(rig.lines(), ["one"]);
+    // The same where the fatal signal is the first.
+    let mut child = Command::new("sh")
+        .args(["-c", "echo three > h"])
+        .current_dir(rig.mount())
+        .spawn()
+        .unwrap();
+    until("it waits", || rig.lines().len() == 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn rules_filter_rewrite_and_frame() {
+    let options = r#", "rules": [
+        { "path": "audit/*.log", "tag": "audit", "allow": "^A", "deny": "secret", "rewrite": [{ "match": "(\\w+)=(\\w+)", "replace": "$2:$1" }] },
+        { "path": "whole/**", "framing": "file" }, { "path": ["w/*", "x"], "framing": "write", "line_max": "4B" } ]"#;
+    let rig = Rig::new(Downstream::durable(), options);
+    rig.append("audit/a.log")
+        .write_all(b"A k=v\nB\nA secret\n")
+        .unwrap();
+    assert_eq!(rig.lines(), ["A v:k"]);
+    assert_eq!(rig.downstream.batches()[0].tag.as_str(), "audit");
+    assert_eq!(rig.running.as_ref().unwrap().meter("records_filtered"), 2);
+    fs::create_dir(rig.path("w")).unwrap();
+    rig.append("w/x").write_all(b"1\n23").unwrap();
+    let mut whole = rig.append("whole/f");
+    whole.write_all(b"a\n").unwrap();
+    whole.write_all(b"b").unwrap();
+    drop(whole);
+    until("the file is a record", || {
+        rig.downstream.batches().len() == 3
+    });
+    let records: Vec<_> = rig.downstream.batches()[1..]
+        .iter()
+        .map(|batch| rmpv::decode::read_value(&mut &batch.body[..]).unwrap()[1].clone())
+        .collect();
+    let message = |text: &str| rmpv::Value::Map(vec![("message".into(), text.into())]);
+    assert_eq!(records, [message("1\n23"), message("a\nb")]);
+}
+
+#[test]
+fn a_line_that_is_too_long_leaves_as_it_is_told() {
+    let rig = Rig::new(
+        Downstream::durable(),
+        r#", "line_max": "4B", "too_long": "reject""#,
+    );
+    rig.append("f").write_all(b"12345\nok\n").unwrap();
+    assert_eq!(rig.lines(), ["ok"]);
+    let rejected = rig.running.as_ref().unwrap().rejected.batches().remove(0);
+    let text = String::from_utf8_lossy(&rejected.body).into_owned();
+    assert!(text.contains("1234") && text.contains("line_max"), "{text}");
+}
+
+#[test]
+fn copies_go_to_a_file_and_a_command() {
+    let copies = tempfile::tempdir().unwrap();
+    let place = copies.path().display();
+    let options = format!(
+        r#", "rules": [{{ "path": "**", "tee": "{place}/tee/", "exec": ["sh", "-c", "cat > {place}/out"] }}]"#
+    );
+    let mut rig = Rig::new(Downstream::durable(), &options);
+    rig.append("f").write_all(b"a\nb\nc").unwrap();
+    rig.until_lines(&["a", "b", "c"]);
+    rig.stop();
+    let copy = |name: &str| fs::read_to_string(copies.path().join(name)).unwrap_or_default();
+    assert_eq!(copy("tee/f"), "a\nb\nc\n");
+    until("the command has it", || copy("out") == "a\nb\nc\n");
+}
+
+#[test]
+fn the_last_bytes_can_be_read_again() {
+    let rig = Rig::new(
+        Downstream::durable(),
+        r#", "recent": { "file": "8B", "all": "1KiB" }"#,
+    );
+    let mut file = rig.append("f");
+    file.write_all(b"0123456789\n").unwrap();
+    let mut read = fs::File::open(rig.path("f")).unwrap();
+    let mut text = String::new();
+    assert_eq!(
+        read.read_to_string(&mut text).unwrap_err().raw_os_error(),
+        Some(61)
+    );
+    read.seek(SeekFrom::End(-4)).unwrap();
+    read.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "789\n");
+    file.write_all(b"more\n").unwrap();
+    text.clear();
+    read.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "more\n");
+}
+
+#[test]
+fn fsync_waits_until_it_is_settled_behind_memory() {
+    let rig = Rig::new(Downstream::memory(), "");
+    let mut file = rig.append("f");
+    rig.downstream.hold();
+    file.write_all(b"a\nunfinished").unwrap();
+    assert_eq!(rig.lines(), ["a"]);
+    let syncs = thread::spawn(move || (file.sync_all(), file));
+    thread::sleep(Duration::from_millis(200));
+    assert!(!syncs.is_finished());
+    rig.downstream.settle();
+    let (synced, mut file) = syncs.join().unwrap();
+    synced.unwrap();
+    let journal = fs::read(rig.folder.path().join("state/unfinished")).unwrap();
+    assert!(journal.ends_with(b"unfinished"));
+    rig.downstream.hold();
+    file.write_all(b"\nb\n").unwrap();
+    rig.downstream.drop_held();
+    assert!(file.sync_all().is_err());
+}
+
+#[test]
+fn what_was_written_below_is_shipped_and_removed_even_if_it_is_still_written() {
+    let mut rig = Rig::new(Downstream::durable(), "");
+    fs::create_dir(rig.path("app")).unwrap();
+    rig.stop();
+    // The folder of the mount is there without it.
+    fs::write(rig.path("app/a.log"), "below\nits end").unwrap();
+    let mut open = rig.append("b.log");
+    open.write_all(b"open 1\nop").unwrap();
+    rig.start("");
+    until("both are read", || rig.lines().len() >= 3);
+    open.write_all(b"en 2\nlast").unwrap();
+    until("it is followed", || rig.lines().len() >= 4);
+    drop(open);
+    until("all is sent", || rig.lines().len() >= 5);
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(lines, ["below", "its end", "last", "open 1", "open 2"]);
+    let names = |path: &Path| {
+        let found = fs::read_dir(path).unwrap();
+        found
+            .map(|entry| entry.unwrap().file_name())
+            .collect::<Vec<_>>()
+    };
+    thread::sleep(Duration::from_millis(500));
+    rig.stop();
+    assert_eq!(names(&rig.mount()), ["app"]);
+    assert!(names(&rig.path("app")).is_empty());
+}
+
+#[test]
+fn with_once_what_stands_there_is_shipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("mnt");
+    fs::create_dir(&mount).unwrap();
+    fs::write(mount.join("a"), "1\n2").unwrap();
+    let downstream = Downstream::memory();
+    let options = format!("{{\"mount\": {mount:?}}}");
+    Running::once(
+        &COMPONENT,
+        &options,
+        &downstream,
+        &folder.path().join("state"),
+    );
+    assert_eq!(downstream.lines(), ["1", "2"]);
+    assert!(!mount.join("a").exists());
+}
+
+#[test]
+fn unmounted_by_somebody_it_fails_so_that_it_is_mounted_again() {
+    let mut rig = Rig::new(Downstream::durable(), "");
+    rig.append("f").write_all(b"a\nb").unwrap();
+    let status = Command::new("umount")
+        .arg(rig.mount())
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+    let failure = rig.running.take().unwrap().ended().unwrap_err();
+    assert!(failure.message.contains("unmounted"), "{failure}");
+    assert_eq!(rig.lines(), ["a", "b"]);
+}
+
+#[test]
+fn two_do_not_mount_the_same_place() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let options = format!("{{\"mount\": {:?}}}", rig.mount());
+    let other = tempfile::tempdir().unwrap();
+    let second = Running::start(&COMPONENT, &options, &Downstream::memory(), other.path());
+    let failure = second.ended().unwrap_err();
+    assert!(failure.message.contains("another Millstream"), "{failure}");
+    rig.append("f").write_all(b"a\n").unwrap();
+}
+
+#[test]
+fn a_synchronous_write_is_synced() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let mut options = fs::File::options();
+    let options = options.write(true).create(true).custom_flags(0o4_010_000);
+    let mut file = options.open(rig.path("f")).unwrap();
+    file.write_all(b"a\nrest").unwrap();
+    assert_eq!(rig.downstream.syncs(), 1);
+    assert_eq!(rig.lines(), ["a"]);
+}
+
+#[test]
+fn wrong_options_are_refused_with_the_reason() {
+    let problem = |options: &str| try_build(&COMPONENT, options).err().unwrap().join("\n");
+    assert!(problem("{}").contains("mount"));
+    assert!(problem(r#"{"mount": "m", "umask": "99"}"#).contains("octal"));
+    assert!(problem(r#"{"mount": "m", "line_max": 0}"#).contains("line_max"));
+    let rule = |rule: &str| problem(&format!(r#"{{"mount": "m", "rules": [{rule}]}}"#));
+    assert!(rule(r#"{"path": "a[", "tag": "x"}"#).contains("no path pattern"));
+    assert!(rule(r#"{"path": "a", "allow": "("}"#).contains("no regular expression"));
+    assert!(rule(r#"{"path": []}"#).contains("names no file"));
+    assert!(rule(r#"{"path": "a", "tag": "{.field}"}"#).contains("field"));
+}

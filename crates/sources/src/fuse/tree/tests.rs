@@ -1,0 +1,162 @@
+use super::*;
+
+const WHO: Who = Who { uid: 7, gid: 8 };
+const NOW: Time = Time(5_000_000_000);
+
+fn tree() -> Tree {
+    let recent = Recent { file: 8, all: 100 };
+    Tree::new(Owner::default(), recent, WHO, 0o755, NOW)
+}
+
+fn file(tree: &mut Tree, folder: u64, name: &str) -> u64 {
+    let made = tree.make(folder, name.as_bytes(), FILE | 0o644, None, WHO, NOW);
+    made.unwrap().node
+}
+
+fn folder(tree: &mut Tree, above: u64, name: &str) -> u64 {
+    let made = tree.make(above, name.as_bytes(), FOLDER | 0o750, None, WHO, NOW);
+    made.unwrap().node
+}
+
+fn names(tree: &Tree, folder: u64) -> Vec<String> {
+    let names = tree.folder(folder).unwrap().by_name.keys();
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
+}
+
+#[test]
+fn a_rename_replaces_a_file_but_no_full_folder() {
+    let mut tree = tree();
+    let (a, b) = (file(&mut tree, ROOT, "a"), file(&mut tree, ROOT, "b"));
+    tree.rename((ROOT, b"a"), (ROOT, b"b"), 0, NOW).unwrap();
+    assert_eq!(names(&tree, ROOT), ["b"]);
+    assert_eq!(tree.path(a), Some("b".into()));
+    // Its name is gone, and the kernel still has it in mind.
+    assert_eq!(tree.attributes(b).unwrap().links, 0);
+    tree.forget(b, 1);
+    assert_eq!(tree.attributes(b), Err(Errno::STALE));
+    let (x, y) = (folder(&mut tree, ROOT, "x"), folder(&mut tree, ROOT, "y"));
+    file(&mut tree, y, "c");
+    let rename =
+        |tree: &mut Tree, from: &[u8], to: &[u8]| tree.rename((ROOT, from), (ROOT, to), 0, NOW);
+    assert_eq!(rename(&mut tree, b"x", b"y"), Err(Errno::NOTEMPTY));
+    assert_eq!(rename(&mut tree, b"x", b"b"), Err(Errno::NOTDIR));
+    assert_eq!(rename(&mut tree, b"b", b"x"), Err(Errno::ISDIR));
+    assert_eq!(
+        tree.rename((ROOT, b"y"), (y, b"z"), 0, NOW),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(rename(&mut tree, b"y", b"x"), Ok(()));
+    assert_eq!(tree.path(y), Some("x".into()));
+    assert_eq!(tree.attributes(x).unwrap().links, 0);
+}
+
+#[test]
+fn a_listing_goes_on_where_it_was_while_names_go() {
+    let mut tree = tree();
+    for n in 0..20 {
+        file(&mut tree, ROOT, &format!("file-{n:02}"));
+    }
+    let mut seen = Vec::new();
+    let mut offset = 0;
+    loop {
+        let bytes = tree.list(ROOT, offset, 100).unwrap();
+        if bytes.is_empty() {
+            break;
+        }
+        let mut at = 0;
+        while at < bytes.len() {
+            let number = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+            let length = number(at + 16) as u32 as usize;
+            let name = String::from_utf8_lossy(&bytes[at + 24..at + 24 + length]).into_owned();
+            offset = number(at + 8);
+            at += (24 + length).next_multiple_of(8);
+            if name.starts_with("file") {
+                tree.unlink(ROOT, name.as_bytes(), NOW).unwrap();
+            }
+            seen.push(name);
+        }
+    }
+    assert_eq!(seen.len(), 22);
+    assert!(names(&tree, ROOT).is_empty());
+}
+
+#[test]
+fn the_size_is_what_was_written_and_the_last_bytes_can_be_read() {
+    let mut tree = tree();
+    let node = file(&mut tree, ROOT, "a");
+    let read = |tree: &Tree, from, bytes| tree.read(node, from, bytes);
+    tree.wrote(node, 0, b"0123456789", NOW).unwrap();
+    tree.wrote(node, 10, b"abcdef", NOW).unwrap();
+    assert_eq!(tree.attributes(node).unwrap().size, 16);
+    assert_eq!(read(&tree, 8, 100), Ok(b"89abcdef".to_vec()));
+    assert_eq!(read(&tree, 12, 2), Ok(b"cd".to_vec()));
+    assert_eq!(read(&tree, 0, 4), Err(Errno::NODATA));
+    assert_eq!(read(&tree, 16, 4), Ok(Vec::new()));
+    tree.wrote(node, 14, b"XYZ", NOW).unwrap();
+    assert_eq!(read(&tree, 10, 10), Ok(b"abcdXYZ".to_vec()));
+    tree.resize(node, 12, NOW).unwrap();
+    tree.resize(node, 14, NOW).unwrap();
+    assert_eq!(read(&tree, 10, 10), Ok(b"ab\0\0".to_vec()));
+    tree.resize(node, 0, NOW).unwrap();
+    assert_eq!(read(&tree, 0, 10), Ok(Vec::new()));
+    assert_eq!(tree.wrote(node, u64::MAX, b"x", NOW), Err(Errno::FBIG));
+}
+
+#[test]
+fn windows_of_all_files_together_are_bounded() {
+    let mut tree = tree();
+    let nodes: Vec<_> = (0..40)
+        .map(|n| file(&mut tree, ROOT, &n.to_string()))
+        .collect();
+    for (n, node) in nodes.iter().enumerate() {
+        let now = Time(n as i64);
+        tree.wrote(*node, 0, b"01234567", now).unwrap();
+        assert!(tree.recent_bytes <= 100);
+    }
+    assert_eq!(tree.read(nodes[0], 0, 8), Err(Errno::NODATA));
+    assert_eq!(tree.read(nodes[39], 0, 8), Ok(b"01234567".to_vec()));
+    for n in 0..40 {
+        tree.unlink(ROOT, n.to_string().as_bytes(), NOW).unwrap();
+        tree.forget(nodes[n], 1);
+    }
+    assert_eq!((tree.recent_bytes, tree.len()), (0, 1));
+}
+
+#[test]
+fn beyond_the_bound_closed_files_are_forgotten_and_open_ones_stay() {
+    let mut tree = tree();
+    let open = file(&mut tree, ROOT, "open");
+    tree.open(open).unwrap();
+    for n in 0..NODES_MAX + 10 {
+        let node = file(&mut tree, ROOT, &format!("f{n}"));
+        tree.forget(node, 1);
+    }
+    assert!(tree.len() <= NODES_MAX);
+    assert!(tree.lookup(ROOT, b"open").is_ok());
+    assert_eq!(tree.lookup(ROOT, b"f0"), Err(Errno::NOENT));
+    let last = format!("f{}", NODES_MAX + 9);
+    assert!(tree.lookup(ROOT, last.as_bytes()).is_ok());
+}
+
+#[test]
+fn permissions_and_owners_follow_the_options() {
+    let owner = Owner {
+        uid: Some(1),
+        gid: None,
+        umask: 0o027,
+    };
+    let recent = Recent { file: 8, all: 8 };
+    let mut tree = Tree::new(owner, recent, WHO, 0o777, NOW);
+    let node = file(&mut tree, ROOT, "a");
+    let shown = tree.attributes(node).unwrap();
+    assert_eq!((shown.uid, shown.gid, shown.mode), (1, 8, FILE | 0o640));
+    let set = SetAttributes {
+        mode: Some(0o777),
+        mtime: Some(TimeSet::At(3, 4)),
+        ..SetAttributes::default()
+    };
+    let shown = tree.set(node, &set, NOW).unwrap();
+    assert_eq!((shown.mode, shown.times[1]), (FILE | 0o750, (3, 4)));
+}
