@@ -20,6 +20,10 @@ need g++ g++
 need logrotate logrotate
 need journalctl systemd
 [ -x /lib/systemd/systemd-journal-remote ] || packages+=(systemd-journal-remote)
+need fusermount3 fuse3
+need fio fio
+need setpriv util-linux
+need pkill procps
 need javac default-jdk-headless
 need openssl openssl
 need logger bsdutils

@@ -6,6 +6,7 @@
 //! program take turns, so that both meet the same machine; medians; an output that can be verified is.
 
 mod forward_receive;
+mod fuse;
 mod idle;
 mod machine;
 pub mod process;
@@ -36,7 +37,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 4] = [
+const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -51,6 +52,16 @@ const SCENARIOS: [Scenario; 4] = [
         name: "syslog_receive",
         readme: include_str!("../../scenarios/syslog_receive/README.md"),
         run: syslog_receive::run,
+    },
+    Scenario {
+        name: "fuse_to_file",
+        readme: include_str!("../../scenarios/fuse_to_file/README.md"),
+        run: fuse::to_file,
+    },
+    Scenario {
+        name: "fuse_forward",
+        readme: include_str!("../../scenarios/fuse_forward/README.md"),
+        run: fuse::forward,
     },
     Scenario {
         name: "idle",

@@ -50,6 +50,10 @@ pub enum By {
 pub enum Goal {
     /// Records per CPU-second.
     PerCpu(f64),
+    /// Bytes per second of wall time.
+    Bytes(f64),
+    /// Records per second of wall time.
+    Records(f64),
     /// A share of another row's figure in the same run.
     Share(f64, String, By),
     /// Peak memory in bytes.
@@ -105,6 +109,16 @@ impl Row {
             Goal::PerCpu(least) => {
                 let figure = self.median(Run::per_cpu);
                 let words = format!(">= {:.0} M/CPU-s: {:.1}", mega(*least), mega(figure));
+                (words, figure >= *least)
+            }
+            Goal::Bytes(least) => {
+                let figure = self.median(|run| run.bytes as f64 / run.seconds);
+                let words = format!(">= {:.0} MB/s: {:.0}", mega(*least), mega(figure));
+                (words, figure >= *least)
+            }
+            Goal::Records(least) => {
+                let figure = self.median(Run::per_second);
+                let words = format!(">= {:.0} M/s: {:.1}", mega(*least), mega(figure));
                 (words, figure >= *least)
             }
             Goal::Memory(most) => {

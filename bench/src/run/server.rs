@@ -32,14 +32,24 @@ pub struct Server {
 impl Server {
     /// Starts it with one of the scenario's configurations; `settings` are the names in it.
     pub fn start(bench: &Bench, config: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
-        let data = bench.work.join("data");
+        Self::start_as(bench, "millstream", config, settings)
+    }
+
+    /// The same under a name of its own, beside another.
+    pub fn start_as(
+        bench: &Bench,
+        name: &str,
+        config: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Failure> {
+        let data = bench.work.join(format!("{name}-data"));
         if data.exists() {
             fs::remove_dir_all(&data)?;
         }
-        let path = bench.work.join("config.yaml");
+        let path = bench.work.join(format!("{name}.yaml"));
         fs::write(&path, config)?;
         let port = free_port()?;
-        let log = bench.work.join("millstream.log");
+        let log = bench.work.join(format!("{name}.log"));
         let mut command = Command::new(&bench.millstream);
         command
             .arg("run")
@@ -49,7 +59,7 @@ impl Server {
             .env("API", free_port()?.to_string())
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
-            .stdout(File::create(bench.work.join("millstream.out"))?)
+            .stdout(File::create(bench.work.join(format!("{name}.out")))?)
             .stderr(File::create(&log)?);
         let process = Process::start(&mut command)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
