@@ -2,9 +2,9 @@
 
 use std::{
     cell::Cell,
-    future::Future,
+    future::{Future, poll_fn},
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -26,6 +26,19 @@ thread_local! {
 /// The number of the data thread this runs on; 0 on any other thread.
 pub fn lane() -> usize {
     LANE.get()
+}
+
+/// Runs `work` as if it ran on another data thread: what it sends goes into that thread's lane. For a source whose input may
+/// be read by any thread and that has an order to keep.
+pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let own = LANE.replace(lane);
+        let polled = work.as_mut().poll(context);
+        LANE.set(own);
+        polled
+    })
+    .await
 }
 
 type Start = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
@@ -120,4 +133,24 @@ where
             local.block_on(&runtime, async move { start().await });
             runtime.block_on(local);
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_in_another_lane_leaves_the_threads_own_alone() {
+        let runtime = runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let before = lane();
+            let work = async {
+                let first = lane();
+                tokio::task::yield_now().await;
+                (first, lane())
+            };
+            assert_eq!(in_lane(7, work).await, (7, 7));
+            assert_eq!(lane(), before);
+        });
+    }
 }

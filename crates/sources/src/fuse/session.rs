@@ -32,6 +32,9 @@ pub(super) const HEADROOM: usize = 4096;
 /// What a buffer takes.
 const REQUEST_BYTES: usize = HEADROOM + WRITE_DATA_AT + WRITE_BYTES_MAX as usize;
 
+/// A request, or the end of the mount, which comes as an error.
+const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);
+
 /// The answer to one request. One that is dropped unanswered answers EIO: no writer may hang for a fault of ours.
 pub(super) struct Reply {
     device: Device,
@@ -86,7 +89,7 @@ pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>
         deprecated,
         reason = "what takes its place is unsafe; this Device holds its descriptor open as long as it is registered"
     )]
-    let ready = match AsyncFd::with_interest(mounted.device.clone(), Interest::READABLE) {
+    let ready = match AsyncFd::with_interest(mounted.device.clone(), WAKES) {
         Ok(ready) => ready,
         Err(error) => {
             reporter.error("device", format_args!("cannot wait for /dev/fuse: {error}"));
@@ -126,7 +129,7 @@ async fn read(
         return Ok(true);
     };
     loop {
-        let mut guard = ready.readable().await?;
+        let mut guard = ready.ready(WAKES).await?;
         buffer.resize(HEADROOM, 0);
         match guard.get_inner().read(buffer) {
             Ok(Some(_)) => return Ok(true),
@@ -180,6 +183,8 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
                 reply.answer(written.map(fuse::written));
             })
             .await;
+            // A consumer on this thread takes the batch while it is in the cache.
+            tokio::task::yield_now().await;
         }
         Operation::Sync { .. } => {
             let mounted = mounted.clone();

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use millstream_pipeline::{meters::Meter, node::SourceContext};
+use millstream_pipeline::{meters::Meter, node::SourceContext, threads::in_lane};
 use rustix::io::Errno;
 
 use super::{
@@ -45,8 +45,15 @@ pub(super) struct Ship {
 }
 
 impl Ship {
-    /// Sends a parcel of an open file; returns when what was written can be answered for.
+    /// Sends a parcel of an open file; returns when what was written can be answered for. Any thread may have read it; one
+    /// file always goes into one lane, so that its order is kept.
     pub(super) async fn send(&self, handle: &Handle, parcel: Parcel) -> Result<(), Errno> {
+        let lanes = self.context.threads.count() as u64;
+        let lane = usize::try_from(handle.node % lanes).unwrap_or(0);
+        in_lane(lane, self.send_here(handle, parcel)).await
+    }
+
+    async fn send_here(&self, handle: &Handle, parcel: Parcel) -> Result<(), Errno> {
         let context = &self.context;
         if let Some(rejected) = parcel.rejected {
             let receipt = context.rejects.send(rejected, true).await;
