@@ -189,7 +189,7 @@ pub(super) async fn run(
     };
     let tree = tree(&options, &below).map_err(failed)?;
     let (ship, left) = ship(options, context.clone())?;
-    let (busy, mut all_done) = mpsc::channel(1);
+    let (busy, all_done) = mpsc::channel(1);
     let mounted = Arc::new(Mounted {
         device,
         ship: ship.clone(),
@@ -200,17 +200,7 @@ pub(super) async fn run(
         busy,
     });
     let (end_sessions, end) = watch::channel(false);
-    let (ended, mut ends) = mpsc::channel(1);
-    for thread in 0..context.threads.count() {
-        let (mounted, end, ended) = (mounted.clone(), end.clone(), ended.clone());
-        let session = async move || {
-            let gone = serve(mounted, end).await;
-            let _ = ended.send(gone).await;
-        };
-        let threads = &context.threads;
-        threads.spawn_on(thread, &context.reporter, session).await;
-    }
-    drop(ended);
+    let mut ends = start_sessions(&mounted, end).await;
     let text = format_args!("{} is mounted", ship.options.mount.display());
     context.reporter.info("mounted", text);
     let mut stop = context.stop.clone();
@@ -231,15 +221,7 @@ pub(super) async fn run(
     drop(mount);
     end_sessions.send_replace(true);
     while ends.recv().await.is_some() {}
-    let handles = mounted.handles.drain();
-    drop(mounted);
-    while all_done.recv().await.is_some() {}
-    for handle in handles {
-        if ship.finish(&handle).await.is_err() {
-            let text = "the end of a file that was open could not be kept";
-            context.reporter.error("close", text);
-        }
-    }
+    close_all(mounted, all_done).await;
     if stop.is_stopped() {
         return Ok(());
     }
@@ -252,6 +234,39 @@ pub(super) async fn run(
     Err(Failure::peer(format!(
         "{what} {mount}; it is mounted again"
     )))
+}
+
+/// Begins a session on every data thread; each says at its end whether the mount is gone.
+async fn start_sessions(
+    mounted: &Arc<Mounted>,
+    end: watch::Receiver<bool>,
+) -> mpsc::Receiver<bool> {
+    let (ended, ends) = mpsc::channel(1);
+    let context = &mounted.ship.context;
+    for thread in 0..context.threads.count() {
+        let (mounted, end, ended) = (mounted.clone(), end.clone(), ended.clone());
+        let session = async move || {
+            let gone = serve(mounted, end).await;
+            let _ = ended.send(gone).await;
+        };
+        let threads = &context.threads;
+        threads.spawn_on(thread, &context.reporter, session).await;
+    }
+    ends
+}
+
+/// Waits for the requests under way, and closes every file as its writer would have done.
+async fn close_all(mounted: Arc<Mounted>, mut all_done: mpsc::Receiver<()>) {
+    let ship = mounted.ship.clone();
+    let handles = mounted.handles.drain();
+    drop(mounted);
+    while all_done.recv().await.is_some() {}
+    for handle in handles {
+        if ship.finish(&handle).await.is_err() {
+            let text = "the end of a file that was open could not be kept";
+            ship.context.reporter.error("close", text);
+        }
+    }
 }
 
 impl Tree {

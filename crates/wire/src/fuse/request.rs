@@ -198,12 +198,52 @@ fn header(unique: u64, mut fields: Fields<'_>) -> Option<Header> {
 
 fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
     Some(match opcode {
-        1 => Operation::Lookup { name: body.name()? },
+        1 | 5..=13 | 35 | 45 => names(opcode, body)?,
         2 => Operation::Forget {
             lookups: body.u64()?,
         },
         3 => Operation::GetAttributes,
         4 => Operation::SetAttributes(set_attributes(body)?),
+        14 => Operation::Open { flags: body.u32()? },
+        15 | 28 => read(opcode, body)?,
+        16 => write(body)?,
+        17 => Operation::Statistics,
+        18 => Operation::Release {
+            handle: body.u64()?,
+        },
+        20 => Operation::Sync {
+            handle: body.u64()?,
+        },
+        26 => Operation::Init {
+            major: body.u32()?,
+            minor: body.u32()?,
+            flags: {
+                body.skip(4)?;
+                body.u32()?
+            },
+        },
+        27 => Operation::OpenFolder,
+        29 => Operation::ReleaseFolder,
+        30 => Operation::SyncFolder,
+        36 => Operation::Interrupt {
+            unique: body.u64()?,
+        },
+        38 => Operation::Destroy,
+        42 => Operation::BatchForget(forgotten(body)?),
+        43 => Operation::Allocate {
+            handle: body.u64()?,
+            offset: body.u64()?,
+            length: body.u64()?,
+            mode: body.u32()?,
+        },
+        other => Operation::Other(other),
+    })
+}
+
+/// Operations that name something in a folder.
+fn names<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
+    Some(match opcode {
+        1 => Operation::Lookup { name: body.name()? },
         5 => Operation::ReadLink,
         6 => Operation::SymLink {
             name: body.name()?,
@@ -228,27 +268,6 @@ fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
         10 => Operation::Unlink { name: body.name()? },
         11 => Operation::RemoveFolder { name: body.name()? },
         12 | 45 => rename(opcode == 45, body)?,
-        14 => Operation::Open { flags: body.u32()? },
-        15 | 28 => read(opcode, body)?,
-        16 => write(body)?,
-        17 => Operation::Statistics,
-        18 => Operation::Release {
-            handle: body.u64()?,
-        },
-        20 => Operation::Sync {
-            handle: body.u64()?,
-        },
-        26 => Operation::Init {
-            major: body.u32()?,
-            minor: body.u32()?,
-            flags: {
-                body.skip(4)?;
-                body.u32()?
-            },
-        },
-        27 => Operation::OpenFolder,
-        29 => Operation::ReleaseFolder,
-        30 => Operation::SyncFolder,
         35 => {
             let (flags, mode) = (body.u32()?, body.u32()?);
             body.skip(8)?;
@@ -258,17 +277,6 @@ fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
                 flags,
             }
         }
-        36 => Operation::Interrupt {
-            unique: body.u64()?,
-        },
-        38 => Operation::Destroy,
-        42 => Operation::BatchForget(forgotten(body)?),
-        43 => Operation::Allocate {
-            handle: body.u64()?,
-            offset: body.u64()?,
-            length: body.u64()?,
-            mode: body.u32()?,
-        },
         other => Operation::Other(other),
     })
 }
