@@ -23,7 +23,6 @@ need journalctl systemd
 need fusermount3 fuse3
 need fio fio
 need setpriv util-linux
-need pkill procps
 need javac default-jdk-headless
 need openssl openssl
 need logger bsdutils

@@ -354,45 +354,14 @@ fn what_eight_writers_were_told_is_written_is_there_once_after_kills() {
         writer.kill().unwrap();
         writer.wait().unwrap();
     }
-    // What they were told, and which of it is a whole line: halves whose end broke are lines of their own.
-    let mut whole = BTreeSet::new();
-    let mut halves = BTreeSet::new();
-    for n in 0..8 {
-        let told = fs::read_to_string(rig.folder.path().join(format!("w{n}.told"))).unwrap();
-        for line in told.lines() {
-            match line.split_once(' ') {
-                Some(("whole", number)) => drop(whole.insert(format!("w{n} {number}"))),
-                Some(("half", number)) => drop(halves.insert(format!("w{n} {number}"))),
-                _ => {}
-            }
-        }
-    }
+    let (whole, halves) = told(rig.folder.path());
     assert!(whole.len() > 1000, "only {} writes", whole.len());
-    let number = |line: &str| {
-        let mut words = line.splitn(3, ' ');
-        Some((
-            words.next()?.to_owned(),
-            words.next()?.parse::<u64>().ok()?,
-            words.next()?.len(),
-        ))
-    };
-    let arrived = || {
-        let mut found: BTreeMap<String, usize> = BTreeMap::new();
-        for line in rig.lines() {
-            if let Some((writer, n, length)) = number(&line)
-                && length == (n % 50) as usize
-            {
-                *found.entry(format!("{writer} {n}")).or_default() += 1;
-            }
-        }
-        found
-    };
     wait_until("every line whose write returned has arrived", || {
-        let arrived = arrived();
+        let arrived = numbered(&rig.lines());
         whole.iter().all(|line| arrived.contains_key(line))
     });
     sleep(Duration::from_secs(2));
-    for (line, times) in arrived() {
+    for (line, times) in numbered(&rig.lines()) {
         assert_eq!(times, 1, "{line} came {times} times");
     }
     // A half that was answered for and whose end never came is there as it is.
@@ -402,12 +371,40 @@ fn what_eight_writers_were_told_is_written_is_there_once_after_kills() {
         let n: usize = n.parse().unwrap();
         let line = format!("{writer} {n} {}\n", "y".repeat(n % 50));
         let begins = &line[..line.len() / 2];
-        let found = text
-            .lines()
-            .filter(|line| line.starts_with(begins) && line.len() < 200)
-            .count();
-        assert!(found >= 1, "the unfinished {begins:?} is lost");
+        let found = text.lines().filter(|line| line.starts_with(begins));
+        assert!(found.count() >= 1, "the unfinished {begins:?} is lost");
     }
+}
+
+/// What the writers were told is written, as `WRITER NUMBER`: whole lines, and first halves.
+fn told(folder: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut whole, mut halves) = (BTreeSet::new(), BTreeSet::new());
+    for n in 0..8 {
+        let told = fs::read_to_string(folder.join(format!("w{n}.told"))).unwrap();
+        for line in told.lines() {
+            match line.split_once(' ') {
+                Some(("whole", number)) => drop(whole.insert(format!("w{n} {number}"))),
+                Some(("half", number)) => drop(halves.insert(format!("w{n} {number}"))),
+                _ => {}
+            }
+        }
+    }
+    (whole, halves)
+}
+
+/// How often each whole line has arrived, as `WRITER NUMBER`.
+fn numbered(lines: &[String]) -> BTreeMap<String, usize> {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for line in lines {
+        let mut words = line.splitn(3, ' ');
+        let (writer, n, rest) = (words.next(), words.next(), words.next());
+        if let (Some(writer), Some(Ok(n)), Some(rest)) = (writer, n.map(str::parse::<usize>), rest)
+            && rest.len() == n % 50
+        {
+            *found.entry(format!("{writer} {n}")).or_default() += 1;
+        }
+    }
+    found
 }
 
 #[test]
@@ -416,31 +413,24 @@ fn a_full_channel_blocks_the_writer_and_sigkill_gets_it_out() {
     // Nothing is taken out of the channel any more.
     let out = rig.folder.path().join("out");
     fs::create_dir(&out).unwrap_or_default();
-    let mut writer = rig
-        .command("sh")
-        .args(["-c", "yes full > f"])
+    let file = fs::File::create(rig.mount().join("f")).unwrap();
+    let mut writer = Command::new("yes")
+        .arg("full")
+        .stdout(file)
         .spawn()
         .unwrap();
     let size = || fs::metadata(rig.mount().join("f")).map_or(0, |found| found.len());
     wait_until("the channel is full", || {
         let before = size();
         sleep(Duration::from_millis(700));
-        before > 4 << 20 && size() == before
+        before > 1 << 20 && size() == before
     });
     assert!(writer.try_wait().unwrap().is_none());
     // The mount still answers.
     assert_eq!(fs::read_dir(rig.mount()).unwrap().count(), 1);
     let killed = Instant::now();
-    run(Command::new("pkill").args(["-KILL", "-P", &writer.id().to_string()]));
     writer.kill().unwrap();
     writer.wait().unwrap();
-    let lists = Command::new("pgrep")
-        .args(["-f", "yes full"])
-        .output()
-        .unwrap();
-    wait_until("yes is gone", || {
-        lists.stdout.is_empty() || killed.elapsed().as_secs() > 1
-    });
     assert!(killed.elapsed() < Duration::from_secs(10));
     fs::remove_dir(&out).unwrap();
     wait_until("it goes on", || rig.lines().len() > 1000);
