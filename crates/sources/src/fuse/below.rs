@@ -7,7 +7,7 @@ use std::{
     fs, io,
     os::{
         fd::AsRawFd,
-        unix::fs::{DirBuilderExt, MetadataExt},
+        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     },
     path::{Path, PathBuf},
 };
@@ -103,6 +103,13 @@ impl Below {
     pub(super) fn make_folder(&self, path: &Path, mode: u32) {
         let mut builder = fs::DirBuilder::new();
         let _ = builder.mode(mode & 0o7777).create(self.path(path));
+    }
+
+    /// Gives a folder the owner and the permissions that it has in the tree, as far as we may.
+    pub(super) fn change_folder(&self, path: &Path, mode: u32, uid: u32, gid: u32) {
+        let path = self.path(path);
+        let _ = chown(&path, Some(uid), Some(gid));
+        let _ = fs::set_permissions(&path, fs::Permissions::from_mode(mode & 0o7777));
     }
 
     pub(super) fn remove_folder(&self, path: &Path) {

@@ -11,7 +11,7 @@ use super::{
     mounted::Mounted,
     session::{Reply, WRITE_BYTES_MAX},
     stream::Stream,
-    tree::{FOLDER, LINK, NAME_BYTES_MAX, NODES_MAX, Who},
+    tree::{FOLDER, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Who},
 };
 
 /// How long the system may believe what it was told, in seconds: it knows itself what is changed through it, but not when
@@ -65,7 +65,13 @@ impl Mounted {
             Operation::Init { major, flags, .. } => self.init(major, flags),
             Operation::Lookup { name } => self.entry(|tree| tree.lookup(node, name)),
             Operation::GetAttributes => self.attributes(|tree| tree.attributes(node)),
-            Operation::SetAttributes(set) => self.attributes(|tree| tree.set(node, &set, now)),
+            Operation::SetAttributes(set) => {
+                let shown = self.attributes(|tree| tree.set(node, &set, now))?;
+                if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+                    self.folder_changed(node);
+                }
+                Ok(shown)
+            }
             Operation::ReadLink => Ok(self.tree().target(node)?.to_vec()),
             Operation::SymLink { name, target } => {
                 self.make(header, name, LINK | 0o777, Some(target))
@@ -73,7 +79,7 @@ impl Mounted {
             Operation::MakeNode { name, mode } => self.make(header, name, mode, None),
             Operation::MakeFolder { name, mode } => {
                 let made = self.make(header, name, FOLDER | mode & 0o7777, None)?;
-                self.folder_made(node, name, mode);
+                self.folder_made(node, name);
                 Ok(made)
             }
             Operation::Unlink { name } => {
@@ -133,11 +139,28 @@ impl Mounted {
     }
 
     /// The plain folder below gets the folder, too: what is written while nobody is here finds its place.
-    fn folder_made(&self, above: u64, name: &[u8], mode: u32) {
-        let above = self.tree().path(above);
-        if let Some(above) = above {
-            self.below
-                .make_folder(&above.join(OsStr::from_bytes(name)), mode);
+    fn folder_made(&self, above: u64, name: &[u8]) {
+        let tree = self.tree();
+        let made = tree.number(above, name);
+        let path = made.and_then(|made| tree.path(made));
+        drop(tree);
+        if let (Some(made), Some(path)) = (made, path) {
+            self.below.make_folder(&path, 0o700);
+            self.folder_changed(made);
+        }
+    }
+
+    fn folder_changed(&self, node: u64) {
+        let tree = self.tree();
+        let shown = tree.attributes(node);
+        let path = tree.path(node);
+        drop(tree);
+        if let (Ok(shown), Some(path)) = (shown, path)
+            && shown.mode & TYPE_MASK == FOLDER
+            && node != fuse::ROOT
+        {
+            let (uid, gid) = (shown.uid, shown.gid);
+            self.below.change_folder(&path, shown.mode, uid, gid);
         }
     }
 

@@ -174,6 +174,11 @@ impl Tree {
         Ok(())
     }
 
+    /// The node that has this name.
+    pub(in super::super) fn number(&self, folder: u64, name: &[u8]) -> Option<u64> {
+        self.find(folder, name).ok()
+    }
+
     /// Whether a folder has this name.
     pub(in super::super) fn is_folder(&self, folder: u64, name: &[u8]) -> bool {
         let found = self.find(folder, name).and_then(|number| self.get(number));
