@@ -117,9 +117,9 @@ fn windows_of_all_files_together_are_bounded() {
     }
     assert_eq!(tree.read(nodes[0], 0, 8), Err(Errno::NODATA));
     assert_eq!(tree.read(nodes[39], 0, 8), Ok(b"01234567".to_vec()));
-    for n in 0..40 {
+    for (n, node) in nodes.into_iter().enumerate() {
         tree.unlink(ROOT, n.to_string().as_bytes(), NOW).unwrap();
-        tree.forget(nodes[n], 1);
+        tree.forget(node, 1);
     }
     assert_eq!((tree.recent_bytes, tree.len()), (0, 1));
 }
