@@ -25,6 +25,7 @@ need fio fio
 need setpriv util-linux
 need javac default-jdk-headless
 need openssl openssl
+need zstd zstd
 need logger bsdutils
 need rsyslogd rsyslog
 rsyslog_modules=$(dirname "$(find /usr/lib -name imptcp.so -path '*rsyslog*' 2>/dev/null | head -n 1)")

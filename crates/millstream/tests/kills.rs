@@ -9,130 +9,17 @@
 
 mod program;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread::sleep,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{path::Path, thread::sleep, time::Duration};
 
-use program::{PATIENCE, Program, free_port, millbench};
+use program::{
+    free_port,
+    victim::{Generator, Random, Victim, generate, settle, verify},
+};
 
 /// How often somebody is killed.
 const KILLS: u64 = 54;
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 500;
-
-/// xorshift64*: random enough for moments, and the seed is printed.
-struct Random(u64);
-
-impl Random {
-    fn new() -> Self {
-        let seed = std::env::var("SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok());
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_nanos() as u64;
-        let seed = seed.unwrap_or(now) | 1;
-        println!("SEED={seed}");
-        Self(seed)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % bound
-    }
-}
-
-struct Generator {
-    arguments: Vec<String>,
-    child: Child,
-}
-
-impl Generator {
-    fn start(arguments: &[String]) -> Self {
-        let mut command = Command::new(millbench());
-        let child = command
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self {
-            arguments: arguments.to_vec(),
-            child,
-        }
-    }
-
-    fn kill_and_restart(&mut self) {
-        // It may have ended by itself; then its ledger says so and it ends at once.
-        let _ = self.child.kill();
-        self.child.wait().unwrap();
-        *self = Self::start(&self.arguments);
-    }
-
-    fn finish(mut self) {
-        program::wait_until("the generator has all acks", || {
-            self.child.try_wait().unwrap().is_some()
-        });
-        assert!(self.child.wait().unwrap().success(), "the generator failed");
-    }
-}
-
-impl Drop for Generator {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn generate(folder: &Path, port: u16, records: &str, rate: &str) -> Vec<String> {
-    let ledger = folder.join("ledger").display().to_string();
-    let address = format!("127.0.0.1:{port}");
-    let words = [
-        "generate",
-        "--forward",
-        &address,
-        "--acks",
-        "--ledger",
-        &ledger,
-        "--records",
-        records,
-        "--rate",
-        rate,
-        "--connections",
-        "3",
-        "--chunk",
-        "400",
-        "--ack-timeout",
-        "5s",
-    ];
-    words.map(str::to_owned).to_vec()
-}
-
-fn verify(folder: &Path) {
-    let ledger = folder.join("ledger");
-    let words = [
-        "verify".as_ref(),
-        folder.join("out").into_os_string().as_os_str(),
-        "--ledger".as_ref(),
-        ledger.as_os_str(),
-    ]
-    .map(std::ffi::OsStr::to_owned);
-    let account = Command::new(millbench()).args(words).output().unwrap();
-    let said = String::from_utf8_lossy(&account.stdout).into_owned();
-    println!("{said}");
-    assert!(
-        account.status.success(),
-        "{said}{}",
-        String::from_utf8_lossy(&account.stderr)
-    );
-}
 
 fn receiver(folder: &Path, port: u16) -> String {
     let place = folder.display();
@@ -152,65 +39,6 @@ fn relay(folder: &Path, port: u16, next: u16) -> String {
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
          sinks:\n  next: {{ type: forward, inputs: [kept], servers: [\"127.0.0.1:{next}\"], peer: millstream }}\n"
     )
-}
-
-/// A program that is killed and started again with the same configuration.
-struct Victim {
-    folder: PathBuf,
-    config: String,
-    port: u16,
-    program: Option<Program>,
-}
-
-impl Victim {
-    fn start(folder: PathBuf, port: u16, config: String) -> Self {
-        fs::create_dir_all(&folder).unwrap();
-        let program = Some(Program::start(&folder, &config).listens(port));
-        Self {
-            folder,
-            config,
-            port,
-            program,
-        }
-    }
-
-    fn kill(&mut self) {
-        self.program.take().unwrap().kill();
-    }
-
-    fn restart(&mut self) {
-        self.program = Some(Program::start(&self.folder, &self.config).listens(self.port));
-    }
-
-    fn stop(mut self) {
-        let program = self.program.take().unwrap();
-        let code = program.stop();
-        assert_eq!(
-            code,
-            Some(0),
-            "{}",
-            fs::read_to_string(self.folder.join("log")).unwrap()
-        );
-    }
-}
-
-/// Waits until the output has stopped growing: everything the channel held is in the file.
-fn settle(folder: &Path) {
-    let size = || -> u64 {
-        let entries = fs::read_dir(folder.join("out")).into_iter().flatten();
-        entries
-            .map(|entry| entry.unwrap().metadata().unwrap().len())
-            .sum()
-    };
-    let (mut last, mut quiet) = (size(), 0);
-    let start = std::time::Instant::now();
-    while quiet < 15 {
-        assert!(start.elapsed() < PATIENCE, "the output never stops growing");
-        sleep(Duration::from_millis(200));
-        let now = size();
-        quiet = if now == last { quiet + 1 } else { 0 };
-        last = now;
-    }
 }
 
 #[test]
@@ -240,9 +68,9 @@ fn nothing_is_lost_or_doubled_when_sender_receiver_or_both_are_killed() {
         }
     }
     generator.finish();
-    settle(folder.path());
+    settle(&folder.path().join("out"));
     receiver.stop();
-    verify(folder.path());
+    verify(&folder.path().join("out"), &folder.path().join("ledger"));
 }
 
 #[test]
@@ -265,8 +93,8 @@ fn nothing_is_lost_or_doubled_from_one_millstream_to_the_next_when_either_is_kil
         victim.restart();
     }
     generator.finish();
-    settle(folder.path());
+    settle(&folder.path().join("out"));
     first.stop();
     last.stop();
-    verify(folder.path());
+    verify(&folder.path().join("out"), &folder.path().join("ledger"));
 }

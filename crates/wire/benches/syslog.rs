@@ -49,9 +49,12 @@ fn structured(n: usize) -> String {
     )
 }
 
+/// What it is called, how its headers are written, and whether octets are counted.
+type Row = (&'static str, fn(usize) -> String, bool);
+
 #[allow(clippy::print_stdout)]
 fn main() {
-    let rows: [(&str, fn(usize) -> String, bool); 5] = [
+    let rows: [Row; 5] = [
         ("RFC 3164, lines", older, false),
         ("RFC 3164, octets", older, true),
         ("RFC 3339 time, lines", iso, false),

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses what it needs of it")]
 
+pub mod victim;
+
 use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},

@@ -6,7 +6,7 @@
 //! are sent on their way as soon as there is a mebibyte of them, and a write that would leave more than `dirty_max` behind
 //! waits for the oldest ones first. Durable is what was written only after the sync of the next cut.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, io};
 
 use millstream_pipeline::failure::Failure;
 
@@ -109,7 +109,12 @@ impl Files {
         let Some(file) = output.file.as_ref().filter(|_| output.unsynced) else {
             return Ok(());
         };
-        if let Err(error) = file.finish_writeback(start, end - start) {
+        let finished = match file.finish_writeback(start, end - start) {
+            // A file system that does not know parts of files.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => file.sync(),
+            other => other,
+        };
+        if let Err(error) = finished {
             let failure = trouble("sync", &output.path, &error);
             self.sync_failed = true;
             return Err(failure);

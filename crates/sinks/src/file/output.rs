@@ -42,6 +42,8 @@ pub(super) struct Output {
     pub(super) unsynced: bool,
     /// From here on pages may be in the page cache that are not needed there.
     pub(super) cached_from: u64,
+    /// This run has written to it.
+    pub(super) ours: bool,
     /// It was asked for the link to the current file.
     pub(super) linked: bool,
     /// A write has failed half way and could not be cut back: what stands behind `length` is no record.
@@ -76,6 +78,7 @@ impl Output {
             since_clock: Time::now(),
             unsynced: false,
             cached_from: 0,
+            ours: false,
             linked: false,
             torn: false,
             changed: false,

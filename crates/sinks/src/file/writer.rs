@@ -218,6 +218,7 @@ impl Writer {
         output.length += bytes as u64;
         output.records += chain.records;
         output.written = now;
+        output.ours = true;
         self.written.add(bytes as u64);
         self.files.mark_changed(id);
         self.dirty
@@ -347,7 +348,8 @@ impl Writer {
     /// Whether a file is there that was compressed in another way: what follows would be read by nobody.
     pub(super) fn is_foreign(&self, id: u32) -> bool {
         let output = self.files.get(id);
-        output.length > 0 && codec_of(&output.head) != self.style.codec
+        // What this run has written may start with anything.
+        !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec
     }
 
     /// Whether what waits is written before the next cut only when there is much of it.

@@ -1,0 +1,196 @@
+//! Programs that are killed at random moments, the generator that feeds them, and the verifier that accounts for what
+//! they wrote.
+
+#![allow(clippy::print_stdout, reason = "a test says what it did")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::{PATIENCE, Program, millbench, wait_until};
+
+/// xorshift64*: random enough for moments, and the seed is printed.
+pub struct Random(u64);
+
+impl Random {
+    /// With the seed that SEED says, or a new one.
+    pub fn new() -> Self {
+        let seed = std::env::var("SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_nanos() as u64;
+        let seed = seed.unwrap_or(now) | 1;
+        println!("SEED={seed}");
+        Self(seed)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % bound
+    }
+}
+
+/// The generator at work.
+pub struct Generator {
+    arguments: Vec<String>,
+    child: Child,
+}
+
+impl Generator {
+    /// Starts it.
+    pub fn start(arguments: &[String]) -> Self {
+        let mut command = Command::new(millbench());
+        let child = command
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            arguments: arguments.to_vec(),
+            child,
+        }
+    }
+
+    /// Kills it, and lets it go on.
+    pub fn kill_and_restart(&mut self) {
+        // It may have ended by itself; then its ledger says so and it ends at once.
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+        *self = Self::start(&self.arguments);
+    }
+
+    /// Waits until it has every ack.
+    pub fn finish(mut self) {
+        wait_until("the generator has all acks", || {
+            self.child.try_wait().unwrap().is_some()
+        });
+        assert!(self.child.wait().unwrap().success(), "the generator failed");
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What generates so many records, at so many a second, with its ledger in `folder`.
+pub fn generate(folder: &Path, port: u16, records: &str, rate: &str) -> Vec<String> {
+    let ledger = folder.join("ledger").display().to_string();
+    let address = format!("127.0.0.1:{port}");
+    let words = [
+        "generate",
+        "--forward",
+        &address,
+        "--acks",
+        "--ledger",
+        &ledger,
+        "--records",
+        records,
+        "--rate",
+        rate,
+        "--connections",
+        "3",
+        "--chunk",
+        "400",
+        "--ack-timeout",
+        "5s",
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+/// Lets the verifier account for what stands in `out`.
+pub fn verify(out: &Path, ledger: &Path) {
+    let words = [
+        "verify".as_ref(),
+        out.as_os_str(),
+        "--ledger".as_ref(),
+        ledger.as_os_str(),
+    ];
+    let account = Command::new(millbench()).args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&account.stdout).into_owned();
+    println!("{said}");
+    assert!(
+        account.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&account.stderr)
+    );
+}
+
+/// A program that is killed and started again with the same configuration.
+pub struct Victim {
+    folder: PathBuf,
+    config: String,
+    port: u16,
+    program: Option<Program>,
+}
+
+impl Victim {
+    /// Starts it for the first time.
+    pub fn start(folder: PathBuf, port: u16, config: String) -> Self {
+        fs::create_dir_all(&folder).unwrap();
+        let program = Some(Program::start(&folder, &config).listens(port));
+        Self {
+            folder,
+            config,
+            port,
+            program,
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.program.take().unwrap().kill();
+    }
+
+    /// Starts it again.
+    pub fn restart(&mut self) {
+        self.program = Some(Program::start(&self.folder, &self.config).listens(self.port));
+    }
+
+    /// Lets it drain and end.
+    pub fn stop(mut self) {
+        let program = self.program.take().unwrap();
+        let code = program.stop();
+        assert_eq!(
+            code,
+            Some(0),
+            "{}",
+            fs::read_to_string(self.folder.join("log")).unwrap()
+        );
+    }
+}
+
+/// Waits until what stands below `out` has stopped growing: everything the channel held is in the files.
+pub fn settle(out: &Path) {
+    fn size(folder: &Path) -> u64 {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let sizes = entries.map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => size(&entry.path()),
+            // It may have been rotated meanwhile.
+            _ => entry.metadata().map_or(0, |found| found.len()),
+        });
+        sizes.sum()
+    }
+    let (mut last, mut quiet) = (size(out), 0);
+    let start = std::time::Instant::now();
+    while quiet < 15 {
+        assert!(start.elapsed() < PATIENCE, "the output never stops growing");
+        sleep(Duration::from_millis(200));
+        let now = size(out);
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+    }
+}
