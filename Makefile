@@ -3,7 +3,7 @@
 CARGO ?= cargo
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
-.PHONY: help build demo test unit clients lint format deps bench clean
+.PHONY: help build demo test unit clients lint format fuzz deps bench clean
 
 help:            ## what the targets do
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -19,5 +19,7 @@ lint: deps       ## formatting, lints, licences
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny check bans licenses sources
 unit:            ## the Rust tests
 	$(CARGO) test --workspace --locked
+fuzz: deps       ## every decoder against what nobody sends on purpose, FUZZ_SECONDS (30) each
+	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## all tests, with real clients
 	@tests/run-all.sh

@@ -265,7 +265,9 @@ impl Decoder {
     }
 
     fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        if input.iter().all(u8::is_ascii_whitespace) {
+        // What JSON takes for white space: a form feed is none, however the reads are cut.
+        let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+        if input.iter().all(is_blank) {
             self.scan = json::Scan::new();
             self.offset += input.len() as u64;
             return Ok((input.len(), Step::More));
