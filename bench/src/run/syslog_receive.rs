@@ -195,7 +195,7 @@ fn peer(bench: &Bench, port: u16, mut command: Command) -> Result<Run, Failure> 
 fn rsyslog_command(bench: &Bench, port: u16, out: &Path) -> Result<Command, Failure> {
     let work = bench.work.display();
     let config = format!(
-        "global(workDirectory=\"{work}\" maxMessageSize=\"8k\")\nmodule(load=\"imptcp\")\n\
+        "global(workDirectory=\"{work}\" maxMessageSize=\"8k\")\nmain_queue(queue.workerThreads=\"1\")\nmodule(load=\"imptcp\")\n\
          template(name=\"text\" type=\"string\" string=\"%msg:::drop-last-lf%\\n\")\n\
          input(type=\"imptcp\" address=\"127.0.0.1\" port=\"{port}\")\n\
          action(type=\"omfile\" file=\"{}\" template=\"text\" ioBufferSize=\"256k\" flushOnTXEnd=\"off\")\n",
