@@ -1,4 +1,5 @@
-//! A growing file under Debian's logrotate, in both of its modes, tailed through a disk channel into a file.
+//! A growing file under Debian's logrotate, in both of its modes, with and without compression and dates, while Millstream
+//! runs and while it does not; tailed through a disk channel into a file.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -89,11 +90,16 @@ fn write_and_rotate(folder: &Path, mode: &str, by_name: bool) {
 }
 
 fn lines_of(path: &Path) -> Vec<String> {
-    fs::read_to_string(path)
-        .unwrap_or_default()
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    let packed = path.extension().is_some_and(|extension| extension == "gz");
+    let text = match packed {
+        true => {
+            let output = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
+            assert!(output.status.success(), "{}", path.display());
+            String::from_utf8(output.stdout).unwrap()
+        }
+        false => fs::read_to_string(path).unwrap_or_default(),
+    };
+    text.lines().map(str::to_owned).collect()
 }
 
 /// All lines in the log and its rotated parts.
@@ -116,6 +122,64 @@ fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
         left.is_subset(&arrived)
     });
     // Long enough for anything that is read twice to arrive, too.
+    sleep(Duration::from_secs(12));
+    assert_eq!(program.stop(), Some(0));
+    (lines_of(&place.join("out.log")), left)
+}
+
+/// A part arrives, the program stops, the log is rotated several times as `rules` say, and it starts again.
+fn run_with_a_gap(rules: &str, by_name: bool, pause: Duration) -> (Vec<String>, HashSet<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    fs::create_dir(place.join("logs")).unwrap();
+    let log = place.join("logs/app.log");
+    let open = || {
+        fs::File::options()
+            .append(true)
+            .create(true)
+            .open(&log)
+            .unwrap()
+    };
+    let mut file = open();
+    let write = |file: &mut fs::File, part: usize| {
+        let numbers = part * LINES..(part + 1) * LINES;
+        let lines: String = numbers
+            .map(|n| format!("line {n:08} of the log\n"))
+            .collect();
+        file.write_all(lines.as_bytes()).unwrap();
+    };
+    for round in 0..3 {
+        let program = Program::start(place, &config(place));
+        write(&mut file, round * 5);
+        let left = lines_left(place);
+        wait_until("every line that is left has arrived", || {
+            let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
+            left.is_subset(&arrived)
+        });
+        // Every second round it cannot write down where it is.
+        match round % 2 {
+            0 => assert_eq!(program.stop(), Some(0)),
+            _ => {
+                // But by what it knows its files it has: that is stored within a second.
+                sleep(Duration::from_secs(3));
+                program.kill();
+            }
+        }
+        for part in 1..5 {
+            write(&mut file, round * 5 + part);
+            rotate(place, rules);
+            if by_name {
+                file = open();
+            }
+            sleep(pause);
+        }
+    }
+    let program = Program::start(place, &config(place));
+    let left = lines_left(place);
+    wait_until("every line that is left has arrived", || {
+        let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
+        left.is_subset(&arrived)
+    });
     sleep(Duration::from_secs(12));
     assert_eq!(program.stop(), Some(0));
     (lines_of(&place.join("out.log")), left)
@@ -164,4 +228,48 @@ fn rotation_by_copy_and_truncate_delivers_what_is_left_once() {
         all.len()
     );
     assert!(all.len() <= sent);
+}
+
+#[test]
+fn compression_at_once_or_one_rotation_later_adds_and_loses_nothing() {
+    for rules in [
+        "nocreate\n  compress",
+        "nocreate\n  compress\n  delaycompress",
+    ] {
+        let (arrived, left) = run(rules, true);
+        assert_eq!(left.len(), ROTATIONS * LINES, "the test itself lost lines");
+        assert_none_twice(&arrived);
+        assert_eq!(arrived.len(), ROTATIONS * LINES, "{rules}");
+    }
+}
+
+#[test]
+fn several_rotations_while_it_does_not_run_are_made_up_for() {
+    let second = Duration::from_millis(1100);
+    for (rules, by_name, pause) in [
+        ("nocreate", true, Duration::ZERO),
+        ("create", true, Duration::ZERO),
+        ("create\n  compress\n  delaycompress", true, Duration::ZERO),
+        (
+            "nocreate\n  compress\n  dateext\n  dateformat -%Y%m%d-%s",
+            true,
+            second,
+        ),
+        ("copytruncate", false, Duration::ZERO),
+        ("copytruncate\n  compress", false, Duration::ZERO),
+    ] {
+        let (arrived, left) = run_with_a_gap(rules, by_name, pause);
+        assert_eq!(
+            left.len(),
+            15 * LINES,
+            "the test itself lost lines: {rules}"
+        );
+        let all: HashSet<_> = arrived.iter().cloned().collect();
+        assert_eq!(all, left, "{rules}");
+        println!(
+            "{rules}: {} lines came more than once",
+            arrived.len() - all.len()
+        );
+        assert_none_twice(&arrived);
+    }
 }

@@ -94,7 +94,9 @@ impl Run {
             let state = tracked.state();
             let mut name = state.path.clone().into_os_string();
             name.push(".gz");
-            state.began_as(head) && (state.rotated.is_some() || name == found.path)
+            // One that was renamed before its first line was sent may be what this one was made of.
+            let may_be = state.began_as(head) || state.is_unknown();
+            may_be && (state.rotated.is_some() || name == found.path)
         };
         if !text.is_empty() && self.files.values().any(is_source) {
             // What it was made of is still being read.

@@ -100,6 +100,11 @@ impl State {
         self.previous.back().map_or(0, |previous| previous.settled)
     }
 
+    /// Nothing of it was sent yet.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.settled.is_none() && self.previous.is_empty()
+    }
+
     /// Whether it begins, or began before it was truncated, with this head.
     pub(super) fn began_as(&self, head: u64) -> bool {
         let mut ids = self
