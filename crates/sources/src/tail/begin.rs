@@ -96,7 +96,10 @@ impl Run {
             name.push(".gz");
             // One that was renamed before its first line was sent may be what this one was made of.
             let may_be = state.began_as(head) || state.is_unknown();
-            may_be && (state.rotated.is_some() || name == found.path)
+            // The walk may have seen it just before it was renamed.
+            let is_gone =
+                || Stat::at(&state.path).map(|stat| stat.inode).ok() != Some(tracked.inode);
+            may_be && (state.rotated.is_some() || name == found.path || is_gone())
         };
         if !text.is_empty() && self.files.values().any(is_source) {
             // What it was made of is still being read.
