@@ -10,7 +10,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -25,6 +25,9 @@ const CROWD: usize = 10_000;
 /// What one idle connection may cost: its task, its socket's part in this process, its slot in the runtime.
 const CONNECTION_BYTES_MAX: u64 = 16 << 10;
 const KEY: &str = "open sesame";
+
+/// Two crowds at a time would need twice as many open files.
+static ONE_CROWD: Mutex<()> = Mutex::new(());
 
 /// Lets this process have a socket for each of the crowd.
 fn raise_open_files() {
@@ -112,6 +115,7 @@ fn configuration(folder: &Path, port: u16, options: &str) -> String {
 
 #[test]
 fn ten_thousand_idle_slow_and_babbling_peers_cost_little_and_others_are_served() {
+    let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
     raise_open_files();
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let config = configuration(folder.path(), port, "limits: { connections: 10100 }");
@@ -187,6 +191,7 @@ fn secure(folder: &Path, port: u16) -> rustls::StreamOwned<rustls::ClientConnect
 
 #[test]
 fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
+    let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
     raise_open_files();
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let authority = Authority::new("root");
