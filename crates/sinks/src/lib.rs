@@ -1,11 +1,14 @@
 //! The sinks: one folder each, and one line each in the list below.
 
+mod backoff;
 #[cfg(test)]
 mod contributing;
 mod discard;
 mod file;
 mod format;
 mod forward;
+mod kafka;
+mod retry;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
 mod rig;
@@ -18,5 +21,6 @@ pub const COMPONENTS: &[Component] = &[
     discard::COMPONENT,
     file::COMPONENT,
     forward::COMPONENT,
+    kafka::COMPONENT,
     stdout::COMPONENT,
 ];

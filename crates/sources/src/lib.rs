@@ -10,6 +10,7 @@ mod framing;
 mod generate;
 mod http;
 mod journald;
+mod kafka;
 mod rest;
 #[cfg(test)]
 mod rig;
@@ -24,6 +25,7 @@ pub const COMPONENTS: &[Component] = &[
     generate::COMPONENT,
     http::COMPONENT,
     journald::COMPONENT,
+    kafka::COMPONENT,
     stdin::COMPONENT,
     syslog::COMPONENT,
     tail::COMPONENT,
