@@ -73,7 +73,12 @@ mod tests {
     fn names_are_taken_as_they_are_and_patterns_as_patterns() {
         let list = ["logs".to_owned(), "^web[.].*".to_owned()];
         let topics = Topics::new(&list).unwrap();
-        for (topic, taken) in [("logs", true), ("logs2", false), ("web.a", true), ("web", false)] {
+        for (topic, taken) in [
+            ("logs", true),
+            ("logs2", false),
+            ("web.a", true),
+            ("web", false),
+        ] {
             assert_eq!(topics.takes(topic), taken, "{topic}");
         }
         assert!(Topics::new(&["^(".to_owned()]).is_err());

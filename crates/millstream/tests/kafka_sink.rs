@@ -52,10 +52,19 @@ fn every_format_and_compression_is_read_by_others() {
         format!("  {name}: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], {more} }}\n")
     };
     let sinks = [
-        sink("json", "topic: t.json, compression: gzip, key: \"{host}\", headers: { tag: \"{tag}\", n: \"1\" }"),
+        sink(
+            "json",
+            "topic: t.json, compression: gzip, key: \"{host}\", headers: { tag: \"{tag}\", n: \"1\" }",
+        ),
         sink("raw", "topic: t.raw, format: raw, compression: snappy"),
-        sink("msgpack", "topic: t.msgpack, format: msgpack, compression: lz4"),
-        sink("template", "topic: \"t.{tag}\", format: template, template: \"<{.message}>\", compression: zstd"),
+        sink(
+            "msgpack",
+            "topic: t.msgpack, format: msgpack, compression: lz4",
+        ),
+        sink(
+            "template",
+            "topic: \"t.{tag}\", format: template, template: \"<{.message}>\", compression: zstd",
+        ),
         sink("schemas", "topic: t.schemas, format: connect"),
         sink("plain", "topic: t.plain, format: connect, schemas: false"),
         sink("refused", "topic: \"t/{tag}\""),
@@ -74,12 +83,21 @@ fn every_format_and_compression_is_read_by_others() {
     let time: jiff::Timestamp = time.parse().unwrap();
     assert_eq!(time.as_millisecond().to_string(), parts[2]);
 
-    assert_eq!(broker.read_with_kcat("t.raw", "%s;%K\n"), "one;-1\ntwo;-1\n");
+    assert_eq!(
+        broker.read_with_kcat("t.raw", "%s;%K\n"),
+        "one;-1\ntwo;-1\n"
+    );
     assert_eq!(broker.read_with_kcat("t.web.a", "%s\n"), "<one>\n<two>\n");
     let msgpack = broker.read_with_kcat("t.msgpack", "%S %s\n");
-    assert!(msgpack.contains("message") && msgpack.contains("two"), "{msgpack}");
+    assert!(
+        msgpack.contains("message") && msgpack.contains("two"),
+        "{msgpack}"
+    );
     let plain = broker.read_with_java("t.plain", 2, &["print.key=true"]);
-    assert_eq!(plain, "null\t{\"message\":\"one\"}\nnull\t{\"message\":\"two\"}\n");
+    assert_eq!(
+        plain,
+        "null\t{\"message\":\"one\"}\nnull\t{\"message\":\"two\"}\n"
+    );
     let schemas = broker.read_with_java("t.schemas", 2, &["print.key=true"]);
     let first = schemas.lines().next().unwrap();
     assert_eq!(
@@ -94,7 +112,10 @@ fn every_format_and_compression_is_read_by_others() {
     // Kafka takes no slash in a name: nothing of it is lost.
     let rejected = fs::read(folder.path().join("data/rejected/refused.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
-    assert!(rejected.contains("one") && rejected.contains("no name of a topic"), "{rejected}");
+    assert!(
+        rejected.contains("one") && rejected.contains("no name of a topic"),
+        "{rejected}"
+    );
 }
 
 #[test]
@@ -129,8 +150,8 @@ fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbour
     broker.make_topic("small", 1, &["max.message.bytes=2000"]);
     let lines: String = (0..200)
         .map(|n| match n % 50 {
-            7 => format!("{n} {}\n", "x".repeat(3000)),
-            _ => format!("{n} {}\n", "y".repeat(100)),
+            7 => format!("n{n} {}\n", "x".repeat(3000)),
+            _ => format!("n{n} {}\n", "y".repeat(100)),
         })
         .collect();
     let sink = format!(
@@ -138,12 +159,16 @@ fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbour
     );
     run_once(folder.path(), &lines, &sink);
     let arrived = broker.read_with_kcat("small", "%s\n");
-    let expected: String = lines.lines().filter(|line| line.len() < 2000).map(|l| format!("{l}\n")).collect();
+    let expected: String = lines
+        .lines()
+        .filter(|line| line.len() < 2000)
+        .map(|l| format!("{l}\n"))
+        .collect();
     assert_eq!(arrived, expected);
     let rejected = fs::read(folder.path().join("data/rejected/out.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
     for n in [7, 57, 107, 157] {
-        assert_eq!(rejected.matches(&format!("{n} xxx")).count(), 1, "{n}");
+        assert_eq!(rejected.matches(&format!("n{n} xxx")).count(), 1, "{n}");
     }
 }
 
@@ -199,10 +224,8 @@ fn receiver(folder: &Path, data: &str, port: u16, broker: &str) -> String {
     )
 }
 
-/// Reads the topics of the generator with kcat, committed records only, and holds them against its ledger.
-fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
-    let out = folder.join("out");
-    fs::create_dir_all(&out).unwrap();
+/// The topics that the generator's records go to.
+fn topics(broker: &Broker) -> Vec<String> {
     let listed = Command::new("kcat")
         .args(["-L", "-q", "-b", &broker.address()])
         .output()
@@ -212,15 +235,28 @@ fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
         let name = line.trim().strip_prefix("topic \"")?.split('"').next()?;
         name.starts_with("out.").then(|| name.to_owned())
     });
-    let topics: Vec<String> = topics.collect();
-    assert!(!topics.is_empty(), "{listed}");
+    topics.collect()
+}
+
+/// Reads the topics of the generator with kcat, committed records only, and holds them against its ledger.
+fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
+    let out = folder.join("out");
+    fs::create_dir_all(&out).unwrap();
+    let topics = topics(broker);
+    assert!(!topics.is_empty());
     let read = || -> Vec<String> {
-        let text = topics.iter().map(|topic| broker.read_with_kcat(topic, "%s\n"));
+        let text = topics
+            .iter()
+            .map(|topic| broker.read_with_kcat(topic, "%s\n"));
         text.collect()
     };
     // The last transaction ends when the last cut is committed.
     wait_until("everything is there", || {
-        read().iter().map(|text| text.lines().count() as u64).sum::<u64>() >= sent
+        read()
+            .iter()
+            .map(|text| text.lines().count() as u64)
+            .sum::<u64>()
+            >= sent
     });
     thread::sleep(Duration::from_secs(2));
     for (topic, text) in topics.iter().zip(read()) {
@@ -279,8 +315,9 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     let zombie = Program::start(folder.path(), &config).listens(port);
     let generator = Generator::start(folder.path(), port, "150000", "15000");
     wait_until("some of it is committed", || {
-        let metadata = broker.read_with_kcat("out.generated", "%o\n");
-        !metadata.is_empty()
+        topics(&broker)
+            .iter()
+            .any(|topic| !broker.read_with_kcat(topic, "%o\n").is_empty())
     });
     thread::sleep(Duration::from_millis(1500));
     zombie.signal("STOP");
@@ -300,7 +337,9 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     generator.finish();
     thread::sleep(Duration::from_secs(2));
     zombie.signal("CONT");
-    wait_until("the zombie knows", || zombie.log().contains("has taken over"));
+    wait_until("the zombie knows", || {
+        zombie.log().contains("has taken over")
+    });
     assert_eq!(zombie.ended(), Some(1));
     verify_topics(folder.path(), &broker, 150_000);
     assert_eq!(heir.stop(), Some(0));

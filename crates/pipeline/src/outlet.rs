@@ -151,7 +151,9 @@ impl Outlet {
     /// bytes ends them there.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let edges = self.0.edges.iter();
-        let origins = edges.filter_map(|edge| edge.feed.0.file_origins()).flatten();
+        let origins = edges
+            .filter_map(|edge| edge.feed.0.file_origins())
+            .flatten();
         origins
             .filter(|(id, _)| *id == file)
             .map(|(_, next)| next)

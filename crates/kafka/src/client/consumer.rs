@@ -124,7 +124,11 @@ impl Consumer for Native {
         let found = self.consumer.committed_offsets(list(partitions), timeout);
         let found = found.map_err(|error| told(&error))?;
         let offset = |partition: &Partition| {
-            known(found.find_partition(&partition.topic, partition.number)?.offset())
+            known(
+                found
+                    .find_partition(&partition.topic, partition.number)?
+                    .offset(),
+            )
         };
         Ok(partitions.iter().map(offset).collect())
     }
@@ -260,12 +264,12 @@ impl Consumer for Native {
 }
 
 /// Hands a record over.
-fn give(
-    message: &BorrowedMessage<'_>,
-    take: &mut dyn FnMut(Incoming<'_>) -> Taken,
-) -> Taken {
+fn give(message: &BorrowedMessage<'_>, take: &mut dyn FnMut(Incoming<'_>) -> Taken) -> Taken {
     let headers: Vec<(&str, Option<&[u8]>)> = match message.headers() {
-        Some(headers) => headers.iter().map(|header| (header.key, header.value)).collect(),
+        Some(headers) => headers
+            .iter()
+            .map(|header| (header.key, header.value))
+            .collect(),
         None => Vec::new(),
     };
     take(Incoming {

@@ -57,7 +57,9 @@ impl ProducerContext for Context {
     /// Only failures are reported (`delivery.report.only.error`).
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
         if let Err((error, message)) = result {
-            let sorted = error.rdkafka_error_code().map_or(crate::Kind::Again, super::kind);
+            let sorted = error
+                .rdkafka_error_code()
+                .map_or(crate::Kind::Again, super::kind);
             let said = format!("topic {}: {error}", message.topic());
             let error = Error::new(sorted, said);
             let topic = message.topic().to_owned();

@@ -15,7 +15,10 @@ use super::program;
 pub fn millbench() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_millstream")).with_file_name("millbench");
     let place = path.display();
-    assert!(path.exists(), "{place} is missing: build the workspace (`cargo test --workspace`)");
+    assert!(
+        path.exists(),
+        "{place} is missing: build the workspace (`cargo test --workspace`)"
+    );
     path
 }
 
@@ -25,8 +28,13 @@ pub struct Random(u64);
 impl Random {
     /// Seeded by `SEED` or the clock.
     pub fn new() -> Self {
-        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let seed = std::env::var("SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_nanos() as u64;
         let seed = seed.unwrap_or(now) | 1;
         println!("SEED={seed}");
         Self(seed)
@@ -53,15 +61,32 @@ impl Generator {
         let ledger = folder.join("ledger").display().to_string();
         let address = format!("127.0.0.1:{port}");
         let words = [
-            "generate", "--forward", &address, "--acks", "--ledger", &ledger, "--records", records,
-            "--rate", rate, "--connections", "3", "--chunk", "400", "--ack-timeout", "5s",
+            "generate",
+            "--forward",
+            &address,
+            "--acks",
+            "--ledger",
+            &ledger,
+            "--records",
+            records,
+            "--rate",
+            rate,
+            "--connections",
+            "3",
+            "--chunk",
+            "400",
+            "--ack-timeout",
+            "5s",
         ];
         Self::run(words.map(str::to_owned).to_vec())
     }
 
     fn run(arguments: Vec<String>) -> Self {
         let mut command = Command::new(millbench());
-        let quiet = command.args(&arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        let quiet = command
+            .args(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let child = quiet.spawn().unwrap();
         Self { arguments, child }
     }
@@ -94,7 +119,12 @@ impl Drop for Generator {
 /// Every record of the ledger in `folder` is in its folder `out`, once.
 pub fn verify(folder: &Path) {
     let (out, ledger) = (folder.join("out"), folder.join("ledger"));
-    let words = [OsStr::new("verify"), out.as_os_str(), OsStr::new("--ledger"), ledger.as_os_str()];
+    let words = [
+        OsStr::new("verify"),
+        out.as_os_str(),
+        OsStr::new("--ledger"),
+        ledger.as_os_str(),
+    ];
     let account = Command::new(millbench()).args(words).output().unwrap();
     let said = String::from_utf8_lossy(&account.stdout).into_owned();
     println!("{said}");

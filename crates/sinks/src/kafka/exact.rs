@@ -275,10 +275,12 @@ impl Session {
             }
             .into());
         }
-        self.link.patiently(patience, |producer, time| producer.init(time))?;
+        self.link
+            .patiently(patience, |producer, time| producer.init(time))?;
         if exact.sink.config.is_templated() && exact.sink.config.position.is_none() {
-            self.link
-                .patiently(patience, |producer, _| producer.make_topic(&store.topic, patience))?;
+            self.link.patiently(patience, |producer, _| {
+                producer.make_topic(&store.topic, patience)
+            })?;
         }
         let found = self.read(patience)?;
         let Some(found) = found.filter(|found| found.channel == exact.channel) else {
@@ -314,7 +316,13 @@ impl Session {
             .send(&self.outgoing, &mut next, &mut self.oversized);
         self.check(exact, sent)?;
         if !self.oversized.is_empty() {
-            refuse(batch, &self.shaper, first, &mut self.oversized, &mut self.refused);
+            refuse(
+                batch,
+                &self.shaper,
+                first,
+                &mut self.oversized,
+                &mut self.refused,
+            );
         }
         Ok(())
     }
@@ -349,8 +357,13 @@ impl Session {
     /// Ends the session if a record has failed. What was too large for its topic is learned first.
     fn check(&mut self, exact: &Exact<'_>, done: Result<(), Halt>) -> Result<(), End> {
         let failed = std::mem::take(&mut self.link.failed);
-        if let Some(first) = failed.iter().find(|failed| failed.error.kind == Kind::TooLarge) {
-            exact.sink.learn(&mut self.link, &first.topic, exact.patience())?;
+        if let Some(first) = failed
+            .iter()
+            .find(|failed| failed.error.kind == Kind::TooLarge)
+        {
+            exact
+                .sink
+                .learn(&mut self.link, &first.topic, exact.patience())?;
             return Err(End::Trouble(first.error.clone()));
         }
         match failed.into_iter().next() {

@@ -70,8 +70,14 @@ impl Link {
             *next += sent.taken;
             match sent.refused {
                 Some(error) if error.kind == Kind::TooLarge => {
-                    let number = outgoing.records.get(*next).map_or(first, |record| record.number);
-                    refused.push((number, format!("the record is larger than `record_max`: {error}")));
+                    let number = outgoing
+                        .records
+                        .get(*next)
+                        .map_or(first, |record| record.number);
+                    refused.push((
+                        number,
+                        format!("the record is larger than `record_max`: {error}"),
+                    ));
                     *next += 1;
                 }
                 Some(error) => return Err(error.into()),

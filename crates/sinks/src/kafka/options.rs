@@ -189,7 +189,8 @@ impl Config {
     /// What can be read and cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut at = |option: &str, message: String| problems.push(node.problem_at(option, message));
+        let mut at =
+            |option: &str, message: String| problems.push(node.problem_at(option, message));
         if self.brokers.is_empty() {
             at("brokers", "no broker".to_owned());
         }
@@ -201,9 +202,16 @@ impl Config {
         if let Some(position) = &self.position
             && let Some(fault) = topic_fault(position.as_bytes())
         {
-            at("position", format!("`{position}` is no name of a topic: {fault}"));
+            at(
+                "position",
+                format!("`{position}` is no name of a topic: {fault}"),
+            );
         }
-        if let Some(name) = self.properties.keys().find(|name| OURS.contains(&name.as_str())) {
+        if let Some(name) = self
+            .properties
+            .keys()
+            .find(|name| OURS.contains(&name.as_str()))
+        {
             at("properties", format!("`{name}` is set by the sink itself"));
         }
         if self.zone().is_err() {
@@ -215,14 +223,19 @@ impl Config {
             at("add", message.to_owned());
         }
         if let Err(error) = self.wire().encoder(&TimeZone::UTC) {
-            problems.push(node.problem_at(error.option, error.message).help(error.help));
+            problems.push(
+                node.problem_at(error.option, error.message)
+                    .help(error.help),
+            );
         }
         problems
     }
 
     /// The time zone of templates.
     pub(super) fn zone(&self) -> Result<TimeZone, jiff::Error> {
-        self.timezone.as_deref().map_or(Ok(TimeZone::UTC), TimeZone::get)
+        self.timezone
+            .as_deref()
+            .map_or(Ok(TimeZone::UTC), TimeZone::get)
     }
 
     /// The options of the encoder; of `connect`, which has one of its own, those of json.
@@ -300,7 +313,11 @@ impl Config {
         let record_max = self.record_max.as_usize().max(1000);
         settings.set("message.max.bytes", record_max.to_string());
         // A batch with more than one record keeps below every limit, whatever it compresses to.
-        let batch = self.batch.size.as_usize().clamp(1, record_max.min(batch_max));
+        let batch = self
+            .batch
+            .size
+            .as_usize()
+            .clamp(1, record_max.min(batch_max));
         settings.set("batch.size", batch.to_string());
         let records = match self.batch.records {
             0 => RECORDS_MAX,

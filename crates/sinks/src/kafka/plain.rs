@@ -138,10 +138,17 @@ impl Plain<'_> {
             return true;
         };
         let rest = self.outgoing.records.iter().skip(next);
-        self.failed.extend(rest.map(|record| Failed {
-            number: record.number,
-            topic: self.outgoing.topics.get(record.topic).cloned().unwrap_or_default(),
-            error: error.clone(),
+        self.failed.extend(rest.map(|record| {
+            Failed {
+                number: record.number,
+                topic: self
+                    .outgoing
+                    .topics
+                    .get(record.topic)
+                    .cloned()
+                    .unwrap_or_default(),
+                error: error.clone(),
+            }
         }));
         false
     }
@@ -174,7 +181,10 @@ impl Plain<'_> {
                 return Ok(());
             }
             let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
-            let mut error = failed.iter().find(|failed| !too_large(failed)).map(|f| f.error.clone());
+            let mut error = failed
+                .iter()
+                .find(|failed| !too_large(failed))
+                .map(|f| f.error.clone());
             if let (Some(first), Some(link)) = (failed.iter().find(too_large), &mut self.link) {
                 let patience = self.sink.config.retry.timeout.as_duration();
                 if let Err(Halt::Failed(trouble)) = self.sink.learn(link, &first.topic, patience) {
@@ -190,7 +200,8 @@ impl Plain<'_> {
                 self.link = None;
             }
             self.shaper.set_limits(self.sink.limits().clone());
-            self.again(&failed, give_up, inlet, cut.as_deref_mut()).await;
+            self.again(&failed, give_up, inlet, cut.as_deref_mut())
+                .await;
         }
     }
 
@@ -227,10 +238,13 @@ impl Plain<'_> {
             if numbers.range(own.clone()).next().is_some() {
                 self.outgoing.clear();
                 let (outgoing, refused) = (&mut self.outgoing, &mut self.refused);
-                self.shaper.shape(&held.batch, held.first, outgoing, refused);
+                self.shaper
+                    .shape(&held.batch, held.first, outgoing, refused);
                 outgoing.keep(|number| numbers.contains(&number));
                 let places = self.shaper.places(&held.batch);
-                let wanted = numbers.range(own).filter_map(|number| places.get(number - held.first));
+                let wanted = numbers
+                    .range(own)
+                    .filter_map(|number| places.get(number - held.first));
                 let wanted: BTreeSet<usize> = wanted.map(|range| range.start).collect();
                 // What was refused at first has left already.
                 refused.retain(|(range, _)| wanted.contains(&range.start));

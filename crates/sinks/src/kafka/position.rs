@@ -79,7 +79,13 @@ mod tests {
             "millstream 1 00000000000000000000000000000abc 3.42 0000000000000007"
         );
         assert_eq!(Committed::parse(&text).unwrap(), committed);
-        for bad in ["", "millstream 2 a 1.1 1", "millstream 1 a 1.1", "pos=1", "ä"] {
+        for bad in [
+            "",
+            "millstream 2 a 1.1 1",
+            "millstream 1 a 1.1",
+            "pos=1",
+            "ä",
+        ] {
             assert!(Committed::parse(bad).is_err(), "{bad}");
         }
     }

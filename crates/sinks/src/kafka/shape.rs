@@ -89,7 +89,12 @@ impl Shaper {
         self.marks.clear();
         let mut start = outgoing.bytes.len();
         if let Values::Wire(encoder) = &mut self.values {
-            encoder.encode_each(batch, &mut outgoing.bytes, &mut self.rejects, &mut self.marks);
+            encoder.encode_each(
+                batch,
+                &mut outgoing.bytes,
+                &mut self.rejects,
+                &mut self.marks,
+            );
         }
         let rejects = self.rejects.drain(..);
         refused.extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
@@ -140,7 +145,10 @@ impl Shaper {
                 let start = outgoing.bytes.len();
                 connect.write(name, event, &mut outgoing.bytes)?;
                 let value = start..outgoing.bytes.len();
-                let key = self.key.is_none().then(|| connect.key(batch, &mut outgoing.bytes));
+                let key = self
+                    .key
+                    .is_none()
+                    .then(|| connect.key(batch, &mut outgoing.bytes));
                 let added = self.add(batch, &mark, number, value, outgoing);
                 if let (Ok(()), Some(Some(key)), Some(record)) =
                     (&added, key, outgoing.records.last_mut())

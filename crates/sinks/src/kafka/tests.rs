@@ -22,7 +22,10 @@ fn bench(upstream: Upstream, options: &str) -> Bench {
     let options = format!(
         r#"{{"brokers": "b:1", "retry": {{"first": "1ms", "max": "2ms", "timeout": "1s"}}, {options}}}"#
     );
-    let options = options.replace(r#""retry": {"first": "1ms", "max": "2ms", "timeout": "1s"}, "retry""#, r#""retry""#);
+    let options = options.replace(
+        r#""retry": {"first": "1ms", "max": "2ms", "timeout": "1s"}, "retry""#,
+        r#""retry""#,
+    );
     let mut rig = Rig::new(&COMPONENT, &options, &upstream, folder.path());
     let broker = Broker::default();
     let node = rig::node(serde_json::from_str(&options).unwrap());
@@ -46,7 +49,9 @@ fn plain(options: &str) -> Bench {
 const RAW: &str = r#""topic": "t", "format": "raw""#;
 
 fn reasons(rejected: &[Batch]) -> String {
-    let texts = rejected.iter().map(|batch| String::from_utf8_lossy(&batch.body).into_owned());
+    let texts = rejected
+        .iter()
+        .map(|batch| String::from_utf8_lossy(&batch.body).into_owned());
     texts.collect()
 }
 
@@ -192,8 +197,19 @@ async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
         bench.broker.fail_commit(Kind::Abort);
     }
     bench.upstream.close();
-    tokio::time::timeout(Duration::from_secs(20), bench.rig.run()).await.unwrap().unwrap();
-    assert_eq!(bench.upstream.rejected().iter().map(|batch| batch.count).sum::<u32>(), 2);
+    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        bench
+            .upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
     assert_eq!(bench.upstream.settled(), 1);
 
     let mut bench = plain(&options);
@@ -202,8 +218,19 @@ async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
     }
     let receipt = bench.upstream.put(rig::packed("tag", "a\nb\n"), true);
     bench.upstream.close();
-    tokio::time::timeout(Duration::from_secs(20), bench.rig.run()).await.unwrap().unwrap();
-    assert_eq!(bench.upstream.rejected().iter().map(|batch| batch.count).sum::<u32>(), 2);
+    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        bench
+            .upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
     assert_eq!(receipt.await, Ok(()));
 }
 
@@ -211,7 +238,11 @@ async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
 async fn topics_keys_and_headers_come_from_the_record() {
     let options = r#""topic": "t.{.message}", "key": "{tag}/{.message}", "headers": {"a": "{.message}", "b": "x"}, "format": "raw""#;
     for durable in [true, false] {
-        let mut bench = if durable { exact(options) } else { plain(options) };
+        let mut bench = if durable {
+            exact(options)
+        } else {
+            plain(options)
+        };
         bench.put("one\nt wo\nthree\n");
         bench.upstream.close();
         bench.rig.run().await.unwrap();
@@ -246,17 +277,46 @@ fn what_cannot_work_is_refused_where_it_stands() {
     for (options, said) in [
         (r#"{"topic": "t"}"#, "brokers"),
         (r#"{"brokers": "a:1"}"#, "topic"),
-        (r#"{"brokers": "a:1", "topic": "a b"}"#, "no name of a topic"),
-        (r#"{"brokers": "a:1", "topic": "t", "position": "a/b"}"#, "no name of a topic"),
-        (r#"{"brokers": "a:1", "topic": "t", "properties": {"acks": "0"}}"#, "`acks`"),
-        (r#"{"brokers": "a:1", "topic": "t", "timezone": "Mars"}"#, "Mars"),
-        (r#"{"brokers": "a:1", "topic": "t", "format": "template"}"#, "template"),
-        (r#"{"brokers": "a:1", "topic": "t", "format": "connect", "add": {"a": "b"}}"#, "connect"),
-        (r#"{"brokers": "a:1", "topic": "t", "compression": "brotli"}"#, "brotli"),
-        (r#"{"brokers": "a:1", "topic": "t", "tls": {"nope": "x"}}"#, "nope"),
+        (
+            r#"{"brokers": "a:1", "topic": "a b"}"#,
+            "no name of a topic",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "position": "a/b"}"#,
+            "no name of a topic",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "properties": {"acks": "0"}}"#,
+            "`acks`",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "timezone": "Mars"}"#,
+            "Mars",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "format": "template"}"#,
+            "template",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "format": "connect", "add": {"a": "b"}}"#,
+            "connect",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "compression": "brotli"}"#,
+            "brotli",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "tls": {"nope": "x"}}"#,
+            "nope",
+        ),
     ] {
-        let problems = rig::try_build(&COMPONENT, options).err().unwrap_or_default();
-        assert!(problems.join("\n").contains(said), "{options}: {problems:?}");
+        let problems = rig::try_build(&COMPONENT, options)
+            .err()
+            .unwrap_or_default();
+        assert!(
+            problems.join("\n").contains(said),
+            "{options}: {problems:?}"
+        );
     }
     let whole = r#"{"brokers": ["a:1", "b:2"], "topic": "logs.{tag}", "tls": true, "partitioner": "crc32",
         "auth": {"sasl": "scram-sha-512", "username": "u", "password": "p"}, "compression": "zstd",

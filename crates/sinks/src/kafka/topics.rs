@@ -118,7 +118,9 @@ impl Topics {
         let found = match topic_fault(&self.last) {
             Some(fault) => Err(fault),
             None => {
-                outgoing.topics.push(String::from_utf8_lossy(&self.last).into_owned());
+                outgoing
+                    .topics
+                    .push(String::from_utf8_lossy(&self.last).into_owned());
                 Ok(outgoing.topics.len() - 1)
             }
         };

@@ -8,8 +8,8 @@ use millstream_wire::{
     event::{FieldPath, Record},
     json::{self, Progress},
     msgpack::{
-        Reader, Shape, entry_head, entry_shape, write_array_len, write_bin, write_int, write_map_len,
-        write_nil, write_str, write_time, write_uint,
+        Reader, Shape, entry_head, entry_shape, write_array_len, write_bin, write_int,
+        write_map_len, write_nil, write_str, write_time, write_uint,
     },
 };
 
@@ -56,13 +56,18 @@ pub(super) fn entry(
         Format::Msgpack => msgpack(value, time)?,
     };
     let mut reader = Reader::new(map);
-    let own = reader.map_len().map_err(|_| "it is no map of fields".to_owned())?;
+    let own = reader
+        .map_len()
+        .map_err(|_| "it is no map of fields".to_owned())?;
     write_array_len(out, 2);
     write_time(out, time);
     let added: Vec<_> = Beside::all(fields)
         .filter(|(name, _)| FieldPath::top(name).find(Record::Packed(map)).is_none())
         .collect();
-    write_map_len(out, own.saturating_add(u32::try_from(added.len()).unwrap_or(0)));
+    write_map_len(
+        out,
+        own.saturating_add(u32::try_from(added.len()).unwrap_or(0)),
+    );
     out.extend_from_slice(map.get(reader.position()..).unwrap_or_default());
     for (name, beside) in added {
         write_str(out, name.as_bytes());
@@ -74,7 +79,9 @@ pub(super) fn entry(
 /// The map of a value that is one, or that is an entry; an entry has its own time.
 fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     let mut reader = Reader::new(value);
-    reader.skip().map_err(|_| "no whole MessagePack value".to_owned())?;
+    reader
+        .skip()
+        .map_err(|_| "no whole MessagePack value".to_owned())?;
     if reader.position() < value.len() {
         return Err("more than one MessagePack value".to_owned());
     }
@@ -110,7 +117,8 @@ impl Beside {
             (&fields.timestamp, Self::Timestamp),
             (&fields.headers, Self::Headers),
         ];
-        all.into_iter().filter_map(|(name, beside)| Some((name.as_deref()?, beside)))
+        all.into_iter()
+            .filter_map(|(name, beside)| Some((name.as_deref()?, beside)))
     }
 
     fn write(self, record: &Incoming<'_>, out: &mut Vec<u8>) {

@@ -6,9 +6,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use millstream_kafka::{Incoming, Partition, Taken};
-use millstream_record::{
-    Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values,
-};
+use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
 
 use super::{decode, options::Config, progress::Assigned};
 
@@ -114,10 +112,14 @@ impl<'a> Gather<'a> {
     /// Whether a record belongs to the run that is open.
     fn goes_on(&self, record: &Incoming<'_>) -> bool {
         self.runs.last().is_some_and(|run| {
-            let same = run.partition.number == record.partition && run.partition.topic == record.topic;
+            let same =
+                run.partition.number == record.partition && run.partition.topic == record.topic;
             let reading = self.readings.get(&run.partition);
             same && reading.is_some_and(|reading| {
-                reading.marks.iter().all(|mark| record.offset < *mark || run.begin >= *mark)
+                reading
+                    .marks
+                    .iter()
+                    .all(|mark| record.offset < *mark || run.begin >= *mark)
             })
         })
     }
@@ -133,7 +135,12 @@ impl<'a> Gather<'a> {
         };
         let start = self.buffer.len();
         // A gap (what compaction took, the marks of transactions) belongs to what follows it, but for a mark within it.
-        let mark = reading.marks.iter().copied().filter(|mark| *mark <= record.offset).max();
+        let mark = reading
+            .marks
+            .iter()
+            .copied()
+            .filter(|mark| *mark <= record.offset)
+            .max();
         self.runs.push(Open {
             begin: reading.next.max(mark.unwrap_or(0)),
             next: record.offset,

@@ -30,7 +30,9 @@ pub(super) fn identity(cluster: &str, partition: &Partition) -> FileId {
 }
 
 fn fnv(start: u64, bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    bytes.fold(start, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -47,7 +49,12 @@ mod tests {
         // What is on disks goes by it: it must never change.
         assert_eq!(first.inode, 0xf725_f919_0df7_1826);
         assert_eq!(first, name("c", "t", 0));
-        for other in [name("c", "t", 1), name("c", "u", 0), name("d", "t", 0), name("ct", "", 0)] {
+        for other in [
+            name("c", "t", 1),
+            name("c", "u", 0),
+            name("d", "t", 0),
+            name("ct", "", 0),
+        ] {
             assert_ne!(first, other);
         }
     }

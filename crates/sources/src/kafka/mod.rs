@@ -195,5 +195,7 @@ impl Sending {
 }
 
 fn dropped() -> Failure {
-    Failure::us("records were dropped before they were settled; they are read again from the last offset that is")
+    Failure::us(
+        "records were dropped before they were settled; they are read again from the last offset that is",
+    )
 }

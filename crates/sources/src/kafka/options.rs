@@ -200,7 +200,8 @@ impl Config {
     /// What can be read and cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut at = |option: &str, message: String| problems.push(node.problem_at(option, message));
+        let mut at =
+            |option: &str, message: String| problems.push(node.problem_at(option, message));
         for (option, list) in [("brokers", &self.brokers), ("topics", &self.topics)] {
             if list.is_empty() {
                 at(option, format!("`{option}` is empty"));
@@ -217,8 +218,15 @@ impl Config {
         {
             at("partitions", "numbers from 0 on, at least one".to_owned());
         }
-        if let Some(name) = self.properties.keys().find(|name| OURS.contains(&name.as_str())) {
-            at("properties", format!("`{name}` is set by the source itself"));
+        if let Some(name) = self
+            .properties
+            .keys()
+            .find(|name| OURS.contains(&name.as_str()))
+        {
+            at(
+                "properties",
+                format!("`{name}` is set by the source itself"),
+            );
         }
         if let Some(tag) = &self.tag {
             let known = ["topic", "partition", "host"];
@@ -227,7 +235,12 @@ impl Config {
                 let text = "the tag holds for many records: it cannot name a field or the time";
                 at("tag", text.to_owned());
             } else if let Some(name) = foreign {
-                at("tag", format!("there is no value `{name}`: there are `topic`, `partition` and `host`"));
+                at(
+                    "tag",
+                    format!(
+                        "there is no value `{name}`: there are `topic`, `partition` and `host`"
+                    ),
+                );
             }
         }
         problems

@@ -82,7 +82,11 @@ impl Progress {
     /// Waits for the thread to end; how it did.
     pub(super) async fn ended(&self) -> Result<(), Failure> {
         loop {
-            let end = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let end = self
+                .end
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             match end {
                 Some(end) => return end,
                 None => tokio::time::sleep(LOOK).await,

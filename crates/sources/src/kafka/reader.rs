@@ -99,10 +99,15 @@ impl Reader {
                 _ => Failure::peer(format!("Kafka: {error}")),
             }));
         });
-        started.map(drop).map_err(|error| Failure::us(format!("cannot start a thread that reads: {error}")))
+        started
+            .map(drop)
+            .map_err(|error| Failure::us(format!("cannot start a thread that reads: {error}")))
     }
 
     async fn run(&mut self, pieces: mpsc::Sender<Piece>) -> Result<(), Error> {
+        if self.context.stop.is_stopped() {
+            return Ok(());
+        }
         let settings = self.config.settings(self.context.once);
         let mut consumer = self.client.consumer(&settings)?;
         let read = self.read(&mut *consumer, &pieces).await;
@@ -193,7 +198,9 @@ impl Reader {
                 }
                 Err(error) if error.kind == Kind::Again => {
                     let said = consumer.complaint().unwrap_or_else(|| error.to_string());
-                    self.context.reporter.error("kafka", format_args!("{said}; trying again"));
+                    self.context
+                        .reporter
+                        .error("kafka", format_args!("{said}; trying again"));
                     tokio::time::sleep(STEP).await;
                 }
                 Err(error) => return Err(error),
@@ -241,7 +248,9 @@ impl Reader {
         let found = match consumer.partitions(&self.config.topics, ANSWER) {
             Ok(found) => found,
             Err(error) if error.kind == Kind::Again => {
-                self.context.reporter.error("kafka", format_args!("{error}; trying again"));
+                self.context
+                    .reporter
+                    .error("kafka", format_args!("{error}; trying again"));
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -251,11 +260,16 @@ impl Reader {
             _ => true,
         };
         let new = found.into_iter().filter(wanted);
-        let new: Vec<_> = new.filter(|partition| !self.readings.contains_key(partition)).collect();
+        let new: Vec<_> = new
+            .filter(|partition| !self.readings.contains_key(partition))
+            .collect();
         if new.is_empty() {
             if self.readings.is_empty() {
                 let topics = self.config.topics.join(", ");
-                self.context.reporter.warn("topics", format_args!("there is no partition of {topics} yet"));
+                self.context.reporter.warn(
+                    "topics",
+                    format_args!("there is no partition of {topics} yet"),
+                );
             }
             return Ok(());
         }
@@ -285,7 +299,9 @@ impl Reader {
         let fixed = self.config.partitions.is_some();
         let (mut offsets, mut anew) = (Vec::new(), Vec::new());
         self.time += 1;
-        let committed = self.patiently(|| consumer.committed(partitions, ANSWER)).await?;
+        let committed = self
+            .patiently(|| consumer.committed(partitions, ANSWER))
+            .await?;
         for (partition, committed) in partitions.iter().zip(committed) {
             let id = identity(&self.cluster, partition);
             let marks = marks(&self.context.outlet, id);
@@ -296,7 +312,9 @@ impl Reader {
                 fixed,
             };
             let rule = self.config.start;
-            let begin = self.patiently(|| start::find(consumer, partition, known, rule)).await?;
+            let begin = self
+                .patiently(|| start::find(consumer, partition, known, rule))
+                .await?;
             if let Some(warning) = begin.warning {
                 self.context.reporter.error("offset", warning);
             }
@@ -324,7 +342,9 @@ impl Reader {
         loop {
             match ask() {
                 Err(error) if error.kind == Kind::Again && !self.context.stop.is_stopped() => {
-                    self.context.reporter.error("kafka", format_args!("{error}; trying again"));
+                    self.context
+                        .reporter
+                        .error("kafka", format_args!("{error}; trying again"));
                     tokio::time::sleep(STEP).await;
                 }
                 other => return other,
@@ -350,7 +370,8 @@ impl Reader {
                 record: Record::None,
             };
             // All names were checked, so no value can be missing.
-            let _ = Renderer::text(template, jiff::tz::TimeZone::UTC).render(shared, event, &mut tag);
+            let _ =
+                Renderer::text(template, jiff::tz::TimeZone::UTC).render(shared, event, &mut tag);
         } else {
             tag.extend_from_slice(self.context.name.as_bytes());
         }
@@ -389,7 +410,9 @@ impl Reader {
             tokio::time::sleep(STEP).await;
         }
         if !lost && let Err(error) = self.commit(consumer, partitions, true) {
-            let text = format_args!("{error}: the next owner of these partitions reads some records again");
+            let text = format_args!(
+                "{error}: the next owner of these partitions reads some records again"
+            );
             self.context.reporter.warn("commit", text);
         }
         consumer.unassign(partitions)?;
@@ -431,7 +454,10 @@ fn marks(outlet: &Outlet, id: FileId) -> Vec<u64> {
 /// The lowest of them, if all know the partition and all are durable.
 fn lowest(outlet: &Outlet, id: FileId) -> Option<u64> {
     let origins = outlet.file_origins()?.into_iter();
-    origins.filter(|(file, _)| *file == id).map(|(_, next)| next).next()
+    origins
+        .filter(|(file, _)| *file == id)
+        .map(|(_, next)| next)
+        .next()
 }
 
 /// A batch without a record: it sets the place where a channel goes on.

@@ -81,7 +81,10 @@ pub(super) fn find(
         )
     } else if found && offset < low {
         begin(
-            format!("{topic}/{number}: offsets {offset} to {} were deleted before they were read", low - 1),
+            format!(
+                "{topic}/{number}: offsets {offset} to {} were deleted before they were read",
+                low - 1
+            ),
             false,
         )
     } else {

@@ -6,7 +6,10 @@ use millstream_kafka::{
 };
 use millstream_record::{Batch, Origin, Time};
 
-use super::{COMPONENT, Kafka, decode, options::{Fields, Format}};
+use super::{
+    COMPONENT, Kafka, decode,
+    options::{Fields, Format},
+};
 use crate::rig::{self, Downstream, Running};
 
 fn put(broker: &Broker, topic: &str, values: &[&str]) {
@@ -67,7 +70,14 @@ fn all_of_a_group_s_topics_is_read_and_committed_once_it_is_settled() {
     got.sort();
     assert_eq!(got, ["1", "2", "3", "4"]);
     let commits = broker.commits();
-    assert_eq!(commits.iter().rfind(|(of, _)| *of == partition("a")).unwrap().1, 3);
+    assert_eq!(
+        commits
+            .iter()
+            .rfind(|(of, _)| *of == partition("a"))
+            .unwrap()
+            .1,
+        3
+    );
     // The next run goes on there.
     put(&broker, "a", &["6"]);
     let downstream = Downstream::memory();
@@ -107,7 +117,10 @@ fn a_partition_that_is_taken_away_is_settled_and_committed_first() {
         lost: false,
     });
     std::thread::sleep(Duration::from_millis(300));
-    assert!(broker.commits().iter().all(|(_, offset)| *offset == 0), "it waits");
+    assert!(
+        broker.commits().iter().all(|(_, offset)| *offset == 0),
+        "it waits"
+    );
     downstream.settle();
     while broker.commits().last().map(|(_, offset)| *offset) != Some(2) {
         std::thread::sleep(Duration::from_millis(5));
@@ -141,7 +154,12 @@ fn fixed_partitions_go_on_where_the_channel_is_and_not_where_the_group_is() {
 
 #[test]
 fn where_a_partition_begins_that_nobody_has_read_is_chosen() {
-    for (start, expected) in [("beginning", 3), ("end", 0), ("2023-11-14T00:00:00Z", 3), ("2030-01-01T00:00:00Z", 0)] {
+    for (start, expected) in [
+        ("beginning", 3),
+        ("end", 0),
+        ("2023-11-14T00:00:00Z", 3),
+        ("2030-01-01T00:00:00Z", 0),
+    ] {
         let broker = Broker::default();
         put(&broker, "a", &["1", "2", "3"]);
         let downstream = Downstream::memory();
@@ -156,13 +174,35 @@ fn where_a_partition_begins_that_nobody_has_read_is_chosen() {
 #[test]
 fn a_value_that_cannot_be_read_is_rejected_and_its_neighbours_are_not() {
     let broker = Broker::default();
-    put(&broker, "a", &[r#"{"message": "1"}"#, "no", "[1]", r#"{"message": "2"} x"#, r#" {"message": "3"} "#]);
+    put(
+        &broker,
+        "a",
+        &[
+            r#"{"message": "1"}"#,
+            "no",
+            "[1]",
+            r#"{"message": "2"} x"#,
+            r#" {"message": "3"} "#,
+        ],
+    );
     let downstream = Downstream::memory();
-    let running = start(&broker, r#""topics": ["a"], "format": "json""#, &downstream, true);
+    let running = start(
+        &broker,
+        r#""topics": ["a"], "format": "json""#,
+        &downstream,
+        true,
+    );
     let rejected = running.rejected.clone();
     running.ended().unwrap();
     assert_eq!(messages(&downstream.batches()), ["1", "3"]);
-    assert_eq!(rejected.batches().iter().map(|batch| batch.count).sum::<u32>(), 3);
+    assert_eq!(
+        rejected
+            .batches()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        3
+    );
     assert_eq!(broker.commits().last().unwrap().1, 5);
 }
 
@@ -182,7 +222,14 @@ fn entries_and_maps_of_messagepack_are_both_records() {
             headers: &[],
         };
         let fields = Fields::default();
-        let done = decode::entry(Format::Msgpack, &fields, &record, Time(1), &mut Vec::new(), &mut out);
+        let done = decode::entry(
+            Format::Msgpack,
+            &fields,
+            &record,
+            Time(1),
+            &mut Vec::new(),
+            &mut out,
+        );
         done.map(|()| out)
     };
     let time = |seconds: u8| [&[0x92, 0xd7, 0, 0, 0, 0, seconds, 0, 0, 0, 0][..], &map].concat();
@@ -199,14 +246,37 @@ fn what_cannot_work_is_refused_where_it_stands() {
         (r#"{"topics": "t", "group": "g"}"#, "brokers"),
         (r#"{"brokers": "a:1", "group": "g"}"#, "topics"),
         (r#"{"brokers": "a:1", "topics": "t"}"#, "group"),
-        (r#"{"brokers": "a:1", "topics": "^(", "group": "g"}"#, "regex"),
-        (r#"{"brokers": "a:1", "topics": "t", "group": "g", "start": "yesterday"}"#, "yesterday"),
-        (r#"{"brokers": "a:1", "topics": "t", "group": "g", "partitions": "some"}"#, "all"),
-        (r#"{"brokers": "a:1", "topics": "t", "group": "g", "partitions": []}"#, "at least one"),
-        (r#"{"brokers": "a:1", "topics": "t", "group": "g", "tag": "{pod}"}"#, "pod"),
-        (r#"{"brokers": "a:1", "topics": "t", "group": "g", "properties": {"group.id": "x"}}"#, "group.id"),
+        (
+            r#"{"brokers": "a:1", "topics": "^(", "group": "g"}"#,
+            "regex",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "start": "yesterday"}"#,
+            "yesterday",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "partitions": "some"}"#,
+            "all",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "partitions": []}"#,
+            "at least one",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "tag": "{pod}"}"#,
+            "pod",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "properties": {"group.id": "x"}}"#,
+            "group.id",
+        ),
     ] {
-        let problems = rig::try_build(&COMPONENT, options).err().unwrap_or_default();
-        assert!(problems.join("\n").contains(said), "{options}: {problems:?}");
+        let problems = rig::try_build(&COMPONENT, options)
+            .err()
+            .unwrap_or_default();
+        assert!(
+            problems.join("\n").contains(said),
+            "{options}: {problems:?}"
+        );
     }
 }

@@ -152,7 +152,10 @@ impl Broker {
         for property in print {
             arguments.extend(["--property", property]);
         }
-        run("org.apache.kafka.tools.consumer.ConsoleConsumer", &arguments)
+        run(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            &arguments,
+        )
     }
 
     /// Has the Java console producer write lines `KEY TAB VALUE` to a topic.
@@ -170,9 +173,15 @@ impl Broker {
         let mut child = child.unwrap_or_else(|error| panic!("java: {error}"));
         let input = child.stdin.take();
         let written = input.map(|mut input| input.write_all(lines.as_bytes()));
-        assert!(matches!(written, Some(Ok(()))), "the producer takes no input");
+        assert!(
+            matches!(written, Some(Ok(()))),
+            "the producer takes no input"
+        );
         let ended = child.wait();
-        assert!(ended.is_ok_and(|status| status.success()), "the producer failed");
+        assert!(
+            ended.is_ok_and(|status| status.success()),
+            "the producer failed"
+        );
     }
 
     /// What kcat reads of a topic from its beginning to its end, committed records only: each as `format` says.
@@ -181,7 +190,17 @@ impl Broker {
     /// When it does not run.
     pub fn read_with_kcat(&self, topic: &str, format: &str) -> String {
         let output = Command::new("kcat")
-            .args(["-C", "-q", "-e", "-o", "beginning", "-b", &self.address(), "-t", topic])
+            .args([
+                "-C",
+                "-q",
+                "-e",
+                "-o",
+                "beginning",
+                "-b",
+                &self.address(),
+                "-t",
+                topic,
+            ])
             .args(["-X", "isolation.level=read_committed", "-f", format])
             .output();
         let output = output.unwrap_or_else(|error| panic!("kcat: {error}: run `make deps`"));
@@ -228,7 +247,14 @@ impl Listeners<'_> {
 fn format(config: &Path, log: &Path, sasl: bool) {
     let (user, password) = USER;
     let mut command = java();
-    command.args(["-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c"]);
+    command.args([
+        "-XX:TieredStopAtLevel=1",
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        CLUSTER,
+        "-c",
+    ]);
     command.arg(config);
     if sasl {
         for hash in ["256", "512"] {
@@ -240,7 +266,11 @@ fn format(config: &Path, log: &Path, sasl: bool) {
     let output = output.unwrap_or_else(|error| panic!("java: {error}"));
     write(log, &String::from_utf8_lossy(&output.stdout));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "cannot format {}: {errors}", config.display());
+    assert!(
+        output.status.success(),
+        "cannot format {}: {errors}",
+        config.display()
+    );
 }
 
 fn java() -> Command {
@@ -254,7 +284,9 @@ fn java() -> Command {
 /// Runs one of Kafka's tools to its end; what it printed.
 fn run(class: &str, arguments: &[&str]) -> String {
     let mut command = java();
-    command.args(["-XX:TieredStopAtLevel=1", "-Xmx256m", class]).args(arguments);
+    command
+        .args(["-XX:TieredStopAtLevel=1", "-Xmx256m", class])
+        .args(arguments);
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("java: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);

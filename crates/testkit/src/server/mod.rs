@@ -56,13 +56,17 @@ impl Server {
         if self.child.is_some() {
             return;
         }
-        let log = fs::File::options().create(true).append(true).open(&self.log);
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log);
         let log = log.unwrap_or_else(|error| panic!("{}: {error}", self.log.display()));
         let errors = log.try_clone().unwrap_or_else(|error| panic!("{error}"));
         let mut command = (self.command)();
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let child = command.spawn();
-        self.child = Some(child.unwrap_or_else(|error| panic!("cannot start {}: {error}", self.name)));
+        self.child =
+            Some(child.unwrap_or_else(|error| panic!("cannot start {}: {error}", self.name)));
     }
 
     /// Waits until its port takes connections.
@@ -72,10 +76,22 @@ impl Server {
     pub fn wait_ready(&mut self) {
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            assert!(ended.is_none(), "{} has ended: {}", self.name, self.last_words());
+            let ended = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().ok().flatten());
+            assert!(
+                ended.is_none(),
+                "{} has ended: {}",
+                self.name,
+                self.last_words()
+            );
             let name = &self.name;
-            assert!(start.elapsed() < PATIENCE, "{name} is not ready: {}", self.last_words());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{name} is not ready: {}",
+                self.last_words()
+            );
             thread::sleep(LOOK);
         }
     }
@@ -128,7 +144,8 @@ impl Drop for Server {
 
 /// Copies a log to where it outlives the test's folder.
 fn keep(name: &str, log: &Path) {
-    let kept = std::env::temp_dir().join(format!("millstream-test-{name}-{}.log", std::process::id()));
+    let kept =
+        std::env::temp_dir().join(format!("millstream-test-{name}-{}.log", std::process::id()));
     let said = match fs::copy(log, &kept) {
         Ok(_) => format!("the log of {name} is kept in {}", kept.display()),
         Err(error) => format!("the log of {name} cannot be kept: {error}"),
@@ -141,7 +158,10 @@ fn keep(name: &str, log: &Path) {
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map_or_else(|error| panic!("no free port: {error}"), |address| address.port())
+    listener.map_or_else(
+        |error| panic!("no free port: {error}"),
+        |address| address.port(),
+    )
 }
 
 /// A file of the clients that `make deps` installs into `target/clients`.
@@ -151,6 +171,10 @@ pub fn free_port() -> u16 {
 pub fn installed(path: &str) -> PathBuf {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients");
     let path = clients.join(path);
-    assert!(path.exists(), "{} is missing: run `make deps`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run `make deps`",
+        path.display()
+    );
     path
 }

@@ -33,7 +33,10 @@ impl Schemas {
                 let name = name();
                 return Err(format!("the array `{name}` is empty, so it has no type"));
             };
-            let (mut one, mut two) = (std::mem::take(&mut self.first), std::mem::take(&mut self.other));
+            let (mut one, mut two) = (
+                std::mem::take(&mut self.first),
+                std::mem::take(&mut self.other),
+            );
             one.clear();
             self.write(tree, bytes, *first, "", &mut one);
             let mixed = others.iter().any(|other| {
@@ -49,7 +52,10 @@ impl Schemas {
             });
             (self.first, self.other) = (one, two);
             if mixed {
-                return Err(format!("the array `{}` has elements of several types", name()));
+                return Err(format!(
+                    "the array `{}` has elements of several types",
+                    name()
+                ));
             }
         }
         Ok(())
@@ -115,7 +121,8 @@ impl Schemas {
             Kind::Array => {
                 out.extend_from_slice(b",\"items\":");
                 let first = tree.children(node).first();
-                self.steps.extend(first.map(|first| Step::Begin(*first, false)));
+                self.steps
+                    .extend(first.map(|first| Step::Begin(*first, false)));
             }
             _ => {}
         }

@@ -66,7 +66,10 @@ pub(super) fn string(text: &[u8], out: &mut Vec<u8>) {
 
 fn escape(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|byte| *byte < 0x20 || b"\"\\".contains(byte)) {
+    while let Some(at) = rest
+        .iter()
+        .position(|byte| *byte < 0x20 || b"\"\\".contains(byte))
+    {
         let (before, special) = rest.split_at(at);
         out.extend_from_slice(before);
         let byte = special.first().copied().unwrap_or_default();

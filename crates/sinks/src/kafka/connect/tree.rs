@@ -71,10 +71,14 @@ impl Tree {
             let parent = top.node;
             let is_map = self.kind(parent) == Kind::Map;
             let name = if is_map {
-                let text = reader.bytes().map_err(|_| "a map has a key that is no text")?;
+                let text = reader
+                    .bytes()
+                    .map_err(|_| "a map has a key that is no text")?;
                 reader.position() - text.len()..reader.position()
             } else {
-                self.nodes.get(parent).map_or(0..0, |node| node.name.clone())
+                self.nodes
+                    .get(parent)
+                    .map_or(0..0, |node| node.name.clone())
             };
             self.one(&mut reader, name)?;
         }
@@ -138,7 +142,8 @@ impl Tree {
         for child in fields {
             let name = name_of(nodes, *child, bytes);
             let twin = if few {
-                kept.iter().position(|other| name_of(nodes, *other, bytes) == name)
+                kept.iter()
+                    .position(|other| name_of(nodes, *other, bytes) == name)
             } else {
                 places.get(name).copied()
             };
@@ -163,13 +168,17 @@ impl Tree {
 
     /// What a value is.
     pub(super) fn kind(&self, node: usize) -> Kind {
-        self.nodes.get(node).map_or(Kind::Nil, |node| node.kind.clone())
+        self.nodes
+            .get(node)
+            .map_or(Kind::Nil, |node| node.kind.clone())
     }
 
     /// What is directly in it, in order.
     pub(super) fn children(&self, node: usize) -> &[usize] {
         let range = self.nodes.get(node).map(|node| node.children.clone());
-        range.and_then(|range| self.order.get(range)).unwrap_or_default()
+        range
+            .and_then(|range| self.order.get(range))
+            .unwrap_or_default()
     }
 
     /// The name of its field.
