@@ -368,7 +368,7 @@ fn wrong_options_are_refused() {
         ),
         (
             r#"{"listen": "tcp://127.0.0.1:1", "compression": "fast"}"#,
-            "deflate",
+            "`fast`",
         ),
         (r#"{}"#, "listen"),
     ] {
