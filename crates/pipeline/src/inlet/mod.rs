@@ -128,6 +128,8 @@ impl Inlet {
         self.open_bytes = 0;
         self.awaited = false;
         self.due = None;
+        // What was read to its end may have to be read again.
+        self.ended = false;
         self.reader.resume(after)
     }
 

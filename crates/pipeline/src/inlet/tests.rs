@@ -15,11 +15,14 @@ use crate::{
 struct FakeReader {
     ready: VecDeque<Delivered>,
     ends: bool,
+    /// What it gives once it is resumed.
+    again: VecDeque<Delivered>,
     committed: Arc<Mutex<Vec<Position>>>,
 }
 
 impl Reader for FakeReader {
     fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        self.ready.append(&mut self.again);
         Ok(())
     }
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
@@ -86,9 +89,19 @@ struct Fixture {
 }
 
 fn fixture(ready: Vec<Delivered>, ends: bool, channel: Option<u128>) -> Fixture {
+    fixture_again(ready, Vec::new(), ends, channel)
+}
+
+fn fixture_again(
+    ready: Vec<Delivered>,
+    again: Vec<Delivered>,
+    ends: bool,
+    channel: Option<u128>,
+) -> Fixture {
     let (committed, rejected) = (Arc::default(), Arc::default());
     let reader = FakeReader {
         ready: ready.into(),
+        again: again.into(),
         ends,
         committed: Arc::clone(&committed),
     };
@@ -194,6 +207,26 @@ fn the_end_comes_after_a_last_cut() {
         let cut = next_cut(&mut fixture.inlet).await;
         fixture.inlet.settle(cut).await.unwrap();
         assert!(fixture.inlet.next().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_consumer_that_begins_anew_after_the_end_gets_again_what_it_had_not_settled() {
+    run(async {
+        let (ready, again) = (vec![durable(1, 5)], vec![durable(1, 5)]);
+        let Fixture {
+            mut inlet,
+            stopper: _stopper,
+            ..
+        } = fixture_again(ready, again, true, Some(7));
+        next_batch(&mut inlet).await;
+        // The sink fails at its last cut, when the end is known already.
+        drop(next_cut(&mut inlet).await);
+        inlet.resume(None).unwrap();
+        next_batch(&mut inlet).await;
+        let cut = next_cut(&mut inlet).await;
+        inlet.settle(cut).await.unwrap();
+        assert!(inlet.next().await.unwrap().is_none());
     });
 }
 
