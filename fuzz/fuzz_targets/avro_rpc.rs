@@ -1,6 +1,7 @@
-#![no_main]
 //! Avro RPC: any bytes are a connection, cut into pieces of any size. The first byte says how: its lower bits are the size
 //! of the pieces, its highest puts a handshake before the rest, so that calls are reached soon.
+
+#![no_main]
 
 mod whole;
 

@@ -1,6 +1,7 @@
-#![no_main]
 //! The forward protocol: any bytes are a connection, cut into pieces of the size that the first byte says. Whatever the
 //! pieces, the same frames come out; and what is validated as entries is entries.
+
+#![no_main]
 
 mod whole;
 

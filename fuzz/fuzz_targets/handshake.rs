@@ -1,6 +1,7 @@
-#![no_main]
 //! The handshake of the forward protocol: any bytes are a HELO, a PING or a PONG; what can be read is read the same when it
 //! is written again, and a prefix of it is never more than short.
+
+#![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use millstream_wire::{

@@ -1,5 +1,6 @@
-#![no_main]
 //! OTLP's logs in JSON: any text is a request.
+
+#![no_main]
 
 mod whole;
 

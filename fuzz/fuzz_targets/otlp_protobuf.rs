@@ -1,5 +1,6 @@
-#![no_main]
 //! OTLP's logs in protobuf: any bytes are a request.
+
+#![no_main]
 
 mod whole;
 
