@@ -1,11 +1,13 @@
 //! The sinks: one folder each, and one line each in the list below.
 
+mod backoff;
 #[cfg(test)]
 mod contributing;
 mod discard;
 mod file;
 mod format;
 mod forward;
+mod retry;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
 mod rig;

@@ -1,11 +1,13 @@
-//! What the tests of several crates share: a simulated disk, the random numbers that drive it, and certificates.
+//! What the tests of several crates share: a simulated disk, the random numbers that drive it, certificates,
+//! and real servers.
 //!
-//! Nothing of it is part of the program. Everything in here but the certificates is deterministic: a seed that a
+//! Nothing of it is part of the program. Everything in here but the certificates and servers is deterministic: a seed that a
 //! failing test prints brings the same run again.
 
 mod authority;
 mod disk;
 mod random;
+pub mod server;
 
 pub use authority::Authority;
 pub use disk::{Call, Crash, SimulatedDisk};

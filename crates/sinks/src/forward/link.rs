@@ -26,8 +26,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use crate::backoff::Backoff;
+
 use super::{
-    backoff::Backoff,
     choice::Candidate,
     chunk::Chunk,
     connection::{Connection, End},

@@ -9,7 +9,7 @@
 //! - `relay`: takes batches, deals chunks to servers, settles cuts in order (`ledger`). One task a lane.
 //! - `encode`, `gather`, `id`: batches to chunks, uncopied wherever the peer takes them as they are.
 //! - `cluster`, `choice`, `discovery`: the servers, who gets the next chunk, who joins and leaves.
-//! - `link`, `backoff`: one server each, and its failures.
+//! - `link`: one server each, and its failures.
 //! - `auth`: the shared key. `connection`, `window`: bytes out, acks in.
 //!
 //! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is sent again
@@ -37,7 +37,6 @@ use millstream_wire::{
 };
 
 mod auth;
-mod backoff;
 mod choice;
 mod chunk;
 mod cluster;

@@ -1,15 +1,14 @@
 //! The options of the sink `forward`.
 
-use std::{borrow::Cow, fmt, path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
 use millstream_net::Tls;
 use millstream_wire::{format::Add, template::Template};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{self, Visitor},
-};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::retry::Retry;
 
 use super::{
     auth::Auth,
@@ -189,65 +188,6 @@ impl Default for Batching {
             records: 0,
             linger: Period::secs(0),
         }
-    }
-}
-
-/// How servers that fail are tried again.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Retry {
-    /// The wait after the first failure; each further one doubles it.
-    pub(super) first: Period,
-    /// No wait is longer.
-    pub(super) max: Period,
-    /// How long a server may take to accept a connection, with TLS and `auth`.
-    pub(super) timeout: Period,
-    /// After how long records that no server takes leave by `NAME.rejected`; `never`: they wait.
-    pub(super) give_up: GiveUp,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            first: Period::secs(1),
-            max: Period::secs(60),
-            timeout: Period::secs(30),
-            give_up: GiveUp(None),
-        }
-    }
-}
-
-/// `never`, or after how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GiveUp(pub(super) Option<Duration>);
-
-impl<'de> Deserialize<'de> for GiveUp {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
-            type Value = GiveUp;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`never` or a duration such as 6h")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<GiveUp, E> {
-                if text == "never" {
-                    return Ok(GiveUp(None));
-                }
-                let period: Period = text.parse().map_err(E::custom)?;
-                Ok(GiveUp(Some(period.as_duration())))
-            }
-        }
-        deserializer.deserialize_str(Read)
-    }
-}
-
-impl JsonSchema for GiveUp {
-    fn schema_name() -> Cow<'static, str> {
-        "GiveUp".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{ "const": "never" }, generator.subschema_for::<Period>()] })
     }
 }
 

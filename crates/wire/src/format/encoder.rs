@@ -65,6 +65,53 @@ pub(super) trait Write {
     ) -> Result<usize, Reason>;
 }
 
+/// Where a record stands, in the batch and in what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its first byte in the batch's body.
+    pub start: usize,
+    /// Where its fields begin: a packed record's map; of a line, its text.
+    pub record: usize,
+    /// The byte behind it in the body (behind the newline of a line).
+    pub end: usize,
+    /// Its event time.
+    pub time: Time,
+    /// The byte behind it in what was written.
+    pub written: usize,
+}
+
+impl Mark {
+    /// The record, out of the batch that it is of.
+    pub fn event<'a>(&self, batch: &'a Batch) -> Event<'a> {
+        let record = match batch.encoding {
+            Encoding::Lines => {
+                let line = batch.body.get(self.record..self.end).unwrap_or_default();
+                Record::Line(line.strip_suffix(b"\n").unwrap_or(line))
+            }
+            Encoding::Packed => Record::Packed(batch.body.get(self.record..).unwrap_or_default()),
+        };
+        let time = self.time;
+        Event { time, record }
+    }
+}
+
+/// Who wants to know where the records stand: a list of marks, or nobody, who costs nothing.
+trait Notes {
+    fn note(&mut self, mark: Mark);
+}
+
+impl Notes for () {
+    #[inline(always)]
+    fn note(&mut self, _: Mark) {}
+}
+
+impl Notes for Vec<Mark> {
+    #[inline(always)]
+    fn note(&mut self, mark: Mark) {
+        self.push(mark);
+    }
+}
+
 /// What a record is of.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
@@ -169,13 +216,36 @@ impl Encoder {
         out: &mut Vec<u8>,
         rejects: &mut Vec<Reject>,
     ) -> u32 {
+        self.run(batch, range, out, rejects, &mut ())
+    }
+
+    /// As [`Encoder::encode`], for sinks that send each record by itself: appends to `marks` where every record that was
+    /// written stands.
+    pub fn encode_each(
+        &mut self,
+        batch: &Batch,
+        out: &mut Vec<u8>,
+        rejects: &mut Vec<Reject>,
+        marks: &mut Vec<Mark>,
+    ) -> u32 {
+        self.run(batch, 0..batch.body.len(), out, rejects, marks)
+    }
+
+    fn run(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+        rejects: &mut Vec<Reject>,
+        notes: &mut impl Notes,
+    ) -> u32 {
         match &mut self.kind {
-            Kind::Json(format) => run(format, batch, range, out, rejects),
-            Kind::Ltsv(format) => run(format, batch, range, out, rejects),
-            Kind::Csv(format) => run(format, batch, range, out, rejects),
-            Kind::Raw(format) => run(format, batch, range, out, rejects),
-            Kind::Msgpack(format) => run(format, batch, range, out, rejects),
-            Kind::Template(format) => run(format, batch, range, out, rejects),
+            Kind::Json(format) => run(format, batch, range, out, rejects, notes),
+            Kind::Ltsv(format) => run(format, batch, range, out, rejects, notes),
+            Kind::Csv(format) => run(format, batch, range, out, rejects, notes),
+            Kind::Raw(format) => run(format, batch, range, out, rejects, notes),
+            Kind::Msgpack(format) => run(format, batch, range, out, rejects, notes),
+            Kind::Template(format) => run(format, batch, range, out, rejects, notes),
         }
     }
 }
@@ -186,6 +256,7 @@ fn run(
     range: Range<usize>,
     out: &mut Vec<u8>,
     rejects: &mut Vec<Reject>,
+    notes: &mut impl Notes,
 ) -> u32 {
     format.begin(batch);
     let of = Of {
@@ -195,8 +266,8 @@ fn run(
     let body = batch.body.get(..range.end).unwrap_or(&batch.body);
     let mut room = Room::new(out);
     match batch.encoding {
-        Encoding::Lines => lines(format, body, range.start, of, &mut room, rejects),
-        Encoding::Packed => packed(format, body, range.start, of, &mut room, rejects),
+        Encoding::Lines => lines(format, body, range.start, of, &mut room, rejects, notes),
+        Encoding::Packed => packed(format, body, range.start, of, &mut room, rejects, notes),
     }
 }
 
@@ -207,13 +278,23 @@ fn lines(
     of: Of<'_>,
     room: &mut Room<'_>,
     rejects: &mut Vec<Reject>,
+    notes: &mut impl Notes,
 ) -> u32 {
     let mut encoded = 0;
     for line in crate::lines::lines(body.get(start..).unwrap_or_default()) {
         let before = room.position();
         let end = (start + line.len() + 1).min(body.len());
         match format.line(room, line, of) {
-            Ok(()) => encoded += 1,
+            Ok(()) => {
+                encoded += 1;
+                notes.note(Mark {
+                    start,
+                    record: start,
+                    end,
+                    time: of.received,
+                    written: room.position(),
+                });
+            }
             Err(reason) => {
                 room.back_to(before);
                 rejects.push(Reject {
@@ -234,17 +315,28 @@ fn packed(
     of: Of<'_>,
     room: &mut Room<'_>,
     rejects: &mut Vec<Reject>,
+    notes: &mut impl Notes,
 ) -> u32 {
     let mut encoded = 0;
     while start < body.len() {
         let before = room.position();
-        let result = match mp::entry_head(body, start) {
-            Ok(head) => format.packed(room, body, start, head, of),
+        let head = mp::entry_head(body, start);
+        let result = match head {
+            Ok(head) => format
+                .packed(room, body, start, head, of)
+                .map(|end| (head, end)),
             Err(error) => Err(Reason::Unfit(error.into())),
         };
         match result {
-            Ok(end) => {
+            Ok((head, end)) => {
                 encoded += 1;
+                notes.note(Mark {
+                    start,
+                    record: head.record,
+                    end,
+                    time: head.time.unwrap_or(of.received),
+                    written: room.position(),
+                });
                 start = end;
             }
             Err(reason) => {

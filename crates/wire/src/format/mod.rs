@@ -31,7 +31,7 @@ mod tests;
 use std::ops::Range;
 
 pub use add::Add;
-pub use encoder::Encoder;
+pub use encoder::{Encoder, Mark};
 pub use options::{Format, OptionError, Options};
 
 use crate::{event::FieldPath, json::Unfit, template::Missing};

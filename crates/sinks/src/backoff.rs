@@ -1,11 +1,11 @@
-//! How long to wait before a server is tried again: at once after a connection that did some work, then `first`, then
+//! How long to wait before a destination is tried again: at once after a connection that did some work, then `first`, then
 //! twice as long each time up to `max`, with an eighth more or less so that many senders do not come back together.
 
 use std::time::Duration;
 
 /// Counts the failures since something last went well.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     max: Duration,
     failures: u32,
@@ -14,7 +14,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub(super) fn new(first: Duration, max: Duration, seed: u64) -> Self {
+    pub(crate) fn new(first: Duration, max: Duration, seed: u64) -> Self {
         Self {
             first,
             max: max.max(first),
@@ -24,12 +24,12 @@ impl Backoff {
     }
 
     /// Something went well: the next failure is the first.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
     /// The wait after one more failure.
-    pub(super) fn failed(&mut self) -> Duration {
+    pub(crate) fn failed(&mut self) -> Duration {
         let wait = self.first.saturating_mul(1 << self.failures.min(20));
         self.failures = self.failures.saturating_add(1);
         let wait = wait.min(self.max);

@@ -1,0 +1,177 @@
+//! Real servers, written by others, for the tests: started on ports of the kernel's choice, killed, started again.
+//!
+//! [`Server`] is any of them: a command, a log, and how to tell that it is ready. A server ends with the value that stands for it; its log is kept and named if the test fails.
+
+use std::{
+    fs, io,
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a server may take to be ready or to end. Not a measurement: machines differ.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A server that runs, or that was killed and can be started again.
+pub struct Server {
+    name: String,
+    command: Box<dyn Fn() -> Command + Send>,
+    port: u16,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts what `command` makes, with its output in `log`, and waits until `port` takes connections.
+    ///
+    /// # Panics
+    /// When it does not start in time: with its log.
+    pub fn start(
+        name: &str,
+        log: PathBuf,
+        port: u16,
+        command: impl Fn() -> Command + Send + 'static,
+    ) -> Self {
+        let mut server = Self {
+            name: name.to_owned(),
+            command: Box::new(command),
+            port,
+            log,
+            child: None,
+        };
+        server.restart();
+        server.wait_ready();
+        server
+    }
+
+    /// Starts it, if it does not run, without waiting until it is ready.
+    pub fn restart(&mut self) {
+        if self.child.is_some() {
+            return;
+        }
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log);
+        let log = log.unwrap_or_else(|error| panic!("{}: {error}", self.log.display()));
+        let errors = log.try_clone().unwrap_or_else(|error| panic!("{error}"));
+        let mut command = (self.command)();
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        let child = command.spawn();
+        self.child =
+            Some(child.unwrap_or_else(|error| panic!("cannot start {}: {error}", self.name)));
+    }
+
+    /// Waits until its port takes connections.
+    ///
+    /// # Panics
+    /// When it ends or takes too long: with the end of its log.
+    pub fn wait_ready(&mut self) {
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().ok().flatten());
+            assert!(
+                ended.is_none(),
+                "{} has ended: {}",
+                self.name,
+                self.last_words()
+            );
+            let name = &self.name;
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{name} is not ready: {}",
+                self.last_words()
+            );
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Its process id, while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// SIGTERM, and waits until it is gone.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let id = child.id().to_string();
+            let _ = Command::new("kill").args(["-TERM", &id]).status();
+            let start = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
+                thread::sleep(LOOK);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// The end of its log.
+    pub fn last_words(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            keep(&self.name, &self.log);
+        }
+    }
+}
+
+/// Copies a log to where it outlives the test's folder.
+fn keep(name: &str, log: &Path) {
+    let kept =
+        std::env::temp_dir().join(format!("millstream-test-{name}-{}.log", std::process::id()));
+    let said = match fs::copy(log, &kept) {
+        Ok(_) => format!("the log of {name} is kept in {}", kept.display()),
+        Err(error) => format!("the log of {name} cannot be kept: {error}"),
+    };
+    // Shown with the output of the test that fails.
+    use io::Write;
+    let _ = writeln!(io::stderr(), "{said}");
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map_or_else(
+        |error| panic!("no free port: {error}"),
+        |address| address.port(),
+    )
+}
+
+/// A file of the clients that `make deps` installs into `target/clients`.
+///
+/// # Panics
+/// When it is not there: tests whose peer is missing fail, and say how to get it.
+pub fn installed(path: &str) -> PathBuf {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients");
+    let path = clients.join(path);
+    assert!(
+        path.exists(),
+        "{} is missing: run `make deps`",
+        path.display()
+    );
+    path
+}
