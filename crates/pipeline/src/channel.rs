@@ -138,6 +138,10 @@ pub trait Reader: Send {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>>;
     /// Everything up to `position` is settled by this consumer: moves its cursor and syncs it. Not called for memory.
     fn commit(&mut self, position: Position) -> Result<(), Failure>;
+    /// Everything up to this is settled by this consumer, as its cursor says. None: memory.
+    fn settled(&self) -> Option<Position> {
+        None
+    }
     /// Whether a cut should come early, as the channel is nearly full.
     fn hurry(&self) -> bool {
         false

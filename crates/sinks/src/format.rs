@@ -87,6 +87,12 @@ impl Formatting {
         }
     }
 
+    /// What is written.
+    #[allow(dead_code, reason = "its sinks come after it")]
+    pub(crate) fn format(&self) -> Format {
+        self.options.format
+    }
+
     /// The time zone of templates.
     pub(crate) fn zone(&self) -> TimeZone {
         self.zone.clone()

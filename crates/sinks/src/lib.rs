@@ -5,8 +5,11 @@ mod backoff;
 mod contributing;
 mod discard;
 mod file;
+mod folders;
 mod format;
 mod forward;
+#[allow(dead_code, unused_imports, reason = "its sinks come after it")]
+mod publish;
 mod retry;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]

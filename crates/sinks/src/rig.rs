@@ -145,6 +145,12 @@ impl Reader for Upstream {
         state.settled = position.seq as usize;
         Ok(())
     }
+
+    fn settled(&self) -> Option<Position> {
+        let state = self.lock();
+        let seq = state.settled as u64;
+        state.id.map(|_| Position { epoch: 1, seq })
+    }
 }
 
 /// Takes what is rejected, and settles it by keeping it.

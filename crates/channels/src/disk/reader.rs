@@ -104,6 +104,10 @@ impl Reader for DiskReader {
         self.reader.commit(position).map_err(failure)
     }
 
+    fn settled(&self) -> Option<Position> {
+        Some(self.reader.settled())
+    }
+
     fn hurry(&self) -> bool {
         // A roll that waits for room must not wait for the cut that gives it.
         self.reader.used_bytes() >= self.size_max / 4 * 3

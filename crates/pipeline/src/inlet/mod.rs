@@ -133,6 +133,25 @@ impl Inlet {
         self.reader.resume(after)
     }
 
+    /// The channel's cursor for this consumer; None behind memory. A sink that commits positions only with data resumes at the
+    /// later of the two: what became nothing was settled without a position of its own.
+    pub fn settled(&self) -> Option<Position> {
+        self.reader.settled()
+    }
+
+    /// Moves the cursor to where the sink has committed: a run that was killed in between could not.
+    pub fn settle_through(&mut self, position: Position) -> Result<(), Failure> {
+        match self.settled() {
+            Some(settled) if settled < position => self.reader.commit(position),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the channel is nearly full: a sink that holds cuts back settles them soon.
+    pub fn hurry(&self) -> bool {
+        self.reader.hurry()
+    }
+
     /// The next event; None when there will be no more. Can be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
         if self.channel.is_some() && !self.ended {

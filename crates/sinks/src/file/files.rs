@@ -19,13 +19,8 @@ use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Time;
 use millstream_sys::disk::{Disk, File, Open};
 
-use super::{
-    folders::{Folders, folder_of},
-    output::Output,
-    sync::sync_all,
-    table::HEAD_BYTES,
-    trouble,
-};
+use super::{output::Output, sync::sync_all, table::HEAD_BYTES, trouble};
+use crate::folders::{Folders, folder_of};
 
 /// How often is looked whether a file still stands under its name.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -31,7 +31,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 use millstream_pipeline::failure::Failure;
 use millstream_sys::disk::{Disk, File, Open};
 
-use super::{folders::Folders, trouble};
+use super::trouble;
+use crate::folders::Folders;
 
 const MAGIC: &[u8; 8] = b"mill-fsj";
 const VERSION: u32 = 1;

@@ -18,10 +18,8 @@ use millstream_pipeline::report::Reporter;
 use millstream_record::Time;
 use millstream_sys::disk::Disk;
 
-use super::{
-    files::Files,
-    folders::{Folders, folder_of},
-};
+use super::files::Files;
+use crate::folders::{Folders, folder_of};
 
 /// So many links are remembered; of more, late records may turn one back for a moment.
 const LINKS_MAX: usize = 65_536;

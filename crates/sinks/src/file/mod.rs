@@ -14,7 +14,6 @@ mod compress;
 mod dirty;
 mod encode;
 mod files;
-mod folders;
 mod journal;
 mod latest;
 mod naming;

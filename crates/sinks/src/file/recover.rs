@@ -16,12 +16,12 @@ use millstream_wire::compression::{Codec, codec_of, whole_bytes};
 
 use super::{
     files::{find_inode, lock},
-    folders::folder_of,
     journal::{Found, Journal},
     naming,
     table::{HEAD_BYTES, Row, Table},
     trouble,
 };
+use crate::folders::folder_of;
 
 /// Behind memory, what was written after the last commit of a run that was killed: a cut comes every 64 MiB of input. More
 /// than this is somebody else's.

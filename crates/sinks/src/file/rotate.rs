@@ -14,10 +14,8 @@ use std::{
 use millstream_pipeline::failure::Failure;
 use millstream_record::Time;
 
-use super::{
-    files::Files, folders::folder_of, naming, output::Output, table::Change, trouble,
-    writer::Writer,
-};
+use super::{files::Files, naming, output::Output, table::Change, trouble, writer::Writer};
+use crate::folders::folder_of;
 
 /// A file nothing was written to for so long is closed, so that one that was removed gives its room back, and leaves the
 /// journal, unless a rule has to remember it.

@@ -13,7 +13,7 @@ const KNOWN_MAX: usize = 4096;
 
 /// The folders whose names, and those of all above them, are durable.
 #[derive(Default)]
-pub(super) struct Folders {
+pub(crate) struct Folders {
     known: HashSet<PathBuf>,
 }
 
@@ -21,7 +21,7 @@ impl Folders {
     /// Makes `folder` and every level above it that is missing. Each name is synced before anything is put below it,
     /// also one that was there (an earlier run may have made it and died), so that a power cut cannot take a level away
     /// from under what was committed.
-    pub(super) fn make(&mut self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
+    pub(crate) fn make(&mut self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
         let mut at = Some(folder);
         while let Some(level) =
@@ -54,13 +54,13 @@ impl Folders {
     }
 
     /// A folder has vanished: looks at all of them again.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
 }
 
 /// The folder a file stands in.
-pub(super) fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().map_or(Path::new("/"), above_or_here)
 }
 

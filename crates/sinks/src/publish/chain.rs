@@ -1,0 +1,148 @@
+//! The chain of manifests: numbers that go up by one, each taken by one writer alone.
+//!
+//! `encode -> [write] -> settle`
+//!
+//! Whoever wants to publish takes the next number. A writer that was passed over in the meantime finds it taken, or, where
+//! old manifests were removed, finds newer ones: the newest [`KEPT`] always stay, so one of the two is true for ever.
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::Position;
+
+use super::{
+    manifest::{Manifest, Named},
+    store::{Place, Put, Store},
+};
+
+/// The newest manifests stay, for the operator and for those who come late.
+const KEPT: u64 = 16;
+
+/// The manifests of one sink behind one channel.
+pub(super) struct Chain {
+    /// Their folder: `_millstream/SINK/CHAIN`.
+    pub(super) folder: String,
+    /// The channel's id, or behind memory one of the sink's own.
+    pub(super) id: u128,
+    /// The number of the last manifest we know.
+    pub(super) number: u64,
+    /// What it says.
+    pub(super) position: Option<Position>,
+    /// Names this run.
+    writer: String,
+    /// The number of the manifest with which this run began: names in use hold it, so that an earlier run that was stopped
+    /// while it dropped what was left can never drop what a later one writes.
+    claim: u64,
+}
+
+impl Chain {
+    pub(super) fn new(sink: &str, id: u128, writer: u64) -> Self {
+        Self {
+            folder: format!("_millstream/{sink}/{id:032x}"),
+            id,
+            number: 0,
+            position: None,
+            writer: format!("{writer:016x}"),
+            claim: 0,
+        }
+    }
+
+    fn path(&self, number: u64) -> String {
+        format!("{}/{number:020}", self.folder)
+    }
+
+    /// Where an output of this run with this name stands.
+    pub(super) fn place(&self, folder: &str, file: &str) -> Place {
+        self.place_of(self.claim, folder, file)
+    }
+
+    fn place_of(&self, claim: u64, folder: &str, file: &str) -> Place {
+        Place {
+            folder: folder.to_owned(),
+            file: file.to_owned(),
+            in_use: format!("{}/open/{claim:020}-{file}", self.folder),
+        }
+    }
+
+    /// Where the outputs stand that a run with this claim has named.
+    pub(super) fn places(&self, claim: u64, outputs: &[Named]) -> Vec<Place> {
+        let place = |named: &Named| self.place_of(claim, &named.folder, &named.file);
+        outputs.iter().map(place).collect()
+    }
+
+    /// Takes the next number for a manifest without outputs; false: another writer was faster.
+    pub(super) async fn claim<S: Store>(
+        &mut self,
+        store: &mut S,
+        position: Option<Position>,
+    ) -> Result<bool, Failure> {
+        self.claim = self.number + 1;
+        self.put(store, position, Vec::new()).await
+    }
+
+    /// The places of outputs of this run.
+    pub(super) fn own_places(&self, outputs: &[Named]) -> Vec<Place> {
+        self.places(self.claim, outputs)
+    }
+
+    /// The newest manifest that is there.
+    pub(super) async fn newest<S: Store>(
+        &mut self,
+        store: &mut S,
+    ) -> Result<Option<Manifest>, Failure> {
+        let Some(number) = self.numbers(store).await?.into_iter().max() else {
+            return Ok(None);
+        };
+        let path = self.path(number);
+        let bytes = store.read(&path).await?.ok_or_else(|| {
+            Failure::peer(format!("{path} was listed and cannot be read: it is gone"))
+        })?;
+        let manifest = Manifest::decode(&bytes).map_err(|what| {
+            let text = format!(
+                "the manifest {path} {what}; without it nobody knows what is published: put it right, or remove {} and accept \
+                 that what was published since the channel's cursor comes twice",
+                self.folder
+            );
+            Failure::peer(text).never_again()
+        })?;
+        self.number = number;
+        self.position = manifest.position.map(Position::from);
+        Ok(Some(manifest))
+    }
+
+    async fn numbers<S: Store>(&self, store: &mut S) -> Result<Vec<u64>, Failure> {
+        let names = store.list(&self.folder).await?;
+        let digits = |name: &String| name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit());
+        let names = names.into_iter().filter(digits);
+        Ok(names.filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Takes the next number for a manifest that brings the chain to `position`; false: another writer was faster.
+    pub(super) async fn put<S: Store>(
+        &mut self,
+        store: &mut S,
+        position: Option<Position>,
+        outputs: Vec<Named>,
+    ) -> Result<bool, Failure> {
+        let number = self.number + 1;
+        let manifest = Manifest::new(&self.writer, self.claim, position, self.position, outputs);
+        let (path, bytes) = (self.path(number), manifest.encode());
+        if store.put_if_absent(&path, &bytes).await? == Put::Exists
+            && store.read(&path).await?.as_ref() != Some(&bytes)
+        {
+            return Ok(false);
+        }
+        let numbers = self.numbers(store).await?;
+        if numbers.iter().any(|other| *other > number) {
+            // Ours took the place of one that was removed long ago.
+            store.delete(&path).await?;
+            return Ok(false);
+        }
+        for old in numbers {
+            if old + KEPT <= number {
+                store.delete(&self.path(old)).await?;
+            }
+        }
+        self.number = number;
+        self.position = position;
+        Ok(true)
+    }
+}

@@ -1,0 +1,144 @@
+//! What goes into an output: the seam at which formats plug in, and the formats that are text.
+//!
+//! `take -> [encode] -> write -> settle`
+//!
+//! One [`Encode`] for a sink, one [`Body`] for each output. Compressed text is a gzip member or zstd frame for each piece, as in
+//! the sink `file`: one compressor then serves all outputs.
+
+use std::{cell::RefCell, ops::Range, rc::Rc};
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::{Batch, Encoding};
+use millstream_wire::{
+    compression::{Codec, Members},
+    event::events,
+    format::{Encoder, Reject},
+};
+
+use super::store::Place;
+use crate::format::Formatting;
+
+/// Buffers that have grown larger are not kept.
+const KEEP_BYTES_MAX: usize = 2 << 20;
+
+/// Begins outputs.
+pub(crate) trait Encode {
+    /// The body of the output that will stand at `place`.
+    fn begin(&mut self, place: &Place) -> Result<Box<dyn Body>, Failure>;
+}
+
+/// The content of one output.
+pub(crate) trait Body {
+    /// Takes whole records of the batch, `range` of its body; what cannot be written goes to `rejects`. Gives how many it took.
+    fn encode(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        rejects: &mut Vec<Reject>,
+    ) -> Result<u32, Failure>;
+
+    /// Bytes that it holds in memory.
+    fn held(&self) -> usize;
+
+    /// Appends what is complete (a piece, blocks) to `out`; at the `end` all the rest and what ends the output.
+    fn drain(&mut self, out: &mut Vec<u8>, end: bool) -> Result<(), Failure>;
+}
+
+/// The formats of `wire`, compressed or not.
+pub(crate) fn text(format: &Formatting, codec: Option<Codec>) -> Result<Box<dyn Encode>, Failure> {
+    let members = codec.map(Members::new).transpose();
+    let members =
+        members.map_err(|error| Failure::us(format!("cannot begin to compress: {error}")))?;
+    let encoder = format.encoder();
+    Ok(Box::new(Texts(Rc::new(RefCell::new(Shared {
+        encoder,
+        members,
+    })))))
+}
+
+struct Shared {
+    encoder: Encoder,
+    members: Option<Members>,
+}
+
+struct Texts(Rc<RefCell<Shared>>);
+
+struct Text {
+    shared: Rc<RefCell<Shared>>,
+    text: Vec<u8>,
+}
+
+impl Encode for Texts {
+    fn begin(&mut self, _: &Place) -> Result<Box<dyn Body>, Failure> {
+        let text = self.0.borrow().encoder.header().to_vec();
+        Ok(Box::new(Text {
+            shared: self.0.clone(),
+            text,
+        }))
+    }
+}
+
+impl Body for Text {
+    fn encode(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        rejects: &mut Vec<Reject>,
+    ) -> Result<u32, Failure> {
+        let encoder = &mut self.shared.borrow_mut().encoder;
+        if !encoder.passes(batch) {
+            return Ok(encoder.encode_range(batch, range, &mut self.text, rejects));
+        }
+        let records = count(batch, &range);
+        self.text
+            .extend_from_slice(batch.body.get(range).unwrap_or_default());
+        Ok(records)
+    }
+
+    fn held(&self) -> usize {
+        self.text.len()
+    }
+
+    fn drain(&mut self, out: &mut Vec<u8>, _end: bool) -> Result<(), Failure> {
+        if self.text.is_empty() {
+            return Ok(());
+        }
+        match &mut self.shared.borrow_mut().members {
+            None => out.extend_from_slice(&self.text),
+            Some(members) => members
+                .append(&[&self.text], out)
+                .map_err(|error| Failure::us(format!("cannot compress: {error}")))?,
+        }
+        self.text.clear();
+        if self.text.capacity() > KEEP_BYTES_MAX {
+            self.text = Vec::new();
+        }
+        Ok(())
+    }
+}
+
+/// How many records stand in `range`.
+pub(super) fn count(batch: &Batch, range: &Range<usize>) -> u32 {
+    if *range == (0..batch.body.len()) {
+        return batch.count;
+    }
+    let body = batch.body.get(range.clone()).unwrap_or_default();
+    let records = match batch.encoding {
+        Encoding::Lines => body.iter().filter(|byte| **byte == b'\n').count(),
+        Encoding::Packed => events(&part(batch, range)).count(),
+    };
+    u32::try_from(records).unwrap_or(u32::MAX)
+}
+
+/// The records of `range` as a batch.
+pub(super) fn part(batch: &Batch, range: &Range<usize>) -> Batch {
+    Batch {
+        tag: batch.tag.clone(),
+        encoding: batch.encoding,
+        body: batch.body.slice(range.clone()),
+        count: 0,
+        received: batch.received,
+        values: batch.values.clone(),
+        origins: Vec::new(),
+    }
+}

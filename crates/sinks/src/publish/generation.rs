@@ -1,0 +1,282 @@
+//! A generation: the outputs of everything that came since the last manifest.
+//!
+//! `take -> encode -> [write] -> settle`
+//!
+//! Names follow from the position of the first batch, so that a replay gives the same ones and no other generation does.
+//! Memory is bounded: an output that is full, that was used longest ago when too many are open, or that holds most when
+//! all together hold too much, is finished and waits for the manifest.
+
+use std::{collections::HashMap, ops::Range, time::Instant};
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::{Batch, Position};
+use millstream_wire::{event::events, format::Reject};
+
+use super::{
+    Settings,
+    chain::Chain,
+    encode::{Body, Encode, count, part},
+    manifest::Named,
+    store::{Place, Store},
+};
+
+/// What an output holds is written when it is so much.
+const PIECE_BYTES: usize = 1 << 20;
+/// A manifest names so many outputs at most; then it is time for one.
+const OUTPUTS_MAX: usize = 4096;
+
+/// An output that takes records.
+struct Open<O> {
+    place: Place,
+    /// None: nothing was written yet.
+    output: Option<O>,
+    body: Box<dyn Body>,
+    written: u64,
+    records: u64,
+    /// When it was used last: the larger the later.
+    used: u64,
+}
+
+/// The outputs since the last manifest.
+pub(super) struct Generation<O> {
+    open: HashMap<String, Open<O>, foldhash::fast::RandomState>,
+    finished: Vec<Named>,
+    /// Bytes of outputs that are finished because a rule says so.
+    full_bytes: u64,
+    /// The beginning of the names.
+    stem: String,
+    /// When its first record came, and its last.
+    pub(super) since: Option<Instant>,
+    pub(super) touched: Instant,
+    uses: u64,
+    /// How many outputs it has begun: part of their names.
+    begun: usize,
+    /// What bodies and outputs hold in memory.
+    held: usize,
+    piece: Vec<u8>,
+}
+
+impl<O> Generation<O> {
+    pub(super) fn new() -> Self {
+        Self {
+            open: HashMap::default(),
+            finished: Vec::new(),
+            full_bytes: 0,
+            stem: String::new(),
+            since: None,
+            touched: Instant::now(),
+            uses: 0,
+            begun: 0,
+            held: 0,
+            piece: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.finished.is_empty()
+    }
+
+    /// Whether it is time for a manifest, whatever the clock says: most of it is in outputs that are full, or they are
+    /// many.
+    pub(super) fn is_due(&self) -> bool {
+        if self.open.len() + self.finished.len() >= OUTPUTS_MAX {
+            return true;
+        }
+        if self.full_bytes == 0 {
+            return false;
+        }
+        let open = self.open.values().map(|open| open.written);
+        let finished = self.finished.iter().map(|named| named.bytes);
+        self.full_bytes * 2 >= finished.chain(open).sum()
+    }
+
+    /// A batch is about to come.
+    pub(super) fn touch(&mut self, settings: &Settings, chain: &Chain, at: Option<Position>) {
+        self.touched = Instant::now();
+        if self.since.is_none() {
+            self.since = Some(self.touched);
+            // Behind memory there is no position; the number of the manifest is as good while the chain is there.
+            let Position { epoch, seq } = at.unwrap_or(Position {
+                epoch: 0,
+                seq: chain.number + 1,
+            });
+            let Settings { prefix, sink, .. } = settings;
+            let id = chain.id >> 96;
+            self.stem = format!("{prefix}{sink}-{id:08x}-{epoch}-{seq:010}");
+        }
+    }
+
+    /// Puts the records of `range` into outputs of this folder.
+    pub(super) async fn add<S: Store<Output = O>>(
+        &mut self,
+        to: &mut To<'_, S>,
+        folder: &str,
+        batch: &Batch,
+        mut range: Range<usize>,
+        rejects: &mut Vec<Reject>,
+    ) -> Result<(), Failure> {
+        while !range.is_empty() {
+            self.uses += 1;
+            if !self.open.contains_key(folder) {
+                self.begin(to, folder).await?;
+            }
+            let Some(open) = self.open.get_mut(folder) else {
+                return Ok(());
+            };
+            open.used = self.uses;
+            let room = to.settings.rotate.records.saturating_sub(open.records);
+            let now = some_records(batch, &range, room);
+            range.start = now.end;
+            let before = held(to.store, open);
+            open.records += u64::from(open.body.encode(batch, now, rejects)?);
+            if open.body.held() >= PIECE_BYTES || is_large(open, to) {
+                drain(open, to.store, &mut self.piece, false).await?;
+            }
+            self.held = (self.held + held(to.store, open)).saturating_sub(before);
+            if is_large(open, to) || open.records >= to.settings.rotate.records {
+                self.full_bytes += self.finish(to.store, folder).await?;
+            }
+            while self.held > to.settings.held_max {
+                let fullest = self
+                    .open
+                    .iter()
+                    .max_by_key(|(_, open)| held(to.store, open));
+                let Some(fullest) = fullest.map(|(folder, _)| folder.clone()) else {
+                    break;
+                };
+                self.finish(to.store, &fullest).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin<S: Store<Output = O>>(
+        &mut self,
+        to: &mut To<'_, S>,
+        folder: &str,
+    ) -> Result<(), Failure> {
+        if self.open.len() >= to.settings.open_max.max(1) {
+            let oldest = self.open.iter().min_by_key(|(_, open)| open.used);
+            if let Some(oldest) = oldest.map(|(folder, _)| folder.clone()) {
+                self.finish(to.store, &oldest).await?;
+            }
+        }
+        let number = self.begun;
+        self.begun += 1;
+        let file = format!("{}-{number:04}{}", self.stem, to.settings.extension);
+        let place = to.chain.place(folder, &file);
+        let open = Open {
+            body: to.encode.begin(&place)?,
+            place,
+            output: None,
+            written: 0,
+            records: 0,
+            used: self.uses,
+        };
+        self.open.insert(folder.to_owned(), open);
+        Ok(())
+    }
+
+    /// Finishes one output; gives its bytes.
+    async fn finish<S: Store<Output = O>>(
+        &mut self,
+        store: &mut S,
+        folder: &str,
+    ) -> Result<u64, Failure> {
+        let Some(mut open) = self.open.remove(folder) else {
+            return Ok(0);
+        };
+        self.held = self.held.saturating_sub(held(store, &open));
+        if open.records == 0 {
+            // All that came for it was refused: nothing was written but what begins an output.
+            return Ok(0);
+        }
+        drain(&mut open, store, &mut self.piece, true).await?;
+        let output = match open.output {
+            Some(output) => output,
+            None => store.create(&open.place).await?,
+        };
+        let ticket = store.finish(output).await?;
+        let Place { folder, file, .. } = open.place;
+        self.finished.push(Named {
+            folder,
+            file,
+            ticket,
+            bytes: open.written,
+            records: open.records,
+        });
+        Ok(open.written)
+    }
+
+    /// Finishes everything; gives the outputs, and begins anew.
+    pub(super) async fn end<S: Store<Output = O>>(
+        &mut self,
+        store: &mut S,
+    ) -> Result<Vec<Named>, Failure> {
+        let mut folders: Vec<_> = self.open.keys().cloned().collect();
+        folders.sort();
+        for folder in folders {
+            self.finish(store, &folder).await?;
+        }
+        let finished = std::mem::take(&mut self.finished);
+        let piece = std::mem::take(&mut self.piece);
+        *self = Self {
+            piece,
+            ..Self::new()
+        };
+        Ok(finished)
+    }
+}
+
+/// What outputs are written with.
+pub(super) struct To<'a, S> {
+    pub(super) settings: &'a Settings,
+    pub(super) chain: &'a Chain,
+    pub(super) store: &'a mut S,
+    pub(super) encode: &'a mut dyn Encode,
+}
+
+fn held<S: Store>(store: &S, open: &Open<S::Output>) -> usize {
+    open.body.held() + open.output.as_ref().map_or(0, |output| store.held(output))
+}
+
+fn is_large<S: Store>(open: &Open<S::Output>, to: &To<'_, S>) -> bool {
+    let size = to.settings.rotate.size.min(to.store.output_max());
+    open.written + open.body.held() as u64 >= size
+}
+
+/// Writes what the body has ready.
+async fn drain<S: Store>(
+    open: &mut Open<S::Output>,
+    store: &mut S,
+    piece: &mut Vec<u8>,
+    end: bool,
+) -> Result<(), Failure> {
+    piece.clear();
+    open.body.drain(piece, end)?;
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let output = match &mut open.output {
+        Some(output) => output,
+        none => none.insert(store.create(&open.place).await?),
+    };
+    store.append(output, piece).await?;
+    open.written += piece.len() as u64;
+    if piece.capacity() > 8 * PIECE_BYTES {
+        *piece = Vec::new();
+    }
+    Ok(())
+}
+
+/// The first `most` records of `range`.
+fn some_records(batch: &Batch, range: &Range<usize>, most: u64) -> Range<usize> {
+    if u64::from(batch.count) <= most || u64::from(count(batch, range)) <= most {
+        return range.clone();
+    }
+    let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
+    let part = part(batch, range);
+    let last = events(&part).nth(most - 1);
+    let end = last.map_or(range.end, |(last, _)| range.start + last.end);
+    range.start..end
+}

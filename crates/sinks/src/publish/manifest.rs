@@ -1,0 +1,129 @@
+//! Manifests: what was published, and up to which position.
+//!
+//! ```text
+//! _millstream/SINK/CHAIN/00000000000000000007      JSON, created only if absent
+//! {
+//!   "version": 1,
+//!   "writer": "9f86d081884c7d65",                  the run that wrote it
+//!   "claim": 6,                                    the number of the claim that run began with: part of names in use
+//!   "position": { "epoch": 1, "seq": 4711 },       everything up to it is in this manifest and those before; not behind memory
+//!   "before": { "epoch": 1, "seq": 4000 },         the same of the manifest before
+//!   "outputs": [{ "folder": "web/2026-11-21", "file": "lake-0123abcd-1-0000004001-0000.json.gz",
+//!                 "ticket": "...", "bytes": 123, "records": 45 }]
+//! }
+//! ```
+
+use millstream_record::Position;
+use serde::{Deserialize, Serialize};
+
+/// The version that is written, and the newest that is read.
+const VERSION: u32 = 1;
+
+/// A manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    version: u32,
+    /// Tells manifests of two runs apart that are alike otherwise.
+    pub(super) writer: String,
+    /// The number of the claim that its run began with.
+    pub(super) claim: u64,
+    /// Everything up to and with it is published; None behind memory, and before the first commit.
+    pub(super) position: Option<At>,
+    /// Where the outputs of this manifest begin: after it.
+    pub(super) before: Option<At>,
+    /// What it publishes.
+    pub(super) outputs: Vec<Named>,
+}
+
+/// An output that a manifest names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Named {
+    pub(super) folder: String,
+    pub(super) file: String,
+    pub(super) ticket: String,
+    pub(super) bytes: u64,
+    pub(super) records: u64,
+}
+
+/// A position as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct At {
+    epoch: u32,
+    seq: u64,
+}
+
+impl From<Position> for At {
+    fn from(Position { epoch, seq }: Position) -> Self {
+        Self { epoch, seq }
+    }
+}
+
+impl From<At> for Position {
+    fn from(At { epoch, seq }: At) -> Self {
+        Self { epoch, seq }
+    }
+}
+
+impl Manifest {
+    pub(super) fn new(
+        writer: &str,
+        claim: u64,
+        position: Option<Position>,
+        before: Option<Position>,
+        outputs: Vec<Named>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            writer: writer.to_owned(),
+            claim,
+            position: position.map(At::from),
+            before: before.map(At::from),
+            outputs,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+
+    /// Reads one; an error says what is wrong with it.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let Version { version } =
+            serde_json::from_slice(bytes).map_err(|error| format!("is no manifest: {error}"))?;
+        if version > VERSION {
+            return Err(format!(
+                "has version {version}, this Millstream reads up to {VERSION}"
+            ));
+        }
+        serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written_and_a_newer_one_is_refused() {
+        let at = |seq| Some(Position { epoch: 3, seq });
+        let named = Named {
+            folder: "web/a".into(),
+            file: "f\"\u{1}".into(),
+            ticket: "t".into(),
+            bytes: u64::MAX,
+            records: 1,
+        };
+        let manifest = Manifest::new("w", 7, at(u64::MAX), at(2), vec![named]);
+        assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+        let claim = Manifest::new("w", 1, None, None, vec![]);
+        assert_eq!(Manifest::decode(&claim.encode()), Ok(claim));
+        let newer = Manifest::decode(br#"{"version": 2, "other": 1}"#);
+        assert!(newer.unwrap_err().contains("version 2"));
+        assert!(Manifest::decode(b"\xff").is_err());
+        assert!(Manifest::decode(br#"{"version": 1}"#).is_err());
+    }
+}

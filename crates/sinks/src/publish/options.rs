@@ -1,0 +1,141 @@
+//! Options that `object` and `hdfs` share.
+
+use std::time::Duration;
+
+use millstream_config::{Period, Size};
+use millstream_wire::{compression::Codec, template::Template};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// When outputs are finished and published; 0 = no such rule.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RotateConfig {
+    /// An output that has become so large (as it is written, compressed) is finished; it may be up to a mebibyte larger. 0:
+    /// no such rule.
+    pub(crate) size: Size,
+    /// So many records are in an output at most; 0: no such rule.
+    pub(crate) records: u64,
+    /// So long after the first record since the last time everything is published; 0: no such rule.
+    pub(crate) interval: Period,
+    /// When no record has come for so long, everything is published; 0: no such rule.
+    pub(crate) idle: Period,
+}
+
+impl Default for RotateConfig {
+    fn default() -> Self {
+        Self {
+            size: Size::default(),
+            records: 0,
+            interval: Period::secs(300),
+            idle: Period::secs(60),
+        }
+    }
+}
+
+impl RotateConfig {
+    pub(crate) fn rules(&self) -> Rotate {
+        let some = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+        let time = |period: Period| match period.as_duration() {
+            Duration::ZERO => None,
+            time => Some(time),
+        };
+        Rotate {
+            size: some(self.size.as_usize() as u64),
+            records: some(self.records),
+            interval: time(self.interval),
+            idle: time(self.idle),
+        }
+    }
+}
+
+/// When outputs are finished and published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rotate {
+    /// An output is finished when it has so many bytes.
+    pub(crate) size: u64,
+    /// An output has no more records.
+    pub(crate) records: u64,
+    /// Everything is published so long after the first record.
+    pub(crate) interval: Option<Duration>,
+    /// Everything is published so long after the last record.
+    pub(crate) idle: Option<Duration>,
+}
+
+impl Rotate {
+    /// The longest time until something is published.
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        self.interval
+    }
+}
+
+/// How the text of an output is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// gzip (RFC 1952), as `zcat` reads it.
+    Gzip,
+    /// zstd (RFC 8878), as `zstdcat` reads it: several times faster, and smaller.
+    Zstd,
+}
+
+impl Compression {
+    /// None: not compressed.
+    pub(crate) fn codec(self) -> Option<Codec> {
+        match self {
+            Self::None => None,
+            Self::Gzip => Some(Codec::Gzip),
+            Self::Zstd => Some(Codec::Zstd),
+        }
+    }
+
+    /// The end of the name of what is compressed so.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Gzip => ".gz",
+            Self::Zstd => ".zst",
+        }
+    }
+}
+
+/// Cuts a path into the folder that its own text names, the root of everything that is written, and the template of the
+/// folders below it.
+pub(crate) fn split_root(path: &Template) -> (String, Template) {
+    let text = path.as_str();
+    let first = text.find(['{', '%']).unwrap_or(text.len());
+    let root = match text.get(..first).and_then(|text| text.rfind('/')) {
+        _ if first == text.len() => text.len(),
+        Some(slash) => slash + 1,
+        None => 0,
+    };
+    let (root, rest) = text.split_at(root);
+    // A part of a template between two of its pieces is one.
+    let rest = Template::parse(rest.trim_end_matches('/')).unwrap_or_else(|_| path.clone());
+    (root.trim_end_matches('/').to_owned(), rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_what_stands_before_the_first_part_that_changes() {
+        let split = |text: &str| {
+            let (root, rest) = split_root(&Template::parse(text).unwrap());
+            (root, rest.as_str().to_owned())
+        };
+        let own = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            split("bucket/app/{host}/%F"),
+            own("bucket/app", "{host}/%F")
+        );
+        assert_eq!(split("bucket/app-{host}/"), own("bucket", "app-{host}"));
+        assert_eq!(split("bucket/app/"), own("bucket/app", ""));
+        assert_eq!(split("{tag}"), own("", "{tag}"));
+        assert_eq!(split("/srv/a/dt=%F"), own("/srv/a", "dt=%F"));
+    }
+}

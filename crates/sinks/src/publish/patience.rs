@@ -1,0 +1,61 @@
+//! Trying again what can be tried again, until it works.
+
+use std::time::Duration;
+
+use millstream_pipeline::{
+    failure::{Again, Failure},
+    node::SinkContext,
+    report::Reporter,
+    stop::Stop,
+};
+
+use crate::{backoff::Backoff, retry::Retry};
+
+/// How requests are tried again.
+#[derive(Clone)]
+pub(crate) struct Patience {
+    first: Duration,
+    max: Duration,
+    reporter: Reporter,
+    /// Behind a durable channel the wish to stop ends the tries: what is not published comes again at the next start.
+    stop: Option<Stop>,
+}
+
+impl Patience {
+    pub(crate) fn new(retry: &Retry, context: &SinkContext, durable: bool) -> Self {
+        Self {
+            first: retry.first.as_duration(),
+            max: retry.max.as_duration(),
+            reporter: context.reporter.clone(),
+            stop: durable.then(|| context.stop.clone()),
+        }
+    }
+
+    /// Does `act` until it works, or fails in a way that no later try can mend.
+    pub(crate) async fn keep_trying<T>(
+        &self,
+        mut act: impl AsyncFnMut() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut backoff = Backoff::new(self.first, self.max, u64::from(std::process::id()));
+        loop {
+            let failure = match act().await {
+                Err(failure) if failure.again != Again::Never => failure,
+                other => return other,
+            };
+            let wait = backoff.failed();
+            self.reporter.error(
+                "retry",
+                format_args!("{failure}; trying again in {} ms", wait.as_millis()),
+            );
+            let Some(mut stop) = self.stop.clone() else {
+                tokio::time::sleep(wait).await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = stop.stopped() => return Err(failure),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! From a batch to runs: neighbouring records that go to the same folder.
+//!
+//! `take -> [encode] -> write -> settle`
+//!
+//! A folder that all records of a batch share is rendered once. A run is short, so that the encoded text of a large batch
+//! never stands in memory as a whole and an output is not much larger than its rule says.
+
+use std::ops::Range;
+
+use millstream_record::{Batch, Encoding};
+use millstream_wire::{
+    event::events,
+    format::{Reason, Reject},
+    template::{Depends, Missing, Renderer},
+};
+
+/// A run takes no more records once it has so many bytes.
+const RUN_BYTES: usize = 256 << 10;
+
+/// Some records of a batch that go to the same folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Which of the folders of the batch.
+    pub(super) folder: usize,
+    /// Where they stand in the body.
+    pub(super) range: Range<usize>,
+}
+
+/// What a batch becomes.
+#[derive(Default)]
+pub(super) struct Routes {
+    /// The folders, as they come.
+    pub(super) folders: Vec<String>,
+    /// The runs, in order.
+    pub(super) runs: Vec<Run>,
+    /// What has no folder.
+    pub(super) rejects: Vec<Reject>,
+    name: Vec<u8>,
+}
+
+impl Routes {
+    /// Finds the folder of every record.
+    pub(super) fn take(&mut self, batch: &Batch, folder: &mut Renderer) {
+        self.folders.clear();
+        self.runs.clear();
+        self.rejects.clear();
+        let depends = folder.depends();
+        // All lines of a batch have the same time.
+        if depends < Depends::Time || depends == Depends::Time && batch.encoding == Encoding::Lines
+        {
+            self.take_whole(batch, folder);
+        } else {
+            self.take_apart(batch, folder);
+        }
+    }
+
+    fn take_whole(&mut self, batch: &Batch, folder: &mut Renderer) {
+        self.name.clear();
+        if let Err(missing) = folder.render_batch(batch, &mut self.name) {
+            let ranges = events(batch).map(|(range, _)| range);
+            self.rejects
+                .extend(ranges.map(|range| no_folder(range, &missing)));
+            return;
+        }
+        self.enter();
+        if batch.body.len() <= RUN_BYTES {
+            self.runs.push(Run {
+                folder: 0,
+                range: 0..batch.body.len(),
+            });
+            return;
+        }
+        for (range, _) in events(batch) {
+            self.push(0, range);
+        }
+    }
+
+    /// Each record says where it goes.
+    fn take_apart(&mut self, batch: &Batch, folder: &mut Renderer) {
+        let by_time = folder.depends() == Depends::Time;
+        let mut known = None;
+        for (range, event) in events(batch) {
+            let same = by_time && known.is_some_and(|time| folder.same_time(time, event.time));
+            if !same {
+                self.name.clear();
+                if let Err(missing) = folder.render(batch.into(), event, &mut self.name) {
+                    self.rejects.push(no_folder(range, &missing));
+                    known = None;
+                    continue;
+                }
+                let current = self.folders.last();
+                if current.is_none_or(|folder| folder.as_bytes() != self.name) {
+                    self.enter();
+                }
+                known = Some(event.time);
+            }
+            self.push(self.folders.len() - 1, range);
+        }
+    }
+
+    fn enter(&mut self) {
+        let name = String::from_utf8_lossy(&self.name);
+        self.folders.push(name.into_owned());
+    }
+
+    fn push(&mut self, folder: usize, range: Range<usize>) {
+        match self.runs.last_mut() {
+            Some(run)
+                if run.folder == folder
+                    && run.range.end == range.start
+                    && run.range.len() < RUN_BYTES =>
+            {
+                run.range.end = range.end;
+            }
+            _ => self.runs.push(Run { folder, range }),
+        }
+    }
+}
+
+fn no_folder(range: Range<usize>, missing: &Missing) -> Reject {
+    Reject {
+        range,
+        reason: Reason::Missing(missing.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::tz::TimeZone;
+    use millstream_wire::template::Template;
+
+    use super::*;
+    use crate::rig::{lines, packed};
+
+    fn routes(template: &str, batch: &Batch) -> Routes {
+        let template = Template::parse(template).unwrap();
+        let mut routes = Routes::default();
+        routes.take(batch, &mut Renderer::path(&template, TimeZone::UTC));
+        routes
+    }
+
+    #[test]
+    fn neighbours_of_one_folder_are_one_run() {
+        let routes = routes("x/{.message}", &packed("t", "a\na\nb\na\n"));
+        assert_eq!(routes.folders, ["x/a", "x/b", "x/a"]);
+        assert_eq!(routes.runs.len(), 3);
+        assert_eq!(routes.runs[0].range.end, routes.runs[1].range.start);
+    }
+
+    #[test]
+    fn what_lacks_a_value_is_set_aside_and_its_neighbours_go_on() {
+        let routes = routes("{.message}/{host}", &packed("t", "a\nb\n"));
+        assert!(routes.runs.is_empty());
+        assert_eq!(routes.rejects.len(), 2);
+    }
+
+    #[test]
+    fn a_large_batch_becomes_several_runs_of_whole_records() {
+        let text = "0123456789abcde\n".repeat(100_000);
+        let routes = routes("{tag}/%Y", &lines("web", &text));
+        assert_eq!(routes.folders, ["web/2023"]);
+        assert_eq!(routes.runs.len(), (16 * 100_000usize).div_ceil(RUN_BYTES));
+        let mut end = 0;
+        for run in &routes.runs {
+            assert_eq!((run.range.start, run.range.end % 16), (end, 0));
+            end = run.range.end;
+        }
+        assert_eq!(end, text.len());
+    }
+}

@@ -1,0 +1,306 @@
+//! A publishing sink at work: takes batches, writes outputs, and settles when they are published.
+//!
+//! `[take] -> encode -> write -> [settle]`
+//!
+//! Cuts are collected until it is time for a manifest; then all outputs are finished, the manifest is put, what it names is
+//! published, and the cuts are settled. A failure ends the run: the next one recovers and, behind a durable channel, reads
+//! again what no manifest names.
+
+use std::time::{Duration, Instant};
+
+use millstream_pipeline::{
+    failure::{Again, Failure},
+    inlet::{Cut, Event, Inlet},
+    meters::Meter,
+    node::SinkContext,
+    report::Reporter,
+};
+use millstream_record::{Batch, Position};
+use millstream_wire::{format::Reject, template::Renderer};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::{
+    Settings,
+    chain::Chain,
+    encode::Encode,
+    generation::{Generation, To},
+    note::Note,
+    recover::recover,
+    route::Routes,
+    store::{Published, Store},
+};
+
+/// How often the channel is asked whether it is nearly full while nothing comes.
+const LOOK: Duration = Duration::from_secs(1);
+/// A channel that is nearly full gets a manifest when so much has come since the last or it is so old. Less, and a channel
+/// that another consumer keeps full would make outputs of nothing.
+const HURRY_BYTES: usize = 16 << 20;
+const HURRY_AGE: Duration = Duration::from_secs(5);
+
+/// A publishing sink that runs.
+struct Running<'a, S: Store> {
+    settings: &'a Settings,
+    store: S,
+    encode: Box<dyn Encode>,
+    folder: Renderer,
+    chain: Chain,
+    note: Note,
+    generation: Generation<S::Output>,
+    routes: Routes,
+    rejects: Vec<Reject>,
+    /// What has a folder that cannot be, and why.
+    refused: Vec<(std::ops::Range<usize>, String)>,
+    /// What is settled with the next manifest.
+    cuts: Vec<Cut>,
+    /// Batches have come since the last cut.
+    uncut: bool,
+    /// Bytes that were taken since the last manifest.
+    taken: usize,
+    reporter: Reporter,
+    published: [Meter; 2],
+}
+
+/// Recovers, then takes what comes until there is no more.
+pub(crate) async fn run<S: Store>(
+    settings: &Settings,
+    store: S,
+    encode: Box<dyn Encode>,
+    inlet: &mut Inlet,
+    context: SinkContext,
+) -> Result<(), Failure> {
+    let durable = inlet.channel_id().is_some();
+    let (stop, reporter) = (context.stop.clone(), context.reporter.clone());
+    match work(settings, store, encode, inlet, context).await {
+        Err(failure) if durable && stop.is_stopped() && failure.again != Again::Never => {
+            reporter.warn(
+                "left",
+                format_args!("{failure}; what is not published stays in the channel"),
+            );
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+async fn work<S: Store>(
+    settings: &Settings,
+    mut store: S,
+    encode: Box<dyn Encode>,
+    inlet: &mut Inlet,
+    context: SinkContext,
+) -> Result<(), Failure> {
+    let SinkContext {
+        reporter,
+        meters,
+        folder,
+        ..
+    } = context;
+    let mut note = Note::open(&folder);
+    let mut chain = own_chain(settings, &mut store, inlet, &note).await?;
+    recover(&mut store, &mut chain, &mut note, &reporter).await?;
+    // What became nothing (refused, for others) moves the cursor and needs no manifest.
+    if let Some(position) = chain.position {
+        inlet.settle_through(position)?;
+    }
+    inlet.resume(chain.position.max(inlet.settled()))?;
+    let running = Running {
+        settings,
+        store,
+        encode,
+        folder: Renderer::path(&settings.folder, settings.zone.clone()),
+        chain,
+        note,
+        generation: Generation::new(),
+        routes: Routes::default(),
+        rejects: Vec::new(),
+        refused: Vec::new(),
+        cuts: Vec::new(),
+        uncut: false,
+        taken: 0,
+        reporter,
+        published: [
+            meters.counter("outputs_published"),
+            meters.counter("bytes_published"),
+        ],
+    };
+    running.run(inlet).await
+}
+
+/// The chain of the channel before the sink; behind memory one of its own, which begins anew where somebody has removed the
+/// manifests, so that no name comes twice.
+async fn own_chain<S: Store>(
+    settings: &Settings,
+    store: &mut S,
+    inlet: &Inlet,
+    note: &Note,
+) -> Result<Chain, Failure> {
+    let writer = random()? as u64;
+    if let Some(id) = inlet.channel_id() {
+        return Ok(Chain::new(&settings.sink, id, writer));
+    }
+    if let Some((id, _)) = note.said {
+        let mut chain = Chain::new(&settings.sink, id, writer);
+        if chain.newest(store).await?.is_some() {
+            return Ok(chain);
+        }
+    }
+    Ok(Chain::new(&settings.sink, random()?, writer))
+}
+
+fn random() -> Result<u128, Failure> {
+    let mut random = [0; 16];
+    getrandom(&mut random, GetRandomFlags::empty())
+        .map_err(|error| Failure::us(format!("no random number: {error}")))?;
+    Ok(u128::from_ne_bytes(random))
+}
+
+impl<S: Store> Running<'_, S> {
+    async fn run(mut self, inlet: &mut Inlet) -> Result<(), Failure> {
+        loop {
+            let wake = self.wake();
+            let wait = async {
+                match wake {
+                    Some(wake) => tokio::time::sleep_until(wake.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                biased;
+                event = inlet.next() => Some(event?),
+                () = wait => None,
+            };
+            match event {
+                Some(Some(Event::Batch(batch, position))) => {
+                    self.uncut = true;
+                    self.taken += batch.len();
+                    self.take(inlet, &batch, position).await?;
+                }
+                Some(Some(Event::Cut(cut))) => {
+                    self.uncut = false;
+                    self.cuts.push(cut);
+                    if self.is_due(inlet) {
+                        self.commit(inlet).await?;
+                    }
+                }
+                Some(None) => return self.commit(inlet).await,
+                None if self.is_due(inlet) => self.commit(inlet).await?,
+                None => {}
+            }
+        }
+    }
+
+    /// When to look at the clock again. A batch that came is followed by a cut within a second: then is the time.
+    fn wake(&self) -> Option<Instant> {
+        let since = self.generation.since.filter(|_| !self.uncut)?;
+        let rotate = &self.settings.rotate;
+        let interval = rotate.interval.map(|interval| since + interval);
+        let idle = rotate.idle.map(|idle| self.generation.touched + idle);
+        let look = Some(Instant::now() + LOOK);
+        [interval, idle, look].into_iter().flatten().min()
+    }
+
+    /// Whether it is time for a manifest.
+    fn is_due(&self, inlet: &Inlet) -> bool {
+        let Some(since) = self.generation.since else {
+            return true;
+        };
+        let rotate = &self.settings.rotate;
+        let passed = |since: Instant, rule: Option<Duration>| {
+            rule.is_some_and(|time| since.elapsed() >= time)
+        };
+        let much = self.taken >= HURRY_BYTES || since.elapsed() >= HURRY_AGE;
+        self.generation.is_due()
+            || passed(since, rotate.interval)
+            || passed(self.generation.touched, rotate.idle)
+            || much && inlet.hurry()
+    }
+
+    /// Puts the records of a batch into outputs, and what cannot be written out by the port for rejects.
+    async fn take(
+        &mut self,
+        inlet: &mut Inlet,
+        batch: &Batch,
+        position: Option<Position>,
+    ) -> Result<(), Failure> {
+        self.routes.take(batch, &mut self.folder);
+        if !self.routes.runs.is_empty() {
+            self.generation.touch(self.settings, &self.chain, position);
+        }
+        let mut to = To {
+            settings: self.settings,
+            chain: &self.chain,
+            store: &mut self.store,
+            encode: &mut *self.encode,
+        };
+        for run in self.routes.runs.drain(..) {
+            let folder = self.routes.folders.get(run.folder);
+            let folder = folder.map_or("", |folder| folder.trim_matches('/'));
+            if let Some(why) = to.store.misfit(folder) {
+                self.refused.push((run.range, why));
+                continue;
+            }
+            self.generation
+                .add(&mut to, folder, batch, run.range, &mut self.rejects)
+                .await?;
+        }
+        let rejects = self.routes.rejects.drain(..).chain(self.rejects.drain(..));
+        self.refused
+            .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
+            let Some((_, reason)) = group.first() else {
+                continue;
+            };
+            let records = group
+                .iter()
+                .filter_map(|(range, _)| batch.body.get(range.clone()));
+            inlet.reject(batch, records, reason).await;
+        }
+        self.refused.clear();
+        Ok(())
+    }
+
+    /// Finishes and publishes everything and settles what stands before it. Nothing has come since the last cut.
+    async fn commit(&mut self, inlet: &mut Inlet) -> Result<(), Failure> {
+        let outputs = self.generation.end(&mut self.store).await?;
+        self.taken = 0;
+        if !outputs.is_empty() {
+            let bytes = outputs.iter().map(|named| named.bytes).sum();
+            let position = self.cuts.last().and_then(Cut::position);
+            let tickets: Vec<String> = outputs.iter().map(|named| named.ticket.clone()).collect();
+            let places = self.chain.own_places(&outputs);
+            let position = position.max(self.chain.position);
+            if !self.chain.put(&mut self.store, position, outputs).await? {
+                return Err(fenced(&self.chain));
+            }
+            for (place, ticket) in places.iter().zip(&tickets) {
+                if self.store.publish(place, ticket).await? == Published::Gone {
+                    let text = format!("{} is gone before it was published", place.path());
+                    return Err(Failure::peer(text));
+                }
+            }
+            self.store.published(&places).await?;
+            self.note.write(self.chain.id, self.chain.number)?;
+            let [published, published_bytes] = &self.published;
+            published.add(places.len() as u64);
+            published_bytes.add(bytes);
+            self.reporter.info(
+                "published",
+                format_args!("published {} outputs, {bytes} bytes", places.len()),
+            );
+        }
+        for cut in self.cuts.drain(..) {
+            inlet.settle(cut).await?;
+        }
+        Ok(())
+    }
+}
+
+fn fenced(chain: &Chain) -> Failure {
+    let text = format!(
+        "manifest {} of {} was taken by another writer: another Millstream works with a copy of this data_dir and has gone on \
+         from here; this one has published nothing of what it could not name and stops. Make sure that only one runs",
+        chain.number + 1,
+        chain.folder
+    );
+    Failure::peer(text).never_again()
+}

@@ -1,0 +1,230 @@
+//! A destination in memory that fails, loses answers, lets requests arrive late, and can be stopped at any call.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use millstream_pipeline::failure::Failure;
+use millstream_testkit::Random;
+use tokio::sync::Notify;
+
+use crate::publish::{Place, Published, Put, Store};
+
+/// What is there.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) files: BTreeMap<String, Vec<u8>>,
+    /// Uploads by number (a store of uploads), or files in use by path (a store that renames).
+    pub(super) in_use: BTreeMap<String, Vec<u8>>,
+    uploads: usize,
+    pub(super) calls: usize,
+    /// Requests whose sender is dead, and that arrive later.
+    late: Vec<(String, Vec<u8>)>,
+}
+
+/// How calls fail.
+#[derive(Clone, Default)]
+pub(super) enum Faults {
+    #[default]
+    None,
+    /// The call with this number fails, before or after it did its work.
+    At(usize, After),
+    /// One in so many fails, in one way or another.
+    Random(Random, u64),
+}
+
+/// When a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Nothing,
+    Work,
+    /// Nothing yet: the work is done some calls later, whatever happens then.
+    Late,
+}
+
+/// Where a writer stands still.
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub(super) call: usize,
+    pub(super) reached: Arc<Notify>,
+    pub(super) open: Arc<Notify>,
+}
+
+/// A writer's connection to it.
+pub(super) struct Memory {
+    pub(super) state: Arc<Mutex<State>>,
+    pub(super) renames: bool,
+    pub(super) faults: Faults,
+    pub(super) gate: Option<Gate>,
+    /// Calls of this writer.
+    pub(super) calls: usize,
+}
+
+impl Memory {
+    pub(super) fn new(state: &Arc<Mutex<State>>, renames: bool) -> Self {
+        Self {
+            state: state.clone(),
+            renames,
+            faults: Faults::None,
+            gate: None,
+            calls: 0,
+        }
+    }
+
+    async fn call<T>(
+        &mut self,
+        late: Option<(&str, &[u8])>,
+        act: impl FnOnce(&mut State) -> T,
+    ) -> Result<T, Failure> {
+        if let Some(gate) = self.gate.take_if(|gate| gate.call == self.calls) {
+            gate.reached.notify_one();
+            gate.open.notified().await;
+        }
+        self.calls += 1;
+        let mut state = self.state.lock().unwrap();
+        state.calls += 1;
+        let fails = match &mut self.faults {
+            Faults::None => None,
+            Faults::At(call, after) => (*call + 1 == state.calls).then_some(*after),
+            Faults::Random(random, one_in) => random.chance(1, *one_in).then(|| {
+                let ways = [After::Nothing, After::Work, After::Late];
+                *random.pick(&ways).unwrap()
+            }),
+        };
+        // What is late arrives at some time.
+        if state.calls.is_multiple_of(3) {
+            for (path, bytes) in std::mem::take(&mut state.late) {
+                state.files.entry(path).or_insert(bytes);
+            }
+        }
+        match fails {
+            None => Ok(act(&mut state)),
+            Some(after) => {
+                match (after, late) {
+                    (After::Work, _) => drop(act(&mut state)),
+                    (After::Late, Some((path, bytes))) => {
+                        state.late.push((path.to_owned(), bytes.to_vec()));
+                    }
+                    _ => {}
+                }
+                Err(Failure::peer(format!("a fault, {after:?}")))
+            }
+        }
+    }
+}
+
+impl Store for Memory {
+    type Output = String;
+
+    async fn create(&mut self, place: &Place) -> Result<String, Failure> {
+        let (renames, place) = (self.renames, place.clone());
+        self.call(None, |state| {
+            state.uploads += 1;
+            let id = match renames {
+                true => place.in_use.clone(),
+                false => format!("upload {}", state.uploads),
+            };
+            let before = state.in_use.insert(id.clone(), Vec::new());
+            assert_eq!(before, None, "{id} is in use twice");
+            id
+        })
+        .await
+    }
+
+    async fn append(&mut self, output: &mut String, bytes: &[u8]) -> Result<(), Failure> {
+        let there = self
+            .call(None, |state| {
+                let file = state.in_use.get_mut(output);
+                file.map(|file| file.extend_from_slice(bytes))
+            })
+            .await?;
+        there.ok_or_else(|| Failure::peer("somebody has dropped it"))
+    }
+
+    fn held(&self, _: &String) -> usize {
+        0
+    }
+
+    async fn finish(&mut self, output: String) -> Result<String, Failure> {
+        let there = self
+            .call(None, |state| state.in_use.contains_key(&output))
+            .await?;
+        match there {
+            true => Ok(output),
+            false => Err(Failure::peer("somebody has dropped it")),
+        }
+    }
+
+    async fn publish(&mut self, place: &Place, ticket: &str) -> Result<Published, Failure> {
+        let renames = self.renames;
+        self.call(None, |state| {
+            let id = if renames { &place.in_use } else { ticket };
+            let path = place.path();
+            match (state.in_use.remove(id), state.files.contains_key(&path)) {
+                (Some(bytes), there) => {
+                    assert!(!there, "{path} is published twice");
+                    state.files.insert(path, bytes);
+                    Published::Done
+                }
+                (None, true) => Published::Done,
+                (None, false) => Published::Gone,
+            }
+        })
+        .await
+    }
+
+    async fn withdraw(&mut self, place: &Place) -> Result<(), Failure> {
+        self.call(None, |state| drop(state.files.remove(&place.path())))
+            .await
+    }
+
+    async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
+        let renames = self.renames;
+        let ids: Vec<String> = self
+            .call(None, |state| {
+                let ids = state.in_use.keys();
+                ids.filter(|id| !renames || id.starts_with(chain))
+                    .cloned()
+                    .collect()
+            })
+            .await?;
+        for id in ids {
+            self.call(None, |state| drop(state.in_use.remove(&id)))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
+        self.call(Some((path, bytes)), |state| {
+            if state.files.contains_key(path) {
+                return Put::Exists;
+            }
+            state.files.insert(path.to_owned(), bytes.to_vec());
+            Put::Made
+        })
+        .await
+    }
+
+    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
+        self.call(None, |state| {
+            let names = state.files.keys().filter_map(|path| {
+                let name = path.strip_prefix(folder)?.strip_prefix('/')?;
+                (!name.contains('/')).then(|| name.to_owned())
+            });
+            names.collect()
+        })
+        .await
+    }
+
+    async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
+        self.call(None, |state| state.files.get(path).cloned())
+            .await
+    }
+
+    async fn delete(&mut self, path: &str) -> Result<(), Failure> {
+        self.call(None, |state| drop(state.files.remove(path)))
+            .await
+    }
+}
