@@ -15,11 +15,12 @@ use millstream_channels::memory::MemoryChannel;
 use millstream_pipeline::{
     failure::Failure,
     inlet::{Event, Inlet},
-    launch::{Launch, Running, launch},
+    launch::{Launch, launch},
     meters::Meters,
     node::{LocalFuture, Placement, Sink, SinkContext, Source, SourceContext},
     plan::{Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
     promise::{Guarantee, Promise},
+    running::Running,
     threads,
 };
 use millstream_record::{Batch, Encoding, Values};

@@ -1,4 +1,4 @@
-//! Running: binds everything, then starts sinks and sources; drains in the opposite order.
+//! From a plan to what runs: binds everything, then starts sinks and sources.
 //!
 //! Closing runs along the graph by itself: a source that has ended drops its outlets, the last outlet of a channel
 //! closes it, a closed channel ends its readers, and a sink that has ended drops its port for rejects.
@@ -19,8 +19,9 @@ use crate::{
     plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target},
     rejected::RejectedStore,
     report::Reporter,
-    stop::{Stop, Stopper, stop},
-    supervise::{self, End, NodeState, StateCell},
+    running::{NodeStatus, Running},
+    stop::{Stop, stop},
+    supervise::{self, End, StateCell},
     threads::{Threads, own_thread},
 };
 
@@ -35,57 +36,6 @@ pub struct Launch {
     pub open_memory: OpenMemory,
     /// Where all meters stand.
     pub meters: Meters,
-}
-
-/// A node as `status` shows it.
-pub struct NodeStatus {
-    /// The name in the configuration.
-    pub name: Arc<str>,
-    /// `source`, `channel` or `sink`.
-    pub section: &'static str,
-    /// The type.
-    pub kind: &'static str,
-    /// How its tasks are doing: one for each thread it runs on.
-    pub states: Vec<StateCell>,
-    /// What it has last complained of.
-    pub reporter: Reporter,
-}
-
-impl NodeStatus {
-    /// The worst state of its tasks.
-    pub fn state(&self) -> NodeState {
-        let states: Vec<_> = self.states.iter().map(StateCell::get).collect();
-        let rank = |state: &NodeState| match state {
-            NodeState::Failed(_) => 3,
-            NodeState::Retrying(_) => 2,
-            NodeState::Running => 1,
-            NodeState::Ended => 0,
-        };
-        states
-            .into_iter()
-            .max_by_key(rank)
-            .unwrap_or(NodeState::Running)
-    }
-}
-
-/// A pipeline that runs.
-pub struct Running {
-    /// All nodes.
-    pub nodes: Arc<Vec<NodeStatus>>,
-    /// All meters.
-    pub meters: Meters,
-    /// The memory of all batches.
-    pub pool: Pool,
-    ends: mpsc::Receiver<(bool, End)>,
-    sources_left: usize,
-    sinks_left: usize,
-    channels: Vec<BoxFuture<'static, Result<(), Failure>>>,
-    stop_sources: Stopper,
-    stop_sinks: Stopper,
-    stopping: bool,
-    failures: Vec<Failure>,
-    _threads: Threads,
-    _data_dir: DataDir,
 }
 
 /// Starts a plan. Everything is bound and recovered before anything runs; the first failure ends the start.
@@ -143,58 +93,6 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         _threads: wiring.threads,
         _data_dir: data_dir,
     })
-}
-
-impl Running {
-    /// Asks everything to drain and end.
-    pub fn stop(&mut self) {
-        self.stopping = true;
-        self.stop_sources.stop();
-        self.let_sinks_stop();
-    }
-
-    /// What a durable channel holds can wait for the next start, but only once nothing new comes.
-    fn let_sinks_stop(&self) {
-        if self.stopping && self.sources_left == 0 {
-            self.stop_sinks.stop();
-        }
-    }
-
-    /// Returns when everything has ended: by itself, after [`Running::stop`], or because a node failed for good; the
-    /// failures say which. Can be dropped and called again.
-    pub async fn ended(&mut self) -> Vec<Failure> {
-        while self.sources_left + self.sinks_left > 0 {
-            let Some((is_source, end)) = self.ends.recv().await else {
-                break;
-            };
-            if is_source {
-                self.sources_left -= 1;
-            } else {
-                self.sinks_left -= 1;
-            }
-            if let Err(failure) = end {
-                self.failures.push(failure);
-                self.stop();
-            }
-            self.let_sinks_stop();
-        }
-        while let Some(channel) = self.channels.last_mut() {
-            let finished = channel.await;
-            self.channels.pop();
-            self.failures.extend(finished.err());
-        }
-        std::mem::take(&mut self.failures)
-    }
-
-    /// Records that were accepted into memory and whose fate is open.
-    pub fn pending_records(&self) -> u64 {
-        self.meters
-            .snapshot()
-            .iter()
-            .filter(|(_, name, _)| *name == "pending_records")
-            .map(|(_, _, n)| n)
-            .sum()
-    }
 }
 
 /// A sink with its inlets, laid but not started.

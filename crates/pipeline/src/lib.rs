@@ -16,6 +16,7 @@ pub mod promise;
 pub mod reject;
 mod rejected;
 pub mod report;
+pub mod running;
 pub mod stop;
 pub mod supervise;
 pub mod tags;

@@ -18,7 +18,11 @@ use axum::{
     routing::get,
 };
 use millstream_config::{Api, Open};
-use millstream_pipeline::{failure::Failure, launch::NodeStatus, launch::Running, meters::Meters};
+use millstream_pipeline::{
+    failure::Failure,
+    meters::Meters,
+    running::{NodeStatus, Running},
+};
 use millstream_record::Pool;
 
 use connection::{Listener, Peer};

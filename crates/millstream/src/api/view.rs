@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millstream_pipeline::{launch::NodeStatus, supervise::NodeState};
+use millstream_pipeline::{running::NodeStatus, supervise::NodeState};
 use serde_json::{Map, Value, json};
 
 use super::Shown;

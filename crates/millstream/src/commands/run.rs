@@ -6,8 +6,9 @@ use clap::Args;
 use millstream_channels::memory::MemoryChannel;
 use millstream_pipeline::{
     failure::Failure,
-    launch::{Launch, Running, launch},
+    launch::{Launch, launch},
     meters::Meters,
+    running::Running,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};

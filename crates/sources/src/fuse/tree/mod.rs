@@ -2,8 +2,9 @@
 //!
 //! Pure: it is told the time and what is asked, and never waits. The kernel checks permissions (`default_permissions`) and
 //! most of what may not be; what it cannot know is checked here. What is written goes through elsewhere; of each file the
-//! tree keeps the size and the last bytes (window.rs). Changes of names are in names.rs.
+//! tree keeps the size and the last bytes (contents.rs, window.rs). Changes of names are in names.rs.
 
+mod contents;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -34,8 +35,6 @@ const FIRST_NODE: u64 = 16;
 pub(super) const NODES_MAX: usize = 100_000;
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 255;
-/// The largest size a file may get: offsets are signed.
-const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// How much of what was written can be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,106 +223,6 @@ impl Tree {
         node.times[1] = set.mtime.map_or(node.times[1], time);
         node.times[2] = now;
         self.attributes(number)
-    }
-
-    /// Cuts or extends a file.
-    pub(super) fn resize(&mut self, number: u64, to: u64, now: Time) -> Result<(), Errno> {
-        if to > SIZE_MAX {
-            return Err(Errno::FBIG);
-        }
-        let node = self.get_mut(number)?;
-        let Kind::File { size, window } = &mut node.kind else {
-            return Err(if node.is_folder() {
-                Errno::ISDIR
-            } else {
-                Errno::INVAL
-            });
-        };
-        let before = window.len();
-        if to < *size {
-            window.truncate(to);
-        }
-        *size = to;
-        let after = window.len();
-        node.wrote(now);
-        self.recent_bytes = self.recent_bytes + after - before;
-        Ok(())
-    }
-
-    /// Makes a file at least so long, as `fallocate` does.
-    pub(super) fn extend(&mut self, number: u64, to: u64, now: Time) -> Result<(), Errno> {
-        match &self.get(number)?.kind {
-            Kind::File { size, .. } if *size < to => self.resize(number, to, now),
-            Kind::File { .. } => Ok(()),
-            _ => Err(Errno::BADF),
-        }
-    }
-
-    /// Bytes were written to a file.
-    pub(super) fn wrote(
-        &mut self,
-        number: u64,
-        offset: u64,
-        data: &[u8],
-        now: Time,
-    ) -> Result<(), Errno> {
-        let end = offset.saturating_add(data.len() as u64);
-        if end > SIZE_MAX {
-            return Err(Errno::FBIG);
-        }
-        let recent = self.recent.file;
-        let node = self.get_mut(number)?;
-        let Kind::File { size, window } = &mut node.kind else {
-            return Err(Errno::BADF);
-        };
-        let before = window.len();
-        window.write(offset, data, recent);
-        *size = (*size).max(end);
-        let after = window.len();
-        node.wrote(now);
-        self.recent_bytes = self.recent_bytes + after - before;
-        if self.recent_bytes > self.recent.all {
-            self.forget_windows();
-        }
-        Ok(())
-    }
-
-    /// Lets go of the windows of those files that were written longest ago, until a quarter is free.
-    fn forget_windows(&mut self) {
-        let files = self
-            .nodes
-            .iter()
-            .filter_map(|(number, node)| match &node.kind {
-                Kind::File { window, .. } if window.len() > 0 => Some((node.times[1], *number)),
-                _ => None,
-            });
-        let mut files: Vec<_> = files.collect();
-        files.sort_unstable();
-        for (_, number) in files {
-            if self.recent_bytes <= self.recent.all / 4 * 3 {
-                break;
-            }
-            if let Some(Node {
-                kind: Kind::File { size, window },
-                ..
-            }) = self.nodes.get_mut(&number)
-            {
-                self.recent_bytes -= window.len();
-                *window = Window::starting_at(*size);
-            }
-        }
-    }
-
-    /// Reads what is still there of a file. ENODATA: it is too long ago.
-    pub(super) fn read(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
-        match &self.get(number)?.kind {
-            Kind::File { size, window } => {
-                let end = offset.saturating_add(u64::from(bytes)).min(*size);
-                window.read(offset, end).ok_or(Errno::NODATA)
-            }
-            Kind::Folder(_) => Err(Errno::ISDIR),
-            Kind::Link(_) => Err(Errno::INVAL),
-        }
     }
 
     /// What a link points to.

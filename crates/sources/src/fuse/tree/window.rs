@@ -1,6 +1,6 @@
 //! The last bytes of a file, to be read again by `tail -f` and its like.
 
-use super::SIZE_MAX;
+use super::contents::SIZE_MAX;
 
 /// Bytes of a file from `start` on, without a gap, up to the last that was written or a little before.
 #[derive(Debug)]
