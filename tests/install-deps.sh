@@ -36,6 +36,15 @@ rsyslog_modules=$(dirname "$(find /usr/lib -name imptcp.so -path '*rsyslog*' 2>/
 for library in libivykis0 libnet1 libwrap0 libjson-c5 libglib2.0-0 libpcre3; do
 	dpkg-query -W "$library" >/dev/null 2>&1 || packages+=("$library")
 done
+need kcat kcat
+# What librdkafka is built with.
+need make make
+need gcc gcc
+need g++ g++
+need pkg-config pkg-config
+have() { pkg-config --exists "$1" 2>/dev/null || packages+=("$2"); }
+have libssl libssl-dev
+have zlib zlib1g-dev
 if [ ${#packages[@]} -gt 0 ]; then
 	echo "installing ${packages[*]}"
 	sudo=""
@@ -66,6 +75,7 @@ fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
 (cd "$into/node" && npm install --silent --no-audit --no-fund)
 (cd "$into/go" && go build -o send .)
+(cd "$into/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
 for java in java flume; do
 	(cd "$into/$java" && mvn -q -B -DskipTests package dependency:copy-dependencies)
 done

@@ -30,13 +30,18 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("pipeline", &["record", "config", "wire", "sys"]),
     ("channels", &["record", "config", "wire", "sys", "pipeline"]),
     ("net", &["record", "config", "sys", "pipeline"]),
+    ("kafka", &["config", "sys"]),
     (
         "sources",
-        &["record", "config", "wire", "sys", "pipeline", "net"],
+        &[
+            "record", "config", "wire", "sys", "pipeline", "net", "kafka",
+        ],
     ),
     (
         "sinks",
-        &["record", "config", "wire", "sys", "pipeline", "net"],
+        &[
+            "record", "config", "wire", "sys", "pipeline", "net", "kafka",
+        ],
     ),
     ("testkit", &["record", "wire", "sys", "pipeline"]),
 ];

@@ -1,0 +1,284 @@
+//! A consumer of librdkafka.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use rdkafka::{
+    Message, Offset, TopicPartitionList,
+    consumer::{BaseConsumer, CommitMode, Consumer as _, RebalanceProtocol},
+    error::{KafkaError, RDKafkaErrorCode},
+    message::{BorrowedMessage, Headers},
+};
+
+use super::{config, context::Context, told, unfit};
+use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Settings, Taken, Topics};
+
+pub(super) struct Native {
+    consumer: BaseConsumer<Context>,
+    /// Whether a group deals the partitions.
+    in_group: bool,
+    assigned: BTreeSet<Partition>,
+}
+
+impl Native {
+    pub(super) fn new(settings: &Settings) -> Result<Self, Error> {
+        let consumer = config(settings).create_with_context(Context::default());
+        Ok(Self {
+            consumer: consumer.map_err(|error| unfit(&error))?,
+            in_group: false,
+            assigned: BTreeSet::new(),
+        })
+    }
+
+    /// What the group has decided and nobody has been told of.
+    fn rebalance(&self) -> Option<Polled> {
+        let mut heard = self.consumer.context().heard();
+        if heard.rebalances.is_empty() {
+            return None;
+        }
+        let (dealt, partitions) = heard.rebalances.remove(0);
+        drop(heard);
+        Some(if dealt {
+            Polled::Assigned(partitions)
+        } else {
+            let lost = self.consumer.assignment_lost();
+            Polled::Revoked { partitions, lost }
+        })
+    }
+
+    /// Whether the group deals partitions one by one; else it deals all at once.
+    fn is_cooperative(&self) -> bool {
+        matches!(
+            self.consumer.rebalance_protocol(),
+            RebalanceProtocol::Cooperative
+        )
+    }
+}
+
+fn list(partitions: &[Partition]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for partition in partitions {
+        list.add_partition(&partition.topic, partition.number);
+    }
+    list
+}
+
+fn list_at(offsets: &[(Partition, u64)]) -> Result<TopicPartitionList, Error> {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in offsets {
+        let offset = Offset::Offset(i64::try_from(*offset).unwrap_or(i64::MAX));
+        list.add_partition_offset(&partition.topic, partition.number, offset)
+            .map_err(|error| told(&error))?;
+    }
+    Ok(list)
+}
+
+fn known(offset: Offset) -> Option<u64> {
+    match offset {
+        Offset::Offset(offset) => u64::try_from(offset).ok(),
+        _ => None,
+    }
+}
+
+impl Consumer for Native {
+    fn subscribe(&mut self, topics: &[String]) -> Result<(), Error> {
+        self.in_group = true;
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let joined = self.consumer.subscribe(&topics);
+        joined.map_err(|error| told(&error))
+    }
+
+    fn partitions(
+        &mut self,
+        topics: &[String],
+        timeout: Duration,
+    ) -> Result<Vec<Partition>, Error> {
+        let metadata = self.consumer.fetch_metadata(None, timeout);
+        let metadata = metadata.map_err(|error| told(&error))?;
+        let wanted = Topics::new(topics)?;
+        let mut all = Vec::new();
+        for topic in metadata.topics() {
+            if topic.error().is_none() && wanted.takes(topic.name()) {
+                all.extend(topic.partitions().iter().map(|partition| Partition {
+                    topic: topic.name().to_owned(),
+                    number: partition.id(),
+                }));
+            }
+        }
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    fn cluster(&mut self, timeout: Duration) -> Result<String, Error> {
+        let cluster = self.consumer.client().fetch_cluster_id(timeout);
+        cluster.ok_or_else(|| Error::new(Kind::Again, "no broker answers"))
+    }
+
+    fn committed(
+        &mut self,
+        partitions: &[Partition],
+        timeout: Duration,
+    ) -> Result<Vec<Option<u64>>, Error> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found = self.consumer.committed_offsets(list(partitions), timeout);
+        let found = found.map_err(|error| told(&error))?;
+        let offset = |partition: &Partition| {
+            known(
+                found
+                    .find_partition(&partition.topic, partition.number)?
+                    .offset(),
+            )
+        };
+        Ok(partitions.iter().map(offset).collect())
+    }
+
+    fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error> {
+        let bounds = self
+            .consumer
+            .fetch_watermarks(&partition.topic, partition.number, timeout);
+        let (low, high) = bounds.map_err(|error| told(&error))?;
+        Ok((
+            u64::try_from(low).unwrap_or(0),
+            u64::try_from(high).unwrap_or(0),
+        ))
+    }
+
+    fn offset_at(
+        &mut self,
+        partition: &Partition,
+        time: i64,
+        timeout: Duration,
+    ) -> Result<u64, Error> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(time))
+            .map_err(|error| told(&error))?;
+        let found = self.consumer.offsets_for_times(list, timeout);
+        let found = found.map_err(|error| told(&error))?;
+        let offset = found
+            .find_partition(&partition.topic, partition.number)
+            .and_then(|element| known(element.offset()));
+        match offset {
+            Some(offset) => Ok(offset),
+            None => Ok(self.bounds(partition, timeout)?.1),
+        }
+    }
+
+    fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error> {
+        let list = list_at(partitions)?;
+        let first = self.assigned.is_empty();
+        let assigned = if (self.in_group && !self.is_cooperative()) || (!self.in_group && first) {
+            self.consumer.assign(&list)
+        } else {
+            self.consumer.incremental_assign(&list)
+        };
+        assigned.map_err(|error| told(&error))?;
+        let partitions = partitions.iter().map(|(partition, _)| partition.clone());
+        self.assigned.extend(partitions);
+        Ok(())
+    }
+
+    fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error> {
+        let given_up = if self.is_cooperative() {
+            self.consumer.incremental_unassign(&list(partitions))
+        } else {
+            self.consumer.unassign()
+        };
+        given_up.map_err(|error| told(&error))?;
+        for partition in partitions {
+            self.assigned.remove(partition);
+        }
+        Ok(())
+    }
+
+    fn poll(
+        &mut self,
+        wait: Duration,
+        take: &mut dyn FnMut(Incoming<'_>) -> Taken,
+    ) -> Result<Polled, Error> {
+        let mut wait = wait;
+        loop {
+            let polled = self.consumer.poll(wait);
+            if let Some(decided) = self.rebalance() {
+                // A record that came with the news is of a partition that was read before it.
+                if let Some(Ok(message)) = &polled {
+                    give(message, take);
+                }
+                return Ok(decided);
+            }
+            match polled {
+                None => return Ok(Polled::Records),
+                Some(Ok(message)) => {
+                    if give(&message, take) == Taken::Enough {
+                        return Ok(Polled::Records);
+                    }
+                }
+                Some(Err(KafkaError::PartitionEOF(number))) => {
+                    return Ok(Polled::End(number));
+                }
+                Some(Err(error)) => {
+                    let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
+                    let mut error = told(&error);
+                    if fatal {
+                        error.kind = Kind::Fatal;
+                    }
+                    return Err(error);
+                }
+            }
+            wait = Duration::ZERO;
+        }
+    }
+
+    fn commit(&mut self, offsets: &[(Partition, u64)], wait: bool) -> Result<(), Error> {
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let mode = if wait {
+            CommitMode::Sync
+        } else {
+            CommitMode::Async
+        };
+        match self.consumer.commit(&list_at(offsets)?, mode) {
+            Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NoOffset) => Ok(()),
+            other => other.map_err(|error| told(&error)),
+        }
+    }
+
+    fn pause(&mut self, paused: bool) -> Result<(), Error> {
+        let assigned: Vec<Partition> = self.assigned.iter().cloned().collect();
+        let changed = if paused {
+            self.consumer.pause(&list(&assigned))
+        } else {
+            self.consumer.resume(&list(&assigned))
+        };
+        changed.map_err(|error| told(&error))
+    }
+
+    fn close(&mut self) {
+        self.consumer.unsubscribe();
+    }
+
+    fn complaint(&mut self) -> Option<String> {
+        self.consumer.context().heard().complaint.take()
+    }
+}
+
+/// Hands a record over.
+fn give(message: &BorrowedMessage<'_>, take: &mut dyn FnMut(Incoming<'_>) -> Taken) -> Taken {
+    let headers: Vec<(&str, Option<&[u8]>)> = match message.headers() {
+        Some(headers) => headers
+            .iter()
+            .map(|header| (header.key, header.value))
+            .collect(),
+        None => Vec::new(),
+    };
+    take(Incoming {
+        topic: message.topic(),
+        partition: message.partition(),
+        offset: u64::try_from(message.offset()).unwrap_or(0),
+        timestamp: message.timestamp().to_millis(),
+        key: message.key(),
+        value: message.payload(),
+        headers: &headers,
+    })
+}

@@ -1,0 +1,99 @@
+//! What librdkafka says from its own threads: kept until somebody asks.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdkafka::{
+    ClientContext, TopicPartitionList,
+    config::RDKafkaLogLevel,
+    consumer::{BaseConsumer, ConsumerContext},
+    error::{KafkaError, RDKafkaErrorCode},
+    message::{DeliveryResult, Message},
+    producer::ProducerContext,
+    types::RDKafkaRespErr,
+};
+
+use crate::{Error, Failed, Partition};
+
+/// Hears a client.
+#[derive(Default)]
+pub(super) struct Context(Mutex<Heard>);
+
+#[derive(Default)]
+pub(super) struct Heard {
+    /// The last thing that the client complained of.
+    pub(super) complaint: Option<String>,
+    /// Records that could not be delivered.
+    pub(super) failed: Vec<Failed>,
+    /// What the group has decided: true = dealt, false = taken away.
+    pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
+}
+
+impl Context {
+    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
+        // Nothing in here can panic half way, so a poisoned lock is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, _: &str, message: &str) {
+        // What is below a warning is said elsewhere, or of no use to an operator.
+        if (level as i32) <= RDKafkaLogLevel::Warning as i32 {
+            self.heard().complaint = Some(message.to_owned());
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code();
+        if code != Some(RDKafkaErrorCode::PartitionEOF) {
+            self.heard().complaint = Some(reason.to_owned());
+        }
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    /// Only failures are reported (`delivery.report.only.error`).
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        if let Err((error, message)) = result {
+            let sorted = error
+                .rdkafka_error_code()
+                .map_or(crate::Kind::Again, super::kind);
+            let said = format!("topic {}: {error}", message.topic());
+            let error = Error::new(sorted, said);
+            let topic = message.topic().to_owned();
+            self.heard().failed.push(Failed {
+                number,
+                topic,
+                error,
+            });
+        }
+    }
+}
+
+impl ConsumerContext for Context {
+    /// Only notes what was decided: the source answers when it has committed what it must.
+    fn rebalance(
+        &self,
+        _: &BaseConsumer<Self>,
+        error: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        let dealt = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        let all = partitions.elements();
+        let all = all.iter().map(|element| Partition {
+            topic: element.topic().to_owned(),
+            number: element.partition(),
+        });
+        self.heard().rebalances.push((dealt, all.collect()));
+    }
+
+    fn commit_callback(&self, result: Result<(), KafkaError>, _: &TopicPartitionList) {
+        if let Err(error) = result
+            && error.rdkafka_error_code() != Some(RDKafkaErrorCode::NoOffset)
+        {
+            self.heard().complaint = Some(format!("cannot commit offsets: {error}"));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What the sink asks of a producer.
+
+use std::time::Duration;
+
+use crate::{Error, Outgoing};
+
+/// Writes records to Kafka: idempotent, and in transactions if it has a transactional id. It belongs to one thread, which
+/// it may block.
+pub trait Producer: Send {
+    /// With a transactional id, before anything else: ends what an earlier producer of the same id has left open, and
+    /// fences that one off. May be called again after [`Kind::Again`](crate::Kind::Again).
+    fn init(&mut self, timeout: Duration) -> Result<(), Error>;
+
+    /// The text that was committed last in `store`; None if there is none. Of a transaction that is still open it sees
+    /// nothing.
+    fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error>;
+
+    /// Begins a transaction.
+    fn begin(&mut self) -> Result<(), Error>;
+
+    /// Takes the records from the one at `from` on, until the queue is full or one is refused at once. Never blocks.
+    fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent;
+
+    /// Lets the client tell what it has learned; waits so long at most if there is nothing to tell.
+    fn serve(&mut self, wait: Duration);
+
+    /// Records that were taken and whose fate is open. When it is 0, every one of them was acknowledged or is among
+    /// [`Producer::take_failed`].
+    fn in_flight(&self) -> usize;
+
+    /// Records that could not be written, since the last call. The client has done what retrying can do.
+    fn take_failed(&mut self) -> Vec<Failed>;
+
+    /// Commits the transaction, and `text` in `store` with it; `number` is shown as the offset. Nothing may be in flight.
+    /// May be called again after [`Kind::Again`](crate::Kind::Again).
+    fn commit(
+        &mut self,
+        store: &Store,
+        text: &str,
+        number: i64,
+        timeout: Duration,
+    ) -> Result<(), Error>;
+
+    /// Gives the transaction up. What is in flight comes back as failed.
+    fn abort(&mut self, timeout: Duration) -> Result<(), Error>;
+
+    /// The largest batch of records that the topic takes (`max.message.bytes`).
+    fn record_max(&mut self, topic: &str, timeout: Duration) -> Result<usize, Error>;
+
+    /// Makes a topic of one partition unless it is there.
+    fn make_topic(&mut self, topic: &str, timeout: Duration) -> Result<(), Error>;
+
+    /// What the client complains of since the last call (brokers that do not answer), if anything.
+    fn complaint(&mut self) -> Option<String>;
+}
+
+/// Where a position is committed: as the offset of a partition that exists, in a group without members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The group.
+    pub group: String,
+    /// The topic whose partition 0 stands for it; it must exist when something is committed.
+    pub topic: String,
+}
+
+/// What [`Producer::send`] did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// So many records were taken.
+    pub taken: usize,
+    /// Why the next one was not: None if all were taken or the queue is full, which passes.
+    pub refused: Option<Error>,
+}
+
+/// A record that could not be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// Its number.
+    pub number: usize,
+    /// Its topic.
+    pub topic: String,
+    /// Why.
+    pub error: Error,
+}

@@ -1,0 +1,134 @@
+//! What a client is told: brokers, security, and the properties of librdkafka by name.
+//!
+//! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one.
+
+use std::fmt;
+
+use crate::{Auth, Mechanism, Tls};
+
+/// Everything that a client is told. Secrets are not shown by `Debug`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    properties: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// For these brokers (`host:port`).
+    pub fn new(brokers: &[String]) -> Self {
+        let mut settings = Self::default();
+        settings.set("bootstrap.servers", brokers.join(","));
+        settings
+    }
+
+    /// Sets a property; one that was there is replaced.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+        let value = value.into();
+        match self.properties.iter_mut().find(|(n, _)| n == name) {
+            Some((_, old)) => *old = value,
+            None => self.properties.push((name.to_owned(), value)),
+        }
+    }
+
+    /// A property.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self.properties.iter().find(|(n, _)| n == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// All properties.
+    pub fn properties(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.properties
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Encrypts connections, and says who we are.
+    pub fn secure(&mut self, tls: Option<&Tls>, auth: Option<&Auth>) {
+        let tls = tls.filter(|tls| !matches!(tls, Tls::Switch(false)));
+        self.set(
+            "security.protocol",
+            match (tls, auth) {
+                (None, None) => "plaintext",
+                (Some(_), None) => "ssl",
+                (None, Some(_)) => "sasl_plaintext",
+                (Some(_), Some(_)) => "sasl_ssl",
+            },
+        );
+        if let Some(Tls::Block(tls)) = tls {
+            for (name, file) in [
+                ("ssl.ca.location", &tls.ca),
+                ("ssl.certificate.location", &tls.cert),
+                ("ssl.key.location", &tls.key),
+            ] {
+                if let Some(file) = file {
+                    self.set(name, file);
+                }
+            }
+            if !tls.verify {
+                self.set("enable.ssl.certificate.verification", "false");
+            }
+        }
+        if let Some(auth) = auth {
+            self.set(
+                "sasl.mechanism",
+                match auth.sasl {
+                    Mechanism::Plain => "PLAIN",
+                    Mechanism::ScramSha256 => "SCRAM-SHA-256",
+                    Mechanism::ScramSha512 => "SCRAM-SHA-512",
+                },
+            );
+            self.set("sasl.username", &auth.username);
+            self.set("sasl.password", auth.password.expose());
+        }
+    }
+
+    /// Those of them that say where the cluster is and who we are, for another client of the same cluster.
+    #[must_use]
+    pub fn access(&self) -> Self {
+        let shared = [
+            "bootstrap.",
+            "security.",
+            "ssl.",
+            "sasl.",
+            "enable.ssl",
+            "socket.",
+            "client.id",
+        ];
+        let mut access = Self::default();
+        for (name, value) in self.properties() {
+            if shared.iter().any(|prefix| name.starts_with(prefix)) {
+                access.set(name, value);
+            }
+        }
+        access
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.properties().map(|(name, value)| match name {
+            "sasl.password" | "ssl.key.password" => (name, "***"),
+            _ => (name, value),
+        });
+        f.debug_map().entries(shown).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let mut settings = Settings::new(&["a:1".to_owned(), "b:2".to_owned()]);
+        let auth = Auth {
+            sasl: Mechanism::ScramSha512,
+            username: "me".into(),
+            password: millstream_config::Secret::new("hunter2"),
+        };
+        settings.secure(Some(&Tls::Switch(true)), Some(&auth));
+        let shown = format!("{settings:?}");
+        assert!(shown.contains("a:1,b:2") && shown.contains("sasl_ssl"));
+        assert!(shown.contains("***") && !shown.contains("hunter2"));
+    }
+}

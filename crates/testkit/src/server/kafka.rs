@@ -1,0 +1,299 @@
+//! A Kafka broker in KRaft mode, alone and with short patience: its jars come from Maven Central.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{Server, free_port, installed};
+
+/// Any 16 bytes in base64 are the id of a cluster.
+const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
+
+/// What every broker of the tests is told. One machine, one broker; a broker that was killed is let in again at once, and
+/// transactions that were left open are found within a second of their time-out.
+const PROPERTIES: &str = "\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+group.min.session.timeout.ms=1000
+log.message.timestamp.after.max.ms=9223372036854775807
+log.message.timestamp.before.max.ms=9223372036854775807
+log.retention.ms=-1
+";
+
+/// A user that brokers with SASL know, and the password.
+pub const USER: (&str, &str) = ("shipper", "open sesame");
+
+/// What a broker may listen with besides plain text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Listeners<'a> {
+    /// TLS with this certificate and key, one after the other in PEM.
+    pub tls: Option<&'a str>,
+    /// SASL (PLAIN and SCRAM) for [`USER`]; over TLS if there is a certificate.
+    pub sasl: bool,
+}
+
+/// A broker.
+pub struct Broker {
+    server: Server,
+    port: u16,
+    secure_port: u16,
+}
+
+impl Broker {
+    /// Starts one that keeps its data in `folder`, with more properties, such as `message.max.bytes=2000`.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start(folder: &Path, properties: &[&str]) -> Self {
+        Self::start_with(folder, Listeners::default(), properties)
+    }
+
+    /// The same with more listeners.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_with(folder: &Path, with: Listeners<'_>, properties: &[&str]) -> Self {
+        let (port, secure_port, controller) = (free_port(), free_port(), free_port());
+        let mut text = PROPERTIES.to_owned();
+        for line in properties {
+            let _ = writeln!(text, "{line}");
+        }
+        let data = folder.join("kafka");
+        let mut listeners = format!("PLAINTEXT://127.0.0.1:{port}");
+        if let Some(name) = with.name() {
+            let _ = write!(listeners, ",{name}://127.0.0.1:{secure_port}");
+            with.describe(folder, name, &mut text);
+        }
+        let _ = write!(
+            text,
+            "controller.quorum.voters=1@127.0.0.1:{controller}\nadvertised.listeners={listeners}\n\
+             listeners={listeners},CONTROLLER://127.0.0.1:{controller}\nlog.dirs={}\n",
+            data.display()
+        );
+        let config = folder.join("server.properties");
+        write(&config, &text);
+        let log = folder.join("kafka.log");
+        format(&config, &log, with.sasl);
+        let server = Server::start("kafka", log, port, move || {
+            let mut command = java();
+            // What makes a server fast in the long run costs a test its time.
+            command.args(["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+            command.arg("kafka.Kafka").arg(&config);
+            command
+        });
+        Self {
+            server,
+            port,
+            secure_port,
+        }
+    }
+
+    /// Where it listens in plain text.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where it listens with TLS or SASL.
+    pub fn secure_address(&self) -> String {
+        format!("127.0.0.1:{}", self.secure_port)
+    }
+
+    /// SIGKILL, and a new start: 3 s until it answers again.
+    pub fn kill_and_restart(&mut self) {
+        self.server.kill();
+        self.server.restart();
+    }
+
+    /// The server.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// Makes a topic.
+    ///
+    /// # Panics
+    /// When the broker does not.
+    pub fn make_topic(&self, name: &str, partitions: u32, config: &[&str]) {
+        let partitions = partitions.to_string();
+        let address = self.address();
+        let mut arguments = vec!["--bootstrap-server", &address, "--create", "--topic", name];
+        arguments.extend(["--partitions", &partitions]);
+        for property in config {
+            arguments.extend(["--config", property]);
+        }
+        run("org.apache.kafka.tools.TopicCommand", &arguments);
+    }
+
+    /// What the Java console consumer reads of a topic from its beginning, committed records only, a line each.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn read_with_java(&self, topic: &str, records: usize, print: &[&str]) -> String {
+        let (address, records) = (self.address(), records.to_string());
+        let mut arguments = vec!["--bootstrap-server", &address, "--topic", topic];
+        arguments.extend(["--from-beginning", "--isolation-level", "read_committed"]);
+        arguments.extend(["--max-messages", &records, "--timeout-ms", "60000"]);
+        for property in print {
+            arguments.extend(["--property", property]);
+        }
+        run(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            &arguments,
+        )
+    }
+
+    /// Has the Java console producer write lines `KEY TAB VALUE` to a topic.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn write_with_java(&self, topic: &str, lines: &str) {
+        let address = self.address();
+        let mut command = java();
+        command.args(["-XX:TieredStopAtLevel=1", "-Xmx256m"]);
+        command.arg("org.apache.kafka.tools.ConsoleProducer");
+        command.args(["--bootstrap-server", &address, "--topic", topic]);
+        command.args(["--property", "parse.key=true"]);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("java: {error}"));
+        let input = child.stdin.take();
+        let written = input.map(|mut input| input.write_all(lines.as_bytes()));
+        assert!(
+            matches!(written, Some(Ok(()))),
+            "the producer takes no input"
+        );
+        let ended = child.wait();
+        assert!(
+            ended.is_ok_and(|status| status.success()),
+            "the producer failed"
+        );
+    }
+
+    /// What kcat reads of a topic from its beginning to its end, committed records only: each as `format` says.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn read_with_kcat(&self, topic: &str, format: &str) -> String {
+        let output = Command::new("kcat")
+            .args([
+                "-C",
+                "-q",
+                "-e",
+                "-o",
+                "beginning",
+                "-b",
+                &self.address(),
+                "-t",
+                topic,
+            ])
+            .args(["-X", "isolation.level=read_committed", "-f", format])
+            .output();
+        let output = output.unwrap_or_else(|error| panic!("kcat: {error}: run `make deps`"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kcat: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Listeners<'_> {
+    fn name(&self) -> Option<&'static str> {
+        match (self.tls.is_some(), self.sasl) {
+            (false, false) => None,
+            (true, false) => Some("SSL"),
+            (false, true) => Some("SASL_PLAINTEXT"),
+            (true, true) => Some("SASL_SSL"),
+        }
+    }
+
+    fn describe(&self, folder: &Path, name: &str, text: &mut String) {
+        if let Some(pem) = self.tls {
+            let path = folder.join("broker.pem");
+            write(&path, pem);
+            let path = path.display();
+            let _ = writeln!(text, "ssl.keystore.type=PEM\nssl.keystore.location={path}");
+        }
+        if self.sasl {
+            let (user, password) = USER;
+            let listener = format!("listener.name.{}", name.to_lowercase());
+            let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+            let plain = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+            let _ = write!(
+                text,
+                "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
+                 {listener}.scram-sha-256.sasl.jaas.config={scram}\n\
+                 {listener}.scram-sha-512.sasl.jaas.config={scram}\n\
+                 {listener}.plain.sasl.jaas.config={plain} user_{user}=\"{password}\";\n"
+            );
+        }
+    }
+}
+
+/// Makes the folder of a broker.
+fn format(config: &Path, log: &Path, sasl: bool) {
+    let (user, password) = USER;
+    let mut command = java();
+    command.args([
+        "-XX:TieredStopAtLevel=1",
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        CLUSTER,
+        "-c",
+    ]);
+    command.arg(config);
+    if sasl {
+        for hash in ["256", "512"] {
+            let user = format!("SCRAM-SHA-{hash}=[name={user},password={password}]");
+            command.args(["--add-scram", &user]);
+        }
+    }
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("java: {error}"));
+    write(log, &String::from_utf8_lossy(&output.stdout));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "cannot format {}: {errors}",
+        config.display()
+    );
+}
+
+fn java() -> Command {
+    let jars: PathBuf = installed("kafka/jars");
+    let mut command = Command::new("java");
+    command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
+    command.arg("-cp").arg(jars.join("*"));
+    command
+}
+
+/// Runs one of Kafka's tools to its end; what it printed.
+fn run(class: &str, arguments: &[&str]) -> String {
+    let mut command = java();
+    command
+        .args(["-XX:TieredStopAtLevel=1", "-Xmx256m", class])
+        .args(arguments);
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("java: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{class} {arguments:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
