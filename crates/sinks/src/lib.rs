@@ -8,6 +8,7 @@ mod file;
 mod folders;
 mod format;
 mod forward;
+mod kafka;
 #[allow(dead_code, unused_imports, reason = "its sinks come after it")]
 mod publish;
 mod retry;
@@ -23,5 +24,6 @@ pub const COMPONENTS: &[Component] = &[
     discard::COMPONENT,
     file::COMPONENT,
     forward::COMPONENT,
+    kafka::COMPONENT,
     stdout::COMPONENT,
 ];

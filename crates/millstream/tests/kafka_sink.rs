@@ -1,0 +1,448 @@
+//! The sink `kafka` against a real broker: what it writes is read back by kcat and by Java's console consumer; nothing is
+//! lost or comes twice while Millstream and the broker are killed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what cannot be done fails the test, which says what it did"
+)]
+
+mod millbench;
+mod program;
+
+use std::{
+    fs,
+    net::TcpStream,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use millbench::{Generator, Random, verify};
+use millstream_testkit::{
+    Authority,
+    server::kafka::{Broker, Listeners, USER},
+};
+use program::{Program, free_port, wait_until};
+
+/// Two lines out of a file into as many sinks as `sinks` says, to the end.
+fn run_once(folder: &Path, lines: &str, sinks: &str) -> String {
+    fs::write(folder.join("in.log"), lines).unwrap();
+    let place = folder.display();
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\nhost: here\n\
+         sources:\n  in: {{ type: tail, paths: [\"{place}/in.log\"], tag: web.a }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n{sinks}"
+    );
+    let program = Program::start_with(folder, &config, &["--once"]);
+    let log = folder.join("log");
+    let code = program.ended();
+    let log = fs::read_to_string(log).unwrap();
+    assert_eq!(code, Some(0), "{log}");
+    log
+}
+
+#[test]
+fn every_format_and_compression_is_read_by_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    let address = broker.address();
+    let sink = |name: &str, more: &str| {
+        format!("  {name}: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], {more} }}\n")
+    };
+    let sinks = [
+        sink(
+            "json",
+            "topic: t.json, compression: gzip, key: \"{host}\", headers: { tag: \"{tag}\", n: \"1\" }",
+        ),
+        sink("raw", "topic: t.raw, format: raw, compression: snappy"),
+        sink(
+            "msgpack",
+            "topic: t.msgpack, format: msgpack, compression: lz4",
+        ),
+        sink(
+            "template",
+            "topic: \"t.{tag}\", format: template, template: \"<{.message}>\", compression: zstd",
+        ),
+        sink("schemas", "topic: t.schemas, format: connect"),
+        sink("plain", "topic: t.plain, format: connect, schemas: false"),
+        sink("refused", "topic: \"t/{tag}\""),
+    ];
+    run_once(folder.path(), "one\ntwo\n", &sinks.concat());
+
+    let json = broker.read_with_kcat("t.json", "%k|%h|%T|%s\n");
+    let lines: Vec<&str> = json.lines().collect();
+    assert_eq!(lines.len(), 2, "{json}");
+    let parts: Vec<&str> = lines[0].split('|').collect();
+    assert_eq!(&parts[..2], ["here", "tag=web.a,n=1"]);
+    let record: serde_json::Value = serde_json::from_str(parts[3]).unwrap();
+    assert_eq!(record["message"], "one");
+    // The record's own time, to the millisecond.
+    let time = record["time"].as_str().unwrap();
+    let time: jiff::Timestamp = time.parse().unwrap();
+    assert_eq!(time.as_millisecond().to_string(), parts[2]);
+
+    assert_eq!(
+        broker.read_with_kcat("t.raw", "%s;%K\n"),
+        "one;-1\ntwo;-1\n"
+    );
+    assert_eq!(broker.read_with_kcat("t.web.a", "%s\n"), "<one>\n<two>\n");
+    let msgpack = broker.read_with_kcat("t.msgpack", "%S %s\n");
+    assert!(
+        msgpack.contains("message") && msgpack.contains("two"),
+        "{msgpack}"
+    );
+    let plain = broker.read_with_java("t.plain", 2, &["print.key=true"]);
+    assert_eq!(
+        plain,
+        "null\t{\"message\":\"one\"}\nnull\t{\"message\":\"two\"}\n"
+    );
+    let schemas = broker.read_with_java("t.schemas", 2, &["print.key=true"]);
+    let first = schemas.lines().next().unwrap();
+    assert_eq!(
+        first,
+        concat!(
+            r#"{"schema":{"type":"string","optional":false},"payload":"web.a"}"#,
+            "\t",
+            r#"{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"message"}],"#,
+            r#""optional":false,"name":"t.schemas"},"payload":{"message":"one"}}"#,
+        )
+    );
+    // Kafka takes no slash in a name: nothing of it is lost.
+    let rejected = fs::read(folder.path().join("data/rejected/refused.msgpack")).unwrap();
+    let rejected = String::from_utf8_lossy(&rejected).into_owned();
+    assert!(
+        rejected.contains("one") && rejected.contains("no name of a topic"),
+        "{rejected}"
+    );
+}
+
+/// A message of the forward protocol that asks for an ack, and waits for it.
+fn forward(port: u16, tag: &str, seconds: u64, record: rmpv::Value) {
+    let option = rmpv::Value::Map(vec![("chunk".into(), format!("{tag} {seconds}").into())]);
+    let message = rmpv::Value::Array(vec![tag.into(), seconds.into(), record, option]);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(program::PATIENCE)).unwrap();
+    rmpv::encode::write_value(&mut stream, &message).unwrap();
+    let ack = rmpv::decode::read_value(&mut stream).unwrap();
+    assert_eq!(ack["ack"], format!("{tag} {seconds}").into());
+}
+
+#[test]
+fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    let (address, port, place) = (broker.address(), free_port(), folder.path().display());
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  \
+           with: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: \"{{tag}}\", format: connect }}\n  \
+           without: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: \"{{tag}}.plain\", format: connect, schemas: false }}\n"
+    );
+    let program = Program::start(folder.path(), &config).listens(port);
+    let map = |fields: Vec<(&str, rmpv::Value)>| {
+        rmpv::Value::Map(fields.into_iter().map(|(k, v)| (k.into(), v)).collect())
+    };
+    let list = |values: Vec<rmpv::Value>| rmpv::Value::Array(values);
+    let whole = map(vec![
+        ("s", "x".into()),
+        ("i", 5.into()),
+        ("l", list(vec![1.into()])),
+        ("n", rmpv::Value::Nil),
+    ]);
+    forward(port, "tg.a", 1_700_000_000, whole);
+    // A bad name of a topic, an integer that Connect has no type for, an array of mixed types.
+    forward(port, "bad/tag", 1, map(vec![("lost", 1.into())]));
+    forward(port, "tg.a", 2, map(vec![("large", u64::MAX.into())]));
+    forward(
+        port,
+        "tg.a",
+        3,
+        map(vec![("mixed", list(vec![1.into(), "a".into()]))]),
+    );
+    forward(port, "tg.a", 4, map(vec![("empty", list(Vec::new()))]));
+    forward(port, "tg.a", 5, map(vec![("last", true.into())]));
+    wait_until("both topics have their last record", || {
+        ["tg.a", "tg.a.plain"]
+            .iter()
+            .all(|topic| broker.read_with_kcat(topic, "%s\n").contains("\"last\""))
+    });
+    assert_eq!(program.stop(), Some(0));
+    let key = r#"{"schema":{"type":"string","optional":false},"payload":"tg.a"}"#;
+    let first = concat!(
+        r#"{"schema":{"type":"struct","fields":[{"type":"int64","optional":false,"field":"i"},"#,
+        r#"{"type":"array","items":{"type":"int64","optional":false},"optional":false,"field":"l"},"#,
+        r#"{"type":"string","optional":true,"field":"n"},{"type":"string","optional":false,"field":"s"}],"#,
+        r#""optional":false,"name":"tg.a"},"payload":{"i":5,"l":[1],"n":null,"s":"x"}}"#,
+    );
+    let last = concat!(
+        r#"{"schema":{"type":"struct","fields":[{"type":"boolean","optional":false,"field":"last"}],"#,
+        r#""optional":false,"name":"tg.a"},"payload":{"last":true}}"#,
+    );
+    let print = ["print.key=true", "print.timestamp=true"];
+    assert_eq!(
+        broker.read_with_java("tg.a", 2, &print),
+        format!("CreateTime:1700000000000\t{key}\t{first}\nCreateTime:5000\t{key}\t{last}\n")
+    );
+    assert_eq!(
+        broker.read_with_java("tg.a.plain", 4, &["print.key=true"]),
+        concat!(
+            "null\t{\"s\":\"x\",\"i\":5,\"l\":[1],\"n\":null}\n",
+            "null\t{\"mixed\":[1,\"a\"]}\nnull\t{\"empty\":[]}\nnull\t{\"last\":true}\n",
+        )
+    );
+    for (sink, lost) in [
+        ("with", &["lost", "large", "mixed", "empty"][..]),
+        ("without", &["lost", "large"]),
+    ] {
+        let rejected = folder.path().join(format!("data/rejected/{sink}.msgpack"));
+        let rejected = fs::read(rejected).unwrap();
+        let rejected = String::from_utf8_lossy(&rejected).into_owned();
+        for name in lost {
+            assert!(rejected.contains(name), "{sink}: {name}: {rejected}");
+        }
+    }
+}
+
+#[test]
+fn a_key_goes_to_the_partition_that_java_sends_it_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    let address = broker.address();
+    broker.make_topic("ours", 7, &[]);
+    broker.make_topic("javas", 7, &[]);
+    let keys: Vec<String> = (0..40).map(|n| format!("key-{n}-ü")).collect();
+    let sink = format!(
+        "  out: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: ours, format: raw, key: \"{{.message}}\" }}\n"
+    );
+    run_once(folder.path(), &(keys.join("\n") + "\n"), &sink);
+    let lines: String = keys.iter().map(|key| format!("{key}\t{key}\n")).collect();
+    broker.write_with_java("javas", &lines);
+    let partitions = |topic: &str| {
+        let text = broker.read_with_kcat(topic, "%k %p\n");
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(partitions("ours").len(), keys.len());
+    assert_eq!(partitions("ours"), partitions("javas"));
+}
+
+#[test]
+fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbours_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    let address = broker.address();
+    broker.make_topic("small", 1, &["max.message.bytes=2000"]);
+    let lines: String = (0..200)
+        .map(|n| match n % 50 {
+            7 => format!("n{n} {}\n", "x".repeat(3000)),
+            _ => format!("n{n} {}\n", "y".repeat(100)),
+        })
+        .collect();
+    let sink = format!(
+        "  out: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: small, format: raw }}\n"
+    );
+    run_once(folder.path(), &lines, &sink);
+    let arrived = broker.read_with_kcat("small", "%s\n");
+    let expected: String = lines
+        .lines()
+        .filter(|line| line.len() < 2000)
+        .map(|l| format!("{l}\n"))
+        .collect();
+    assert_eq!(arrived, expected);
+    let rejected = fs::read(folder.path().join("data/rejected/out.msgpack")).unwrap();
+    let rejected = String::from_utf8_lossy(&rejected).into_owned();
+    for n in [7, 57, 107, 157] {
+        assert_eq!(rejected.matches(&format!("n{n} xxx")).count(), 1, "{n}");
+    }
+}
+
+#[test]
+fn tls_and_sasl_let_in_who_may_and_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("the authority");
+    authority.write_root(folder.path(), "ca");
+    authority.issue(folder.path(), "broker", &["127.0.0.1"]);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let pem = read("broker.pem") + &read("broker.key");
+    let listeners = Listeners {
+        tls: Some(&pem),
+        sasl: true,
+    };
+    let broker = Broker::start_with(folder.path(), listeners, &[]);
+    let (address, ca) = (broker.secure_address(), folder.path().join("ca.pem"));
+    let (user, password) = USER;
+    let sinks: String = ["plain", "scram-sha-256", "scram-sha-512"]
+        .map(|sasl| {
+            format!(
+                "  s-{sasl}: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: {sasl}, format: raw, \
+                 tls: {{ ca: \"{}\" }}, auth: {{ sasl: {sasl}, username: {user}, password: \"{password}\" }} }}\n",
+                ca.display()
+            )
+        })
+        .concat();
+    run_once(folder.path(), "in\n", &sinks);
+    for topic in ["plain", "scram-sha-256", "scram-sha-512"] {
+        assert_eq!(broker.read_with_kcat(topic, "%s\n"), "in\n", "{topic}");
+    }
+    let config = read("millstream.yaml").replace(password, "guessed");
+    fs::remove_dir_all(folder.path().join("data")).unwrap();
+    fs::remove_file(folder.path().join("log")).unwrap();
+    // A cluster that refuses does not stop a start; it is said, and tried again.
+    let program = Program::start(folder.path(), &config);
+    wait_until("it says that nobody lets it in", || {
+        let log = program.log().to_lowercase();
+        log.contains("authentication") && log.contains("started")
+    });
+    assert!(!program.log().contains("guessed"), "{}", program.log());
+    assert_eq!(program.stop(), Some(0));
+}
+
+fn receiver(folder: &Path, data: &str, port: u16, broker: &str) -> String {
+    let place = folder.display();
+    format!(
+        "data_dir: {place}/{data}\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
+         sinks:\n  bus: {{ type: kafka, inputs: [kept], brokers: [\"{broker}\"], topic: \"out.{{tag}}\", format: raw, \
+         compression: lz4, key: \"{{tag}}\", position: positions, retry: {{ first: 200ms, max: 1s }} }}\n"
+    )
+}
+
+/// The topics that the generator's records go to.
+fn topics(broker: &Broker) -> Vec<String> {
+    let listed = Command::new("kcat")
+        .args(["-L", "-q", "-b", &broker.address()])
+        .output()
+        .unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let topics = listed.lines().filter_map(|line| {
+        let name = line.trim().strip_prefix("topic \"")?.split('"').next()?;
+        name.starts_with("out.").then(|| name.to_owned())
+    });
+    topics.collect()
+}
+
+/// Reads the topics of the generator with kcat, committed records only, and holds them against its ledger.
+fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
+    let out = folder.join("out");
+    fs::create_dir_all(&out).unwrap();
+    let topics = topics(broker);
+    assert!(!topics.is_empty());
+    let read = || -> Vec<String> {
+        let text = topics
+            .iter()
+            .map(|topic| broker.read_with_kcat(topic, "%s\n"));
+        text.collect()
+    };
+    // The last transaction ends when the last cut is committed.
+    wait_until("everything is there", || {
+        read()
+            .iter()
+            .map(|text| text.lines().count() as u64)
+            .sum::<u64>()
+            >= sent
+    });
+    thread::sleep(Duration::from_secs(2));
+    for (topic, text) in topics.iter().zip(read()) {
+        fs::write(out.join(format!("{topic}.log")), text).unwrap();
+    }
+    verify(folder);
+}
+
+/// How often Millstream and the broker are killed: with `STORM=full` as often as the product is held to (about 3 minutes).
+fn rounds() -> (u64, u64) {
+    match std::env::var("STORM").as_deref() {
+        Ok("full") => (50, 20),
+        _ => (18, 7),
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
+    const RATE: u64 = 5000;
+    let (kills, restarts) = rounds();
+    // The load goes on as long as the storm: about 9 s a restart.
+    let records = restarts * 9 * RATE;
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new();
+    let mut broker = Broker::start(folder.path(), &[]);
+    broker.make_topic("positions", 1, &[]);
+    let address = broker.address();
+    let port = free_port();
+    let config = receiver(folder.path(), "data", port, &address);
+    // A broker that is down does not stop a start.
+    broker.server().kill();
+    let mut program = Program::start(folder.path(), &config).listens(port);
+    broker.server().restart();
+    let (number, rate) = (records.to_string(), RATE.to_string());
+    let generator = Generator::start(folder.path(), port, &number, &rate);
+    let mut killed = 0;
+    for round in 1..=restarts {
+        match random.below(3) {
+            0 => broker.server().stop(),
+            _ => broker.server().kill(),
+        }
+        broker.server().restart();
+        // Some kills meet a broker that is down, some one that comes up, some one that works.
+        while killed * restarts < kills * round {
+            thread::sleep(Duration::from_millis(300 + random.below(1200)));
+            program.kill();
+            program = Program::start(folder.path(), &config).listens(port);
+            killed += 1;
+        }
+        // Some transactions must get through between two kills of the broker.
+        broker.server().wait_ready();
+        thread::sleep(Duration::from_millis(1000 + random.below(1500)));
+    }
+    println!("{killed} kills, {restarts} restarts of the broker");
+    generator.finish();
+    verify_topics(folder.path(), &broker, records);
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    broker.make_topic("positions", 1, &[]);
+    let address = broker.address();
+    let port = free_port();
+    let config = receiver(folder.path(), "data", port, &address);
+    let zombie = Program::start(folder.path(), &config).listens(port);
+    let generator = Generator::start(folder.path(), port, "150000", "15000");
+    wait_until("some of it is committed", || {
+        topics(&broker)
+            .iter()
+            .any(|topic| !broker.read_with_kcat(topic, "%o\n").is_empty())
+    });
+    thread::sleep(Duration::from_millis(1500));
+    zombie.signal("STOP");
+    // The successor has the same disk, as a moved volume or a restored snapshot has.
+    let copied = Command::new("cp")
+        .args(["-r", "data", "heir"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .status();
+    assert!(copied.unwrap().success());
+    let heir_port = free_port();
+    let home = folder.path().join("home");
+    fs::create_dir_all(&home).unwrap();
+    let heir_config = receiver(folder.path(), "heir", heir_port, &address);
+    let heir = Program::start(&home, &heir_config).listens(heir_port);
+    let generator = generator.turn_to(heir_port);
+    generator.finish();
+    thread::sleep(Duration::from_secs(2));
+    zombie.signal("CONT");
+    wait_until("the zombie knows", || {
+        zombie.log().contains("has taken over")
+    });
+    assert_eq!(zombie.ended(), Some(1));
+    verify_topics(folder.path(), &broker, 150_000);
+    assert_eq!(heir.stop(), Some(0));
+}

@@ -1,0 +1,161 @@
+//! What both ways of writing do with a producer: hand records over, wait until none is in flight, tell the operator.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! Everything here blocks: it runs on the sink's own thread. It stops waiting when the process wants to end.
+
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use millstream_kafka::{Error, Failed, Kind, Outgoing, Producer};
+use millstream_pipeline::{inlet::Inlet, node::SinkContext};
+use millstream_record::Batch;
+
+use super::shape::Refused;
+
+/// Between two looks whether there is room or nothing is in flight: short, because a commit waits for it.
+const STEP: Duration = Duration::from_millis(1);
+/// Calls that may take longer are cut into pieces of this, so that a stop is seen.
+pub(super) const SLICE: Duration = Duration::from_secs(1);
+
+/// A producer at work.
+pub(super) struct Link {
+    pub(super) producer: Box<dyn Producer>,
+    pub(super) context: SinkContext,
+    /// Records that failed and nobody has looked at.
+    pub(super) failed: Vec<Failed>,
+    /// Whether what it has taken can wait for the next start, as it stands in a disk channel too. What stands in memory
+    /// is written as long as the process gives it time.
+    durable: bool,
+}
+
+/// Why waiting ended before its time.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// The process wants to end.
+    Stopped,
+    /// Something failed.
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Link {
+    pub(super) fn new(producer: Box<dyn Producer>, context: SinkContext, durable: bool) -> Self {
+        Self {
+            producer,
+            context,
+            failed: Vec::new(),
+            durable,
+        }
+    }
+
+    /// Hands over the records from `next` on, and moves it; waits while the client's buffer is full, as long as nothing
+    /// fails. The numbers of records that the client refuses by themselves are added to `refused`.
+    pub(super) fn send(
+        &mut self,
+        outgoing: &Outgoing,
+        next: &mut usize,
+        refused: &mut Vec<(usize, String)>,
+    ) -> Result<(), Halt> {
+        while let Some(record) = outgoing.records.get(*next) {
+            let first = record.number;
+            let sent = self.producer.send(outgoing, *next);
+            *next += sent.taken;
+            match sent.refused {
+                Some(error) if error.kind == Kind::TooLarge => {
+                    let number = outgoing
+                        .records
+                        .get(*next)
+                        .map_or(first, |record| record.number);
+                    refused.push((
+                        number,
+                        format!("the record is larger than `record_max`: {error}"),
+                    ));
+                    *next += 1;
+                }
+                Some(error) => return Err(error.into()),
+                None if *next < outgoing.records.len() => self.wait()?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is in flight. What failed stands in `failed`.
+    pub(super) fn drain(&mut self) -> Result<(), Halt> {
+        while self.producer.in_flight() > 0 {
+            self.step()?;
+        }
+        self.producer.serve(Duration::ZERO);
+        self.listen();
+        Ok(())
+    }
+
+    /// Waits a moment for room; fails as soon as a record has failed.
+    fn wait(&mut self) -> Result<(), Halt> {
+        self.step()?;
+        match self.failed.first() {
+            Some(failed) => Err(failed.error.clone().into()),
+            None => Ok(()),
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Halt> {
+        self.producer.serve(STEP);
+        self.listen();
+        if self.durable && self.context.stop.is_stopped() {
+            return Err(Halt::Stopped);
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self) {
+        self.failed.extend(self.producer.take_failed());
+        if let Some(complaint) = self.producer.complaint() {
+            self.context.reporter.warn("client", complaint);
+        }
+    }
+
+    /// Calls `act` with a short time limit until it answers, `patience` is over, or the process wants to end.
+    pub(super) fn patiently<T>(
+        &mut self,
+        patience: Duration,
+        mut act: impl FnMut(&mut dyn Producer, Duration) -> Result<T, Error>,
+    ) -> Result<T, Halt> {
+        let until = Instant::now() + patience;
+        loop {
+            let answer = act(&mut *self.producer, SLICE.min(patience));
+            self.producer.serve(Duration::ZERO);
+            self.listen();
+            match answer {
+                Err(error) if error.kind == Kind::Again && Instant::now() < until => {
+                    if self.context.stop.is_stopped() {
+                        return Err(Halt::Stopped);
+                    }
+                }
+                other => return other.map_err(Halt::Failed),
+            }
+        }
+    }
+}
+
+/// Sends what is refused of a batch out by the port for rejects: neighbours with the same reason together.
+pub(super) async fn reject(inlet: &mut Inlet, batch: &Batch, refused: &mut Vec<Refused>) {
+    refused.sort_by_key(|(range, _)| range.start);
+    for group in refused.chunk_by(|a, b| a.1 == b.1) {
+        let Some((_, reason)) = group.first() else {
+            continue;
+        };
+        let bytes = |range: &Range<usize>| batch.body.get(range.clone());
+        let records = group.iter().filter_map(|(range, _)| bytes(range));
+        inlet.reject(batch, records, reason).await;
+    }
+    refused.clear();
+}

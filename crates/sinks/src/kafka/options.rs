@@ -1,0 +1,335 @@
+//! The options of the sink `kafka`, and what the client is told of them.
+
+use std::collections::BTreeMap;
+
+use jiff::tz::TimeZone;
+use millstream_config::{Node, OneOrMany, Period, Problem, Size};
+use millstream_kafka::{Auth, Settings, Tls, topic_fault};
+use millstream_wire::{
+    event::FieldPath,
+    format::{Add, Encoder, Format as Wire, Options},
+    template::{Depends, Template},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::retry::Retry;
+
+/// The options of `kafka`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    /// Where the cluster is asked for first: `host:port`, one or a list.
+    pub(super) brokers: OneOrMany<String>,
+    /// The topic: a name or a template (`"logs.{tag}"`). A record whose topic Kafka does not allow is rejected.
+    pub(super) topic: Template,
+    /// The key: a template. Records with the same key go to the same partition. Default: none (`connect` with schemas:
+    /// the tag).
+    #[serde(default)]
+    pub(super) key: Option<Template>,
+    /// Headers and their templates.
+    #[serde(default)]
+    pub(super) headers: Option<Add>,
+    /// Which partition a key belongs to.
+    #[serde(default)]
+    pub(super) partitioner: Partitioner,
+    /// How a record becomes a value.
+    #[serde(default)]
+    pub(super) format: Format,
+    /// Whether `format: connect` writes the schema with every record, as `fluentd.schemas.enable` does.
+    #[serde(default = "yes")]
+    pub(super) schemas: bool,
+    /// New fields and their templates; a field that a record has is never overwritten. Default for json: `{ time: "{time}" }`.
+    #[serde(default)]
+    pub(super) add: Option<Add>,
+    /// The field that `format: raw` writes. Default: `message`.
+    #[serde(default)]
+    pub(super) field: Option<FieldPath>,
+    /// What `format: template` writes for each record.
+    #[serde(default)]
+    pub(super) template: Option<Template>,
+    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: `UTC`.
+    #[serde(default)]
+    pub(super) timezone: Option<String>,
+    /// How batches of records are compressed.
+    #[serde(default)]
+    pub(super) compression: Compression,
+    /// When records leave together.
+    #[serde(default)]
+    pub(super) batch: Batching,
+    /// The largest record: key, value and headers, before compression. Larger ones are rejected; so are those that are
+    /// larger than their topic's `max.message.bytes`.
+    #[serde(default = "record_max")]
+    pub(super) record_max: Size,
+    /// Bytes that wait in the client for the brokers.
+    #[serde(default = "buffer")]
+    pub(super) buffer: Size,
+    /// Behind a disk channel: the topic whose partition 0 names the position that is committed with the records. Default:
+    /// the topic itself; with a template, `_millstream`, which is made if it is not there.
+    #[serde(default)]
+    pub(super) position: Option<String>,
+    /// How a cluster that fails is tried again.
+    #[serde(default)]
+    pub(super) retry: Retry,
+    /// How connections are encrypted: `true`, or a block.
+    #[serde(default)]
+    pub(super) tls: Option<Tls>,
+    /// Who we are.
+    #[serde(default)]
+    pub(super) auth: Option<Auth>,
+    /// More properties of librdkafka by their names, for what has no option here.
+    #[serde(default)]
+    pub(super) properties: BTreeMap<String, String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What brokers take unless they are told otherwise.
+fn record_max() -> Size {
+    Size::bytes(1_000_000)
+}
+
+/// Little enough to stay in the cache, where the client's thread finds it: 32 MiB cost it a third more CPU
+/// (`forward_to_kafka`). A cluster that takes 10 ms to answer is given 400 MB/s with it.
+fn buffer() -> Size {
+    Size::mib(4)
+}
+
+/// Which partition a key belongs to. Records without a key stay on one partition for a while, then on another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Partitioner {
+    /// As Java producers deal them.
+    #[default]
+    Murmur2,
+    /// As librdkafka and what is built on it (Python, Go, .NET) deal them.
+    Crc32,
+    /// As Sarama deals them.
+    Fnv1a,
+    /// Whatever the key is.
+    Random,
+}
+
+/// How a record becomes a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Format {
+    /// One JSON object: the record's own fields and what `add` names. A line becomes `{"message": line}`.
+    #[default]
+    Json,
+    /// The record's `message` (option `field`); a line as it is.
+    Raw,
+    /// A MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
+    Msgpack,
+    /// The text of the option `template`.
+    Template,
+    /// What kafka-connect-fluentd and Connect's JsonConverter write.
+    Connect,
+}
+
+/// How batches of records are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// gzip.
+    Gzip,
+    /// Snappy.
+    Snappy,
+    /// LZ4: the cheapest that saves much.
+    Lz4,
+    /// zstd: the smallest.
+    Zstd,
+}
+
+/// When records leave together.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Batching {
+    /// Bytes of a batch for one partition at most.
+    pub(super) size: Size,
+    /// Records of a batch at most; 0: no limit.
+    pub(super) records: u32,
+    /// How long the first of them waits for more.
+    pub(super) linger: Period,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self {
+            size: Size::mib(1),
+            records: 0,
+            // What the client does by default: less makes more requests and nothing faster.
+            linger: Period::millis(5),
+        }
+    }
+}
+
+/// Properties that the sink sets itself.
+const OURS: &[&str] = &[
+    "bootstrap.servers",
+    "transactional.id",
+    "enable.idempotence",
+    "delivery.report.only.error",
+    "message.timeout.ms",
+    "partitioner",
+    "compression.type",
+    "compression.codec",
+    "acks",
+    "message.max.bytes",
+];
+
+/// `linger.ms` and others are refused by the client beyond this.
+const RECORDS_MAX: u32 = 1_000_000;
+
+impl Config {
+    /// What can be read and cannot be used.
+    pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut at =
+            |option: &str, message: String| problems.push(node.problem_at(option, message));
+        if self.brokers.is_empty() {
+            at("brokers", "no broker".to_owned());
+        }
+        let topic = self.topic.as_str();
+        let fault = topic_fault(topic.as_bytes());
+        if let (Depends::Nothing, Some(fault)) = (self.topic.depends(), fault) {
+            at("topic", format!("`{topic}` is no name of a topic: {fault}"));
+        }
+        if let Some(position) = &self.position
+            && let Some(fault) = topic_fault(position.as_bytes())
+        {
+            at(
+                "position",
+                format!("`{position}` is no name of a topic: {fault}"),
+            );
+        }
+        if let Some(name) = self
+            .properties
+            .keys()
+            .find(|name| OURS.contains(&name.as_str()))
+        {
+            at("properties", format!("`{name}` is set by the sink itself"));
+        }
+        if self.zone().is_err() {
+            let name = self.timezone.as_deref().unwrap_or_default();
+            at("timezone", format!("no time zone is called `{name}`"));
+        }
+        if self.format == Format::Connect && self.add.is_some() {
+            let message = "`format: connect` writes the record as it is";
+            at("add", message.to_owned());
+        }
+        if let Err(error) = self.wire().encoder(&TimeZone::UTC) {
+            problems.push(
+                node.problem_at(error.option, error.message)
+                    .help(error.help),
+            );
+        }
+        problems
+    }
+
+    /// The time zone of templates.
+    pub(super) fn zone(&self) -> Result<TimeZone, jiff::Error> {
+        self.timezone
+            .as_deref()
+            .map_or(Ok(TimeZone::UTC), TimeZone::get)
+    }
+
+    /// The options of the encoder; of `connect`, which has one of its own, those of json.
+    fn wire(&self) -> Options {
+        let format = match self.format {
+            Format::Json | Format::Connect => Wire::Json,
+            Format::Raw => Wire::Raw,
+            Format::Msgpack => Wire::Msgpack,
+            Format::Template => Wire::Template,
+        };
+        Options {
+            format,
+            add: self.add.clone(),
+            field: self.field.clone(),
+            template: self.template.clone(),
+            // Each record stands by itself.
+            delimiter: (format != Wire::Msgpack).then(String::new),
+            ..Options::default()
+        }
+    }
+
+    /// The encoder of values.
+    pub(super) fn encoder(&self) -> Encoder {
+        let zone = self.zone().unwrap_or(TimeZone::UTC);
+        let encoder = self.wire().encoder(&zone);
+        encoder.expect("the same options made one when they were checked")
+    }
+
+    /// The topic that names the position.
+    pub(super) fn position_topic(&self) -> &str {
+        match &self.position {
+            Some(topic) => topic,
+            None if self.is_templated() => "_millstream",
+            None => self.topic.as_str(),
+        }
+    }
+
+    /// Whether there may be many topics.
+    pub(super) fn is_templated(&self) -> bool {
+        self.topic.depends() != Depends::Nothing
+    }
+
+    /// What the client is told, but for transactions; `batch_max`: what topics are known to take.
+    pub(super) fn settings(&self, batch_max: usize) -> Settings {
+        let mut settings = Settings::new(&self.brokers);
+        for (name, value) in &self.properties {
+            settings.set(name, value);
+        }
+        settings.secure(self.tls.as_ref(), self.auth.as_ref());
+        self.say_how(&mut settings, batch_max);
+        settings
+    }
+
+    fn say_how(&self, settings: &mut Settings, batch_max: usize) {
+        settings.set("enable.idempotence", "true");
+        settings.set(
+            "partitioner",
+            match self.partitioner {
+                Partitioner::Murmur2 => "murmur2_random",
+                Partitioner::Crc32 => "consistent_random",
+                Partitioner::Fnv1a => "fnv1a_random",
+                Partitioner::Random => "random",
+            },
+        );
+        settings.set(
+            "compression.type",
+            match self.compression {
+                Compression::None => "none",
+                Compression::Gzip => "gzip",
+                Compression::Snappy => "snappy",
+                Compression::Lz4 => "lz4",
+                Compression::Zstd => "zstd",
+            },
+        );
+        let record_max = self.record_max.as_usize().max(1000);
+        settings.set("message.max.bytes", record_max.to_string());
+        // A batch with more than one record keeps below every limit, whatever it compresses to.
+        let batch = self
+            .batch
+            .size
+            .as_usize()
+            .clamp(1, record_max.min(batch_max));
+        settings.set("batch.size", batch.to_string());
+        let records = match self.batch.records {
+            0 => RECORDS_MAX,
+            records => records.min(RECORDS_MAX),
+        };
+        settings.set("batch.num.messages", records.to_string());
+        let linger = self.batch.linger.as_duration().as_millis();
+        settings.set("linger.ms", linger.to_string());
+        let kib = (self.buffer.as_usize() / 1024).max(1024);
+        settings.set("queue.buffering.max.kbytes", kib.to_string());
+        // The bound is in bytes; this one only must not come before it.
+        settings.set("queue.buffering.max.messages", "10000000");
+    }
+}

@@ -1,0 +1,92 @@
+//! The position that is committed with the records, as text: the metadata of an offset.
+//!
+//! ```text
+//! millstream 1 CHANNEL EPOCH.SEQ OWNER
+//! ```
+//! CHANNEL is the id of the disk channel and OWNER a number that each start of the program makes up, both in hex.
+//!
+//! The offset stands in a group of its own, `millstream-CHANNEL-SINK`, which never has a member; the transactional id has
+//! the same name. So one channel and one sink have one position, and only the producer that was started last may move it.
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::Position;
+
+const TITLE: &str = "millstream 1 ";
+
+/// A position in a channel, and who has committed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Committed {
+    pub(super) channel: u128,
+    pub(super) position: Position,
+    pub(super) owner: u64,
+}
+
+impl Committed {
+    pub(super) fn text(&self) -> String {
+        let Self {
+            channel,
+            position,
+            owner,
+        } = self;
+        format!("{TITLE}{channel:032x} {position} {owner:016x}")
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+        let read = || {
+            let mut words = text.strip_prefix(TITLE)?.split(' ');
+            let channel = u128::from_str_radix(words.next()?, 16).ok()?;
+            let (epoch, seq) = words.next()?.split_once('.')?;
+            let position = Position {
+                epoch: epoch.parse().ok()?,
+                seq: seq.parse().ok()?,
+            };
+            let owner = u64::from_str_radix(words.next()?, 16).ok()?;
+            let committed = Self {
+                channel,
+                position,
+                owner,
+            };
+            words.next().is_none().then_some(committed)
+        };
+        read().ok_or_else(|| {
+            Failure::peer(format!(
+                "the position that is committed with the records reads `{}`: another version wrote it, or somebody else",
+                text.escape_debug()
+            ))
+        })
+    }
+}
+
+/// The name of the group and of the transactions of one sink behind one channel.
+pub(super) fn identity(channel: u128, sink: &str) -> String {
+    format!("millstream-{channel:032x}-{sink}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_nothing_else() {
+        let committed = Committed {
+            channel: 0xabc,
+            position: Position { epoch: 3, seq: 42 },
+            owner: 7,
+        };
+        let text = committed.text();
+        assert_eq!(
+            text,
+            "millstream 1 00000000000000000000000000000abc 3.42 0000000000000007"
+        );
+        assert_eq!(Committed::parse(&text).unwrap(), committed);
+        for bad in [
+            "",
+            "millstream 2 a 1.1 1",
+            "millstream 1 a 1.1",
+            "pos=1",
+            "ä",
+        ] {
+            assert!(Committed::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

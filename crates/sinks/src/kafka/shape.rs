@@ -1,0 +1,240 @@
+//! A batch to records for Kafka: topic, key, headers, value and time of each.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//!
+//! It promises that the records of a batch and those that it refuses are all of the batch, in order, and that the same
+//! batch always becomes the same. No allocation for a record: everything stands in buffers that are used again.
+
+use std::ops::Range;
+
+use jiff::tz::TimeZone;
+use millstream_kafka::{Outgoing, Record};
+use millstream_record::{Batch, Time};
+use millstream_wire::{
+    event::events,
+    format::{Encoder, Mark, Reject},
+    template::Renderer,
+};
+
+use super::{
+    connect::Connect,
+    options::{Config, Format},
+    topics::{Limits, Topics},
+};
+
+/// A record that leaves by `.rejected`: where it stands in the body, and why.
+pub(super) type Refused = (Range<usize>, String);
+
+/// Makes records of batches. One per task.
+pub(super) struct Shaper {
+    values: Values,
+    topics: Topics,
+    key: Option<Renderer>,
+    headers: Vec<Renderer>,
+    limits: Limits,
+    marks: Vec<Mark>,
+    rejects: Vec<Reject>,
+}
+
+enum Values {
+    Wire(Box<Encoder>),
+    Connect(Connect),
+}
+
+impl Shaper {
+    pub(super) fn new(config: &Config, limits: Limits) -> Self {
+        let zone = config.zone().unwrap_or(TimeZone::UTC);
+        let text = |template| Renderer::text(template, zone.clone());
+        let headers = config.headers.iter().flat_map(|headers| &headers.0);
+        Self {
+            values: match config.format {
+                Format::Connect => Values::Connect(Connect::new(config.schemas)),
+                _ => Values::Wire(Box::new(config.encoder())),
+            },
+            topics: Topics::new(&config.topic, text(&config.topic)),
+            key: config.key.as_ref().map(text),
+            headers: headers.map(|(_, template)| text(template)).collect(),
+            limits,
+            marks: Vec::new(),
+            rejects: Vec::new(),
+        }
+    }
+
+    /// What topics have turned out to take.
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// What goes out at first: nothing, with the names of the headers.
+    pub(super) fn outgoing(config: &Config) -> Outgoing {
+        let headers = config.headers.iter().flat_map(|headers| &headers.0);
+        Outgoing {
+            header_names: headers.map(|(name, _)| name.clone()).collect(),
+            ..Outgoing::default()
+        }
+    }
+
+    /// Appends the records of a batch, numbered from `first` on; gives how many numbers they took.
+    pub(super) fn shape(
+        &mut self,
+        batch: &Batch,
+        first: usize,
+        outgoing: &mut Outgoing,
+        refused: &mut Vec<Refused>,
+    ) -> usize {
+        self.topics.begin(outgoing);
+        if let Values::Connect(_) = &self.values {
+            return self.connect(batch, first, outgoing, refused);
+        }
+        self.marks.clear();
+        let mut start = outgoing.bytes.len();
+        if let Values::Wire(encoder) = &mut self.values {
+            encoder.encode_each(
+                batch,
+                &mut outgoing.bytes,
+                &mut self.rejects,
+                &mut self.marks,
+            );
+        }
+        let rejects = self.rejects.drain(..);
+        refused.extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        let marks = std::mem::take(&mut self.marks);
+        for (index, mark) in marks.iter().enumerate() {
+            let value = start..mark.written;
+            start = mark.written;
+            if let Err(reason) = self.add(batch, mark, first + index, value, outgoing) {
+                refused.push((mark.start..mark.end, reason));
+            }
+        }
+        let count = marks.len();
+        self.marks = marks;
+        count
+    }
+
+    /// Where the records of the batch that was shaped last stand in it, in the order of their numbers.
+    pub(super) fn places(&self, batch: &Batch) -> Vec<Range<usize>> {
+        match self.values {
+            Values::Wire(_) => self.marks.iter().map(|mark| mark.start..mark.end).collect(),
+            Values::Connect(_) => events(batch).map(|(range, _)| range).collect(),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        batch: &Batch,
+        first: usize,
+        outgoing: &mut Outgoing,
+        refused: &mut Vec<Refused>,
+    ) -> usize {
+        let mut count = 0;
+        for (range, event) in events(batch) {
+            let number = first + count;
+            count += 1;
+            let mark = Mark {
+                start: range.start,
+                record: range.end - rest(&event, batch, &range),
+                end: range.end,
+                time: event.time,
+                written: 0,
+            };
+            let done = self.topics.index(batch, event, outgoing).and_then(|topic| {
+                let Values::Connect(connect) = &mut self.values else {
+                    return Ok(());
+                };
+                let name = outgoing.topics.get(topic).map_or("", String::as_str);
+                let start = outgoing.bytes.len();
+                connect.write(name, event, &mut outgoing.bytes)?;
+                let value = start..outgoing.bytes.len();
+                let key = self
+                    .key
+                    .is_none()
+                    .then(|| connect.key(batch, &mut outgoing.bytes));
+                let added = self.add(batch, &mark, number, value, outgoing);
+                if let (Ok(()), Some(Some(key)), Some(record)) =
+                    (&added, key, outgoing.records.last_mut())
+                {
+                    record.key = Some(key);
+                }
+                added
+            });
+            if let Err(reason) = done {
+                refused.push((range, reason));
+            }
+        }
+        count
+    }
+
+    /// Appends one record whose value is written; its key and headers are written behind that.
+    #[inline]
+    fn add(
+        &mut self,
+        batch: &Batch,
+        mark: &Mark,
+        number: usize,
+        value: Range<usize>,
+        outgoing: &mut Outgoing,
+    ) -> Result<(), String> {
+        let event = mark.event(batch);
+        let topic = self.topics.index(batch, event, outgoing)?;
+        let key = match &mut self.key {
+            None => None,
+            Some(renderer) => Some(text(renderer, batch, mark, &mut outgoing.bytes)?),
+        };
+        let headers = outgoing.headers.len();
+        for renderer in &mut self.headers {
+            match text(renderer, batch, mark, &mut outgoing.bytes) {
+                Ok(range) => outgoing.headers.push(range),
+                Err(reason) => {
+                    outgoing.headers.truncate(headers);
+                    return Err(reason);
+                }
+            }
+        }
+        outgoing.records.push(Record {
+            number,
+            topic,
+            key,
+            value,
+            timestamp: milliseconds(mark.time),
+        });
+        let name = outgoing.topics.get(topic).map_or("", String::as_str);
+        if let Some(max) = self.limits.of(name) {
+            let size = outgoing.size_of(outgoing.records.len() - 1);
+            if size > max {
+                outgoing.records.pop();
+                outgoing.headers.truncate(headers);
+                return Err(format!(
+                    "the record takes {size} bytes, and the topic {name} takes {max} (max.message.bytes)"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes of an entry are its record.
+fn rest(event: &millstream_wire::event::Event<'_>, batch: &Batch, range: &Range<usize>) -> usize {
+    use millstream_wire::event::Record as Of;
+    match event.record {
+        // The record's bytes go on to the end of the body.
+        Of::Packed(bytes) => bytes.len() - (batch.body.len() - range.end),
+        Of::Line(_) | Of::None => range.len(),
+    }
+}
+
+fn text(
+    renderer: &mut Renderer,
+    batch: &Batch,
+    mark: &Mark,
+    out: &mut Vec<u8>,
+) -> Result<Range<usize>, String> {
+    let start = out.len();
+    let rendered = renderer.render(batch.into(), mark.event(batch), out);
+    rendered.map_err(|missing| missing.to_string())?;
+    Ok(start..out.len())
+}
+
+/// The event time as Kafka has it. Kafka knows no time before 1970, and to the client 0 means now.
+fn milliseconds(time: Time) -> i64 {
+    time.0.div_euclid(1_000_000).max(1)
+}

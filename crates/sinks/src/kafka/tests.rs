@@ -1,0 +1,325 @@
+use std::{sync::Arc, time::Duration};
+
+use millstream_kafka::{Kind, fake::Broker};
+use millstream_pipeline::failure::Again;
+use millstream_record::{Batch, Position};
+
+use super::{COMPONENT, Kafka, position::Committed};
+use crate::rig::{self, Rig, Upstream};
+
+const CHANNEL: u128 = 0xc0ffee;
+
+struct Bench {
+    broker: Broker,
+    upstream: Upstream,
+    rig: Rig,
+    _folder: tempfile::TempDir,
+}
+
+/// A sink with these options (in JSON, without the braces) before a broker in memory.
+fn bench(upstream: Upstream, options: &str) -> Bench {
+    let folder = tempfile::tempdir().unwrap();
+    let options = format!(
+        r#"{{"brokers": "b:1", "retry": {{"first": "1ms", "max": "2ms", "timeout": "1s"}}, {options}}}"#
+    );
+    let options = options.replace(
+        r#""retry": {"first": "1ms", "max": "2ms", "timeout": "1s"}, "retry""#,
+        r#""retry""#,
+    );
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, folder.path());
+    let broker = Broker::default();
+    let node = rig::node(serde_json::from_str(&options).unwrap());
+    rig.sink = Arc::new(Kafka::new(&node, Arc::new(broker.clone())).unwrap());
+    Bench {
+        broker,
+        upstream,
+        rig,
+        _folder: folder,
+    }
+}
+
+fn exact(options: &str) -> Bench {
+    bench(Upstream::durable(CHANNEL), options)
+}
+
+fn plain(options: &str) -> Bench {
+    bench(Upstream::memory(), options)
+}
+
+const RAW: &str = r#""topic": "t", "format": "raw""#;
+
+fn reasons(rejected: &[Batch]) -> String {
+    let texts = rejected
+        .iter()
+        .map(|batch| String::from_utf8_lossy(&batch.body).into_owned());
+    texts.collect()
+}
+
+impl Bench {
+    fn put(&self, text: &str) {
+        drop(self.upstream.put(rig::packed("tag", text), false));
+    }
+
+    fn position(&self) -> Committed {
+        let positions = self.broker.positions();
+        assert_eq!(positions.len(), 1, "{positions:?}");
+        Committed::parse(&positions[0].2).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn records_are_committed_with_the_position_they_reach() {
+    let mut bench = exact(RAW);
+    bench.put("a\nb\n");
+    bench.put("c\n");
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a", "b", "c"]);
+    let committed = bench.position();
+    assert_eq!((committed.channel, committed.position.seq), (CHANNEL, 2));
+    assert_eq!(bench.upstream.settled(), 2);
+    // The event time, in milliseconds.
+    assert_eq!(bench.broker.kept()[0].timestamp, 1_600_000_000_000);
+    let settings = &bench.broker.settings()[0];
+    let id = "millstream-00000000000000000000000000c0ffee-sink";
+    assert_eq!(settings.get("transactional.id"), Some(id));
+    assert_eq!(settings.get("enable.idempotence"), Some("true"));
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_is_done_again_and_one_whose_answer_is_lost_is_not() {
+    for (lost, times) in [(false, 1), (true, 1), (false, 5)] {
+        let mut bench = exact(RAW);
+        bench.put("a\nb\n");
+        for _ in 0..times {
+            if lost {
+                bench.broker.doubt_commit(Kind::Fatal);
+            } else {
+                bench.broker.fail_commit(Kind::Abort);
+            }
+        }
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        assert_eq!(bench.broker.values(), ["a", "b"], "lost: {lost}");
+        assert_eq!(bench.position().position.seq, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_start_goes_on_at_the_position_and_not_at_the_cursor() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.put("b\n");
+    let committed = Committed {
+        channel: CHANNEL,
+        position: Position { epoch: 1, seq: 1 },
+        owner: 9,
+    };
+    let group = "millstream-00000000000000000000000000c0ffee-sink";
+    bench.broker.set_position(group, "t", &committed.text());
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["b"]);
+    assert_ne!(bench.position().owner, 9, "the new owner has claimed it");
+}
+
+#[tokio::test]
+async fn a_producer_that_was_fenced_by_a_successor_stops_for_good() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.broker.fail_commit(Kind::Fenced);
+    let committed = Committed {
+        channel: CHANNEL,
+        position: Position { epoch: 2, seq: 7 },
+        owner: 9,
+    };
+    // The successor's commit comes after this one has begun.
+    let broker = bench.broker.clone();
+    let group = "millstream-00000000000000000000000000c0ffee-sink";
+    broker.on_next_fault(move |broker| broker.set_position(group, "t", &committed.text()));
+    bench.upstream.close();
+    let failure = bench.rig.run().await.unwrap_err();
+    assert_eq!(failure.again, Again::Never);
+    assert!(failure.message.contains("taken over"), "{failure}");
+    assert!(bench.broker.values().is_empty());
+}
+
+#[tokio::test]
+async fn a_producer_that_only_the_broker_gave_up_goes_on() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.broker.fail_commit(Kind::Fenced);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not() {
+    let large = "x".repeat(500);
+    for durable in [true, false] {
+        let mut bench = if durable { exact(RAW) } else { plain(RAW) };
+        bench.broker.set_record_max(300);
+        bench.put(&format!("a\n{large}\nb\n"));
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        let mut values = bench.broker.values();
+        values.sort();
+        assert_eq!(values, ["a", "b"], "durable: {durable}");
+        let rejected = bench.upstream.rejected();
+        assert_eq!(rejected.iter().map(|batch| batch.count).sum::<u32>(), 1);
+        assert!(reasons(&rejected).contains("max.message.bytes"));
+    }
+}
+
+#[tokio::test]
+async fn behind_memory_a_record_that_fails_is_sent_again_before_anything_is_settled() {
+    let mut bench = plain(RAW);
+    let receipt = bench.upstream.put(rig::packed("tag", "a\nb\nc\n"), true);
+    bench.broker.fail_record(Kind::Fatal);
+    bench.broker.fail_record(Kind::Refused);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    let mut values = bench.broker.values();
+    values.sort();
+    assert_eq!(values, ["a", "b", "c"]);
+    assert_eq!(receipt.await, Ok(()));
+    assert_eq!(bench.broker.settings()[0].get("transactional.id"), None);
+}
+
+#[tokio::test]
+async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
+    let retry = r#""retry": {"first": "1ms", "max": "1ms", "give_up": "10ms"}"#;
+    let options = format!("{retry}, {RAW}");
+    let mut bench = exact(&options);
+    bench.put("a\nb\n");
+    for _ in 0..10_000 {
+        bench.broker.fail_commit(Kind::Abort);
+    }
+    bench.upstream.close();
+    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        bench
+            .upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
+    assert_eq!(bench.upstream.settled(), 1);
+
+    let mut bench = plain(&options);
+    for _ in 0..10_000 {
+        bench.broker.fail_record(Kind::Refused);
+    }
+    let receipt = bench.upstream.put(rig::packed("tag", "a\nb\n"), true);
+    bench.upstream.close();
+    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        bench
+            .upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
+    assert_eq!(receipt.await, Ok(()));
+}
+
+#[tokio::test]
+async fn topics_keys_and_headers_come_from_the_record() {
+    let options = r#""topic": "t.{.message}", "key": "{tag}/{.message}", "headers": {"a": "{.message}", "b": "x"}, "format": "raw""#;
+    for durable in [true, false] {
+        let mut bench = if durable {
+            exact(options)
+        } else {
+            plain(options)
+        };
+        bench.put("one\nt wo\nthree\n");
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        let kept = bench.broker.kept();
+        let topics: Vec<&str> = kept.iter().map(|kept| kept.topic.as_str()).collect();
+        assert_eq!(topics, ["t.one", "t.three"]);
+        assert_eq!(kept[1].key.as_deref(), Some(b"tag/three".as_slice()));
+        let headers = [("a", "three"), ("b", "x")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+        assert_eq!(kept[1].headers, headers);
+        let rejected = bench.upstream.rejected();
+        assert_eq!(rejected.len(), 1);
+        assert!(reasons(&rejected).contains("`t.t wo` is no name of a topic"));
+    }
+}
+
+#[tokio::test]
+async fn connect_writes_key_and_value_and_refuses_single_records() {
+    let mut bench = exact(r#""topic": "t", "format": "connect""#);
+    drop(bench.upstream.put(rig::lines("tg", "a\nb\n"), false));
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    let kept = bench.broker.kept();
+    assert_eq!(kept.len(), 2);
+    let key = r#"{"schema":{"type":"string","optional":false},"payload":"tg"}"#;
+    assert_eq!(kept[0].key.as_deref(), Some(key.as_bytes()));
+    assert!(String::from_utf8_lossy(&kept[1].value).ends_with(r#""payload":{"message":"b"}}"#));
+}
+
+#[test]
+fn what_cannot_work_is_refused_where_it_stands() {
+    for (options, said) in [
+        (r#"{"topic": "t"}"#, "brokers"),
+        (r#"{"brokers": "a:1"}"#, "topic"),
+        (
+            r#"{"brokers": "a:1", "topic": "a b"}"#,
+            "no name of a topic",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "position": "a/b"}"#,
+            "no name of a topic",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "properties": {"acks": "0"}}"#,
+            "`acks`",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "timezone": "Mars"}"#,
+            "Mars",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "format": "template"}"#,
+            "template",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "format": "connect", "add": {"a": "b"}}"#,
+            "connect",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "compression": "brotli"}"#,
+            "brotli",
+        ),
+        (
+            r#"{"brokers": "a:1", "topic": "t", "tls": {"nope": "x"}}"#,
+            "nope",
+        ),
+    ] {
+        let problems = rig::try_build(&COMPONENT, options)
+            .err()
+            .unwrap_or_default();
+        assert!(
+            problems.join("\n").contains(said),
+            "{options}: {problems:?}"
+        );
+    }
+    let whole = r#"{"brokers": ["a:1", "b:2"], "topic": "logs.{tag}", "tls": true, "partitioner": "crc32",
+        "auth": {"sasl": "scram-sha-512", "username": "u", "password": "p"}, "compression": "zstd",
+        "batch": {"size": "100KiB", "records": 500, "linger": "20ms"}, "properties": {"client.id": "me"}}"#;
+    assert!(rig::try_build(&COMPONENT, whole).is_ok());
+}

@@ -1,0 +1,138 @@
+//! Which topic a record goes to, and what the topics are known to take.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+
+use std::collections::HashMap;
+
+use millstream_kafka::{Outgoing, topic_fault};
+use millstream_record::Batch;
+use millstream_wire::{
+    event::Event,
+    template::{Depends, Renderer, Template},
+};
+
+/// So many names are remembered; then all are forgotten: the client forgets topics that are not used, too.
+const NAMES_MAX: usize = 10_000;
+
+/// What topics are known to take, learned from what they refused.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    /// Bytes of the largest record of a topic, where it is below `record_max`.
+    records: HashMap<String, usize>,
+    /// No batch of more than one record may be larger: the smallest of them.
+    pub(super) batch_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            records: HashMap::new(),
+            batch_max: usize::MAX,
+        }
+    }
+}
+
+impl Limits {
+    /// The topic takes no batch above so many bytes. It has refused one: if that is no news, something makes its batches
+    /// larger than they look from here, and the limit is lowered until they fit.
+    pub(super) fn learn(&mut self, topic: &str, bytes: usize) {
+        let bytes = match self.of(topic) {
+            Some(known) if known <= bytes => known - known / 10,
+            _ => bytes,
+        };
+        self.records.insert(topic.to_owned(), bytes);
+        self.batch_max = self.batch_max.min(bytes);
+    }
+
+    /// The largest record of the topic, if it is known.
+    pub(super) fn of(&self, topic: &str) -> Option<usize> {
+        self.records.get(topic).copied()
+    }
+}
+
+/// Renders topics, and knows the index of each in what goes out.
+pub(super) struct Topics {
+    renderer: Renderer,
+    depends: Depends,
+    indices: HashMap<Vec<u8>, Result<usize, &'static str>>,
+    /// The last one: most records go where the one before them went.
+    last: Vec<u8>,
+    found: Option<Result<usize, &'static str>>,
+    next: Vec<u8>,
+}
+
+impl Topics {
+    pub(super) fn new(template: &Template, renderer: Renderer) -> Self {
+        Self {
+            renderer,
+            depends: template.depends(),
+            indices: HashMap::new(),
+            last: Vec::new(),
+            found: None,
+            next: Vec::new(),
+        }
+    }
+
+    /// To be called before each batch.
+    pub(super) fn begin(&mut self, outgoing: &mut Outgoing) {
+        if self.indices.len() >= NAMES_MAX && outgoing.records.is_empty() {
+            self.indices.clear();
+            outgoing.topics.clear();
+            self.found = None;
+        }
+        if self.depends != Depends::Nothing {
+            self.found = None;
+        }
+    }
+
+    /// The index of the topic of a record, or why there is none.
+    #[inline]
+    pub(super) fn index(
+        &mut self,
+        batch: &Batch,
+        event: Event<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Result<usize, String> {
+        if let (Some(found), Depends::Nothing | Depends::Batch) = (&self.found, self.depends) {
+            return found.map_err(|fault| self.told(fault));
+        }
+        self.next.clear();
+        self.renderer
+            .render(batch.into(), event, &mut self.next)
+            .map_err(|missing| missing.to_string())?;
+        if self.found.is_none() || self.next != self.last {
+            std::mem::swap(&mut self.next, &mut self.last);
+            self.found = Some(self.look_up(outgoing));
+        }
+        match self.found {
+            Some(Ok(index)) => Ok(index),
+            Some(Err(fault)) => Err(self.told(fault)),
+            None => Err(self.told("it is empty")),
+        }
+    }
+
+    fn look_up(&mut self, outgoing: &mut Outgoing) -> Result<usize, &'static str> {
+        if let Some(found) = self.indices.get(&self.last) {
+            return *found;
+        }
+        let found = match topic_fault(&self.last) {
+            Some(fault) => Err(fault),
+            None => {
+                outgoing
+                    .topics
+                    .push(String::from_utf8_lossy(&self.last).into_owned());
+                Ok(outgoing.topics.len() - 1)
+            }
+        };
+        // Names that cannot be are not worth remembering: a peer may make up any number of them.
+        if found.is_ok() {
+            self.indices.insert(self.last.clone(), found);
+        }
+        found
+    }
+
+    fn told(&self, fault: &str) -> String {
+        let name = String::from_utf8_lossy(&self.last);
+        format!("`{}` is no name of a topic: {fault}", name.escape_debug())
+    }
+}
