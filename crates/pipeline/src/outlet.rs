@@ -157,6 +157,19 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
+    /// Where the channels behind the port go on with one file, each by itself: a source whose batches cannot be cut by
+    /// bytes ends them there.
+    pub fn file_marks(&self, file: FileId) -> Vec<u64> {
+        let edges = self.0.edges.iter();
+        let origins = edges
+            .filter_map(|edge| edge.feed.0.file_origins())
+            .flatten();
+        origins
+            .filter(|(id, _)| *id == file)
+            .map(|(_, next)| next)
+            .collect()
+    }
+
     /// Whether every consumer is a durable channel.
     pub fn is_durable(&self) -> bool {
         !self.0.edges.is_empty() && self.0.edges.iter().all(|edge| edge.feed.0.id().is_some())

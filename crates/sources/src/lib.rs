@@ -11,6 +11,7 @@ mod fuse;
 mod generate;
 mod http;
 mod journald;
+mod kafka;
 mod rest;
 #[cfg(test)]
 mod rig;
@@ -26,6 +27,7 @@ pub const COMPONENTS: &[Component] = &[
     generate::COMPONENT,
     http::COMPONENT,
     journald::COMPONENT,
+    kafka::COMPONENT,
     stdin::COMPONENT,
     syslog::COMPONENT,
     tail::COMPONENT,

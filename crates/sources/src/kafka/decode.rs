@@ -1,0 +1,152 @@
+//! A record of Kafka to an entry `[time, record]`.
+//!
+//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+
+use millstream_kafka::Incoming;
+use millstream_record::Time;
+use millstream_wire::{
+    event::{FieldPath, Record},
+    json::{self, Progress},
+    msgpack::{
+        Reader, Shape, entry_head, entry_shape, write_array_len, write_bin, write_int,
+        write_map_len, write_nil, write_str, write_time, write_uint,
+    },
+};
+
+use super::options::{Fields, Format};
+
+/// The field of `format: raw`.
+const MESSAGE: &[u8] = b"message";
+
+/// Appends the entry of a record. After an error `out` is as it was.
+pub(super) fn entry(
+    format: Format,
+    fields: &Fields,
+    record: &Incoming<'_>,
+    received: Time,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let time = record
+        .timestamp
+        .map_or(received, |ms| Time(ms.saturating_mul(1_000_000)));
+    scratch.clear();
+    let value = record.value.unwrap_or_default();
+    let (map, time) = match format {
+        Format::Raw => {
+            write_map_len(scratch, 1);
+            write_str(scratch, MESSAGE);
+            match record.value {
+                Some(value) => write_str(scratch, value),
+                None => write_nil(scratch),
+            }
+            (&scratch[..], time)
+        }
+        Format::Json => {
+            let read = json::to_msgpack(value, scratch).map_err(|error| error.to_string())?;
+            let Progress::Consumed(length) = read else {
+                return Err("the JSON text ends too early".to_owned());
+            };
+            let rest = value.get(length..).unwrap_or_default();
+            if !rest.iter().all(u8::is_ascii_whitespace) {
+                return Err(format!("more than one JSON value (byte {length})"));
+            }
+            (&scratch[..], time)
+        }
+        Format::Msgpack => msgpack(value, time)?,
+    };
+    let mut reader = Reader::new(map);
+    let own = reader
+        .map_len()
+        .map_err(|_| "it is no map of fields".to_owned())?;
+    write_array_len(out, 2);
+    write_time(out, time);
+    let added: Vec<_> = Beside::all(fields)
+        .filter(|(name, _)| FieldPath::top(name).find(Record::Packed(map)).is_none())
+        .collect();
+    write_map_len(
+        out,
+        own.saturating_add(u32::try_from(added.len()).unwrap_or(0)),
+    );
+    out.extend_from_slice(map.get(reader.position()..).unwrap_or_default());
+    for (name, beside) in added {
+        write_str(out, name.as_bytes());
+        beside.write(record, out);
+    }
+    Ok(())
+}
+
+/// The map of a value that is one, or that is an entry; an entry has its own time.
+fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
+    let mut reader = Reader::new(value);
+    reader
+        .skip()
+        .map_err(|_| "no whole MessagePack value".to_owned())?;
+    if reader.position() < value.len() {
+        return Err("more than one MessagePack value".to_owned());
+    }
+    match entry_shape(value) {
+        Shape::Misfit => Ok((value, time)),
+        Shape::Good | Shape::Timeless => {
+            let head = entry_head(value, 0).map_err(|_| "no entry".to_owned())?;
+            let map = value.get(head.record..).unwrap_or_default();
+            Ok((map, head.time.unwrap_or(time)))
+        }
+    }
+}
+
+/// What stands beside a value.
+#[derive(Clone, Copy)]
+enum Beside {
+    Key,
+    Offset,
+    Topic,
+    Partition,
+    Timestamp,
+    Headers,
+}
+
+impl Beside {
+    /// What is wanted, and the names of its fields.
+    fn all(fields: &Fields) -> impl Iterator<Item = (&str, Self)> {
+        let all = [
+            (&fields.key, Self::Key),
+            (&fields.offset, Self::Offset),
+            (&fields.topic, Self::Topic),
+            (&fields.partition, Self::Partition),
+            (&fields.timestamp, Self::Timestamp),
+            (&fields.headers, Self::Headers),
+        ];
+        all.into_iter()
+            .filter_map(|(name, beside)| Some((name.as_deref()?, beside)))
+    }
+
+    fn write(self, record: &Incoming<'_>, out: &mut Vec<u8>) {
+        match self {
+            Self::Key => write_bytes(record.key, out),
+            Self::Offset => write_uint(out, record.offset),
+            Self::Topic => write_str(out, record.topic.as_bytes()),
+            Self::Partition => write_int(out, record.partition.into()),
+            Self::Timestamp => match record.timestamp {
+                Some(time) => write_int(out, time),
+                None => write_nil(out),
+            },
+            Self::Headers => {
+                write_map_len(out, u32::try_from(record.headers.len()).unwrap_or(0));
+                for (name, value) in record.headers {
+                    write_str(out, name.as_bytes());
+                    write_bytes(*value, out);
+                }
+            }
+        }
+    }
+}
+
+/// Text where it is text, else bytes.
+fn write_bytes(bytes: Option<&[u8]>, out: &mut Vec<u8>) {
+    match bytes {
+        None => write_nil(out),
+        Some(bytes) if std::str::from_utf8(bytes).is_ok() => write_str(out, bytes),
+        Some(bytes) => write_bin(out, bytes),
+    }
+}

@@ -1,0 +1,201 @@
+//! The source `kafka`: records of topics, by a group or of fixed partitions.
+//!
+//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! ```text
+//! own thread:  consumer -> gather (one buffer, runs of one partition each) -> piece
+//! data thread: piece -> outlet -> receipts (flights) -> settled offsets
+//! own thread:  settled offsets -> commit
+//! ```
+//! Where to look: `reader` is the thread, `gather` and `decode` make entries of records, `start` says where a partition
+//! begins, `identity` names it for a durable channel, `progress` is what both threads share.
+//!
+//! It promises that an offset is committed for the group only after everything before it is kept (or settled, behind
+//! memory); that a partition which the group takes away is given up after what was read of it is kept and committed; and,
+//! with fixed partitions and a disk channel, that every record is kept once: the channel holds the offset with the data.
+
+mod decode;
+mod gather;
+mod identity;
+mod options;
+mod progress;
+mod reader;
+mod start;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use millstream_config::Node;
+use millstream_kafka as kafka;
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
+    promise::{Guarantee, Promise},
+    reject,
+};
+use tokio::sync::mpsc;
+
+use crate::flight::Flight;
+use gather::Piece;
+use options::Config;
+use progress::{Assigned, Progress};
+use reader::Reader;
+
+/// The entry in the list of sources.
+pub const COMPONENT: Component = Component {
+    name: "kafka",
+    summary: "Reads topics of Kafka: in a group, or fixed partitions.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Source(build),
+};
+
+/// Pieces between the thread that reads and the data thread: about 4 MiB together.
+const PIECES: usize = 4;
+/// How often answers are looked at while nothing else happens.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The checked source.
+struct Kafka {
+    config: Arc<Config>,
+    client: Arc<dyn kafka::Connect>,
+}
+
+fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
+    Ok(Box::new(Kafka::new(node, kafka::connect())?))
+}
+
+impl Kafka {
+    fn new(node: &Node, client: Arc<dyn kafka::Connect>) -> Checked<Self> {
+        let config: Config = node.read()?;
+        let problems = config.problems(node);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let config = Arc::new(config);
+        Ok(Self { config, client })
+    }
+}
+
+impl Source for Kafka {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        // Nothing is taken from this machine, and a cluster that does not answer stops no start.
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let (sender, pieces) = mpsc::channel(PIECES);
+            let progress = Arc::new(Progress::default());
+            let reader = Reader::new(
+                self.config.clone(),
+                self.client.clone(),
+                context.clone(),
+                progress.clone(),
+            );
+            reader.start(sender)?;
+            let mut sending = Sending {
+                context,
+                progress: progress.clone(),
+                flights: HashMap::new(),
+            };
+            let sent = sending.send_all(pieces).await;
+            // The thread commits what is settled and leaves the group, also after a failure.
+            progress.land();
+            progress.ended().await?;
+            sent
+        })
+    }
+
+    fn promise(&self, durable: bool) -> Promise {
+        match (durable, self.config.partitions.is_some()) {
+            (true, true) => Promise::new(
+                Guarantee::ExactlyOnce,
+                "no other instance reads these partitions into another channel",
+            ),
+            (true, false) => Promise::new(
+                Guarantee::AtLeastOnce,
+                "a partition that moves to another member while its offset is not committed is read twice; exactly once \
+                 with `partitions`",
+            ),
+            (false, _) => Promise::new(Guarantee::AtLeastOnce, ""),
+        }
+    }
+}
+
+/// The data thread's side.
+struct Sending {
+    context: SourceContext,
+    progress: Arc<Progress>,
+    flights: HashMap<Assigned, Flight<u64>>,
+}
+
+impl Sending {
+    /// Sends what the thread reads until it ends, then waits for all answers.
+    async fn send_all(&mut self, mut pieces: mpsc::Receiver<Piece>) -> Result<(), Failure> {
+        loop {
+            tokio::select! {
+                biased;
+                piece = pieces.recv() => match piece {
+                    Some(piece) => self.send(piece).await?,
+                    None => break,
+                },
+                () = tokio::time::sleep(LOOK), if !self.flights.is_empty() => {}
+            }
+            self.collect()?;
+        }
+        let mut landed = Ok(());
+        for (assigned, flight) in &mut self.flights {
+            if flight.land().await.is_err() {
+                landed = Err(dropped());
+            }
+            self.progress.settle(assigned, flight.settled());
+        }
+        landed
+    }
+
+    async fn send(&mut self, piece: Piece) -> Result<(), Failure> {
+        for run in piece.runs {
+            let flight = self
+                .flights
+                .entry(run.of.clone())
+                .or_insert_with(|| Flight::new(run.begin));
+            for (record, reason) in &run.rejected {
+                let name = &*self.context.name;
+                let batch = reject::batch(name, &run.batch, [record.as_slice()], reason);
+                let receipt = self.context.rejects.send(batch, false).await;
+                flight.push(receipt, run.begin);
+            }
+            let awaited = flight.is_half_full();
+            let receipt = self.context.outlet.send(run.batch, awaited).await;
+            flight.push(receipt, run.next);
+            while flight.is_full() {
+                flight.answered().await;
+                flight.collect().map_err(|_| dropped())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the answers that are there.
+    fn collect(&mut self) -> Result<(), Failure> {
+        let (progress, mut failed) = (&self.progress, false);
+        self.flights.retain(|assigned, flight| {
+            match flight.collect() {
+                Ok(true) => progress.settle(assigned, flight.settled()),
+                Ok(false) => {}
+                Err(_) => failed = true,
+            }
+            progress.is_assigned(assigned)
+        });
+        if failed { Err(dropped()) } else { Ok(()) }
+    }
+}
+
+fn dropped() -> Failure {
+    Failure::us(
+        "records were dropped before they were settled; they are read again from the last offset that is",
+    )
+}

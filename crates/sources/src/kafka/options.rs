@@ -1,0 +1,276 @@
+//! The options of the source `kafka`.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+use jiff::Timestamp;
+use millstream_config::{Node, OneOrMany, Problem, Size};
+use millstream_kafka::{Auth, Settings, Tls, Topics};
+use millstream_wire::template::{Depends, Template};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
+
+/// The options of `kafka`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    /// Where the cluster is asked for first: `host:port`, one or a list.
+    pub(super) brokers: OneOrMany<String>,
+    /// Which topics: names, or patterns that begin with `^`.
+    pub(super) topics: OneOrMany<String>,
+    /// The group. Its members share the partitions; its offsets say where reading goes on.
+    pub(super) group: String,
+    /// Fixed partitions: `all` or a list of numbers. They are read whatever the group's other members do, and exactly once
+    /// into a disk channel. Default: the group deals them.
+    #[serde(default)]
+    pub(super) partitions: Option<Partitions>,
+    /// Where a partition begins that nobody has read: `beginning`, `end`, or a time (RFC 3339).
+    #[serde(default)]
+    pub(super) start: Start,
+    /// The tag: a template of `{topic}` and `{partition}`. Default: the node's name.
+    #[serde(default)]
+    pub(super) tag: Option<Template>,
+    /// What the values of records are.
+    #[serde(default)]
+    pub(super) format: Format,
+    /// Names of fields for what stands beside the value; a field that a record has is never overwritten.
+    #[serde(default)]
+    pub(super) fields: Fields,
+    /// Whether records of transactions that were aborted or are still open are read, too.
+    #[serde(default)]
+    pub(super) uncommitted: bool,
+    /// Bytes that the client reads ahead.
+    #[serde(default = "prefetch")]
+    pub(super) prefetch: Size,
+    /// How connections are encrypted: `true`, or a block.
+    #[serde(default)]
+    pub(super) tls: Option<Tls>,
+    /// Who we are.
+    #[serde(default)]
+    pub(super) auth: Option<Auth>,
+    /// More properties of librdkafka by their names, for what has no option here.
+    #[serde(default)]
+    pub(super) properties: BTreeMap<String, String>,
+}
+
+/// What a broker gives in a few requests.
+fn prefetch() -> Size {
+    Size::mib(16)
+}
+
+/// What the values of records are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Format {
+    /// Any bytes: they become the field `message`.
+    #[default]
+    Raw,
+    /// A JSON object each: its fields become those of the record.
+    Json,
+    /// A MessagePack map each, or an entry `[time, map]`.
+    Msgpack,
+}
+
+/// Names of fields.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Fields {
+    /// The key; nil if there is none.
+    pub(super) key: Option<String>,
+    /// The offset.
+    pub(super) offset: Option<String>,
+    /// The topic.
+    pub(super) topic: Option<String>,
+    /// The number of the partition.
+    pub(super) partition: Option<String>,
+    /// The time in milliseconds since 1970 (the record's own time is the same).
+    pub(super) timestamp: Option<String>,
+    /// The headers, as a map.
+    pub(super) headers: Option<String>,
+}
+
+/// Fixed partitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Partitions {
+    /// All that there are, and those that are added.
+    All,
+    /// These of every topic.
+    Numbers(Vec<i32>),
+}
+
+impl<'de> Deserialize<'de> for Partitions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Partitions;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`all` or a list of numbers")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Partitions, E> {
+                match text {
+                    "all" => Ok(Partitions::All),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Partitions, A::Error> {
+                let mut numbers = Vec::new();
+                while let Some(number) = list.next_element()? {
+                    numbers.push(number);
+                }
+                Ok(Partitions::Numbers(numbers))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+impl JsonSchema for Partitions {
+    fn schema_name() -> Cow<'static, str> {
+        "Partitions".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [{ "const": "all" }, { "type": "array", "items": { "type": "integer", "minimum": 0 } }]
+        })
+    }
+}
+
+/// Where a partition begins that nobody has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Start {
+    /// At its first record.
+    #[default]
+    Beginning,
+    /// Behind its last.
+    End,
+    /// At the first record at or after this time, in milliseconds since 1970.
+    Time(i64),
+}
+
+impl<'de> Deserialize<'de> for Start {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = Start;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`beginning`, `end` or a time such as 2026-11-21T00:00:00Z")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Start, E> {
+                match text {
+                    "beginning" => Ok(Start::Beginning),
+                    "end" => Ok(Start::End),
+                    time => match time.parse::<Timestamp>() {
+                        Ok(time) => Ok(Start::Time(time.as_millisecond())),
+                        Err(_) => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                    },
+                }
+            }
+        }
+        deserializer.deserialize_str(Read)
+    }
+}
+
+impl JsonSchema for Start {
+    fn schema_name() -> Cow<'static, str> {
+        "KafkaStart".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [{ "enum": ["beginning", "end"] }, { "type": "string", "format": "date-time" }]
+        })
+    }
+}
+
+/// Properties that the source sets itself.
+const OURS: &[&str] = &[
+    "bootstrap.servers",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "isolation.level",
+    "enable.partition.eof",
+];
+
+impl Config {
+    /// What can be read and cannot be used.
+    pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut at =
+            |option: &str, message: String| problems.push(node.problem_at(option, message));
+        for (option, list) in [("brokers", &self.brokers), ("topics", &self.topics)] {
+            if list.is_empty() {
+                at(option, format!("`{option}` is empty"));
+            }
+        }
+        if let Err(error) = Topics::new(&self.topics) {
+            at("topics", error.message);
+        }
+        if self.group.is_empty() {
+            at("group", "the group has no name".to_owned());
+        }
+        if let Some(Partitions::Numbers(numbers)) = &self.partitions
+            && (numbers.is_empty() || numbers.iter().any(|number| *number < 0))
+        {
+            at("partitions", "numbers from 0 on, at least one".to_owned());
+        }
+        if let Some(name) = self
+            .properties
+            .keys()
+            .find(|name| OURS.contains(&name.as_str()))
+        {
+            at(
+                "properties",
+                format!("`{name}` is set by the source itself"),
+            );
+        }
+        if let Some(tag) = &self.tag {
+            let known = ["topic", "partition", "host"];
+            let foreign = tag.names().find(|name| !known.contains(name));
+            if tag.depends() > Depends::Batch {
+                let text = "the tag holds for many records: it cannot name a field or the time";
+                at("tag", text.to_owned());
+            } else if let Some(name) = foreign {
+                at(
+                    "tag",
+                    format!(
+                        "there is no value `{name}`: there are `topic`, `partition` and `host`"
+                    ),
+                );
+            }
+        }
+        problems
+    }
+
+    /// What the client is told; `once`: the ends of partitions are wanted.
+    pub(super) fn settings(&self, once: bool) -> Settings {
+        let mut settings = Settings::new(&self.brokers);
+        if !self.properties.contains_key("group.protocol") {
+            // A rebalance stops only the partitions that move.
+            settings.set("partition.assignment.strategy", "cooperative-sticky");
+        }
+        for (name, value) in &self.properties {
+            settings.set(name, value);
+        }
+        settings.secure(self.tls.as_ref(), self.auth.as_ref());
+        settings.set("group.id", &self.group);
+        settings.set("enable.auto.commit", "false");
+        settings.set("enable.auto.offset.store", "false");
+        // Every partition begins at an offset that was looked up: one that is not there is an error, never a jump.
+        settings.set("auto.offset.reset", "error");
+        settings.set("enable.partition.eof", if once { "true" } else { "false" });
+        let level = if self.uncommitted {
+            "read_uncommitted"
+        } else {
+            "read_committed"
+        };
+        settings.set("isolation.level", level);
+        let kib = (self.prefetch.as_usize() / 1024).max(1);
+        settings.set("queued.max.messages.kbytes", kib.to_string());
+        settings
+    }
+}

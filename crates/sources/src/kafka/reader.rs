@@ -1,0 +1,485 @@
+//! The thread that reads: it owns the consumer, and may block.
+//!
+//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use millstream_kafka::{Connect, Consumer, Error, Kind, Partition, Polled};
+use millstream_pipeline::{
+    failure::Failure, node::SourceContext, outlet::Outlet, threads::own_thread,
+};
+use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
+use millstream_wire::{
+    event::{Event, Record},
+    template::{Renderer, Shared},
+};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{
+    gather::{Gather, PIECE_BYTES, Piece, Reading, Run},
+    identity::identity,
+    options::{Config, Partitions},
+    progress::{Assigned, Progress},
+    start::{self, ANSWER, Known},
+};
+
+/// How long one look for records waits.
+const WAIT: Duration = Duration::from_millis(50);
+/// A data thread that takes nothing for so long makes the reading pause; until then what was read ahead is kept.
+const PAUSE_AFTER: Duration = Duration::from_secs(1);
+/// How often settled offsets are committed.
+const COMMIT: Duration = Duration::from_secs(1);
+/// How long a partition that is taken away waits until what was read of it is settled. A sink that takes longer is down;
+/// the next owner reads again what it has not written.
+const REVOKE_WAIT: Duration = Duration::from_secs(30);
+/// How often fixed partitions are looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Between two looks at what others do.
+const STEP: Duration = Duration::from_millis(5);
+/// Between two tries.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(super) struct Reader {
+    config: Arc<Config>,
+    client: Arc<dyn Connect>,
+    context: SourceContext,
+    progress: Arc<Progress>,
+    cluster: String,
+    readings: HashMap<Partition, Reading>,
+    /// How often anything was assigned.
+    time: u64,
+    /// What was committed last.
+    committed: HashMap<Partition, u64>,
+    /// With `--once`: ends met, by the number of the partition.
+    ends: HashMap<i32, usize>,
+}
+
+/// Says how the thread has ended, also when it panics.
+struct EndGuard(Arc<Progress>, Option<Result<(), Failure>>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let died = || Err(Failure::us("the thread that reads has died"));
+        self.0.end(self.1.take().unwrap_or_else(died));
+    }
+}
+
+impl Reader {
+    pub(super) fn new(
+        config: Arc<Config>,
+        client: Arc<dyn Connect>,
+        context: SourceContext,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self {
+            config,
+            client,
+            context,
+            progress,
+            cluster: String::new(),
+            readings: HashMap::new(),
+            time: 0,
+            committed: HashMap::new(),
+            ends: HashMap::new(),
+        }
+    }
+
+    /// Starts the thread. It ends when it is time to stop or nobody takes pieces any more.
+    pub(super) fn start(mut self, pieces: mpsc::Sender<Piece>) -> Result<(), Failure> {
+        let name = self.context.name.clone();
+        let started = own_thread(&name, async move || {
+            let mut guard = EndGuard(self.progress.clone(), None);
+            let end = self.run(pieces).await;
+            guard.1 = Some(end.map_err(|error| match error.kind {
+                Kind::Settings => Failure::config(format!("Kafka: {error}")),
+                _ => Failure::peer(format!("Kafka: {error}")),
+            }));
+        });
+        started
+            .map(drop)
+            .map_err(|error| Failure::us(format!("cannot start a thread that reads: {error}")))
+    }
+
+    async fn run(&mut self, pieces: mpsc::Sender<Piece>) -> Result<(), Error> {
+        if self.context.stop.is_stopped() {
+            return Ok(());
+        }
+        let settings = self.config.settings(self.context.once);
+        let mut consumer = self.client.consumer(&settings)?;
+        let read = self.read(&mut *consumer, &pieces).await;
+        drop(pieces);
+        while !self.progress.is_landed() {
+            tokio::time::sleep(STEP).await;
+        }
+        let all: Vec<Partition> = self.readings.keys().cloned().collect();
+        let committed = self.commit(&mut *consumer, &all, true);
+        consumer.close();
+        read.and(committed)
+    }
+
+    async fn read(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        pieces: &mpsc::Sender<Piece>,
+    ) -> Result<(), Error> {
+        if !self.find_cluster(consumer).await? {
+            return Ok(());
+        }
+        if self.config.partitions.is_none() {
+            consumer.subscribe(&self.config.topics)?;
+        }
+        let (mut look_at, mut commit_at) = (Instant::now(), Instant::now() + COMMIT);
+        let (mut paused, mut held) = (false, VecDeque::new());
+        while !self.is_over(pieces) {
+            if self.config.partitions.is_some() && look_at <= Instant::now() {
+                self.look(consumer, pieces).await?;
+                look_at = Instant::now() + self.pause_between_looks();
+            }
+            let room = timeout(PAUSE_AFTER, pieces.reserve()).await;
+            let Ok(room) = room else {
+                // Rebalances must go on while nobody takes records. What is dealt meanwhile is not paused yet.
+                paused = true;
+                consumer.pause(true)?;
+                held.extend(self.poll(consumer, None, Duration::ZERO).await?);
+                continue;
+            };
+            let Ok(room) = room else { break };
+            if let Some(piece) = held.pop_front() {
+                room.send(piece);
+                continue;
+            }
+            if std::mem::take(&mut paused) {
+                consumer.pause(false)?;
+            }
+            if let Some(piece) = self.poll(consumer, Some(PIECE_BYTES), WAIT).await? {
+                room.send(piece);
+            }
+            if commit_at <= Instant::now() {
+                commit_at = Instant::now() + COMMIT;
+                let all: Vec<Partition> = self.readings.keys().cloned().collect();
+                self.commit(consumer, &all, false)?;
+            }
+            if let Some(complaint) = consumer.complaint() {
+                self.context.reporter.warn("client", complaint);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, pieces: &mpsc::Sender<Piece>) -> bool {
+        let mut numbers: HashMap<i32, usize> = HashMap::new();
+        for partition in self.readings.keys() {
+            *numbers.entry(partition.number).or_default() += 1;
+        }
+        let met = |(number, count): (&i32, &usize)| self.ends.get(number).unwrap_or(&0) >= count;
+        let at_end = self.context.once && !numbers.is_empty() && numbers.iter().all(met);
+        at_end || self.context.stop.is_stopped() || pieces.is_closed()
+    }
+
+    fn pause_between_looks(&self) -> Duration {
+        if self.readings.is_empty() {
+            RETRY
+        } else {
+            LOOK_AGAIN
+        }
+    }
+
+    /// Waits for a broker, and learns whose it is; false if it is time to stop.
+    async fn find_cluster(&mut self, consumer: &mut dyn Consumer) -> Result<bool, Error> {
+        while !self.context.stop.is_stopped() {
+            match consumer.cluster(RETRY) {
+                Ok(cluster) => {
+                    self.cluster = cluster;
+                    return Ok(true);
+                }
+                Err(error) if error.kind == Kind::Again => {
+                    let said = consumer.complaint().unwrap_or_else(|| error.to_string());
+                    self.context
+                        .reporter
+                        .error("kafka", format_args!("{said}; trying again"));
+                    tokio::time::sleep(STEP).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads for a moment. Without a size it only serves what the group decides.
+    async fn poll(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        size: Option<usize>,
+        wait: Duration,
+    ) -> Result<Option<Piece>, Error> {
+        let buffer = match size {
+            Some(size) => self.context.pool.reserve(size).await,
+            None => self.context.pool.take(0),
+        };
+        let config = self.config.clone();
+        let mut gather = Gather::new(&config, &mut self.readings, buffer);
+        let polled = consumer.poll(wait, &mut |record| gather.take(record))?;
+        let without: &[Partition] = match &polled {
+            Polled::Revoked { partitions, .. } => partitions,
+            _ => &[],
+        };
+        let piece = gather.finish(without);
+        match polled {
+            Polled::Records => {}
+            Polled::End(number) => *self.ends.entry(number).or_default() += 1,
+            Polled::Assigned(partitions) => self.assign(consumer, &partitions).await?,
+            Polled::Revoked { partitions, lost } => {
+                self.revoke(consumer, &partitions, lost).await?;
+            }
+        }
+        Ok(piece)
+    }
+
+    /// Finds fixed partitions that are not read yet.
+    async fn look(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        pieces: &mpsc::Sender<Piece>,
+    ) -> Result<(), Error> {
+        let found = match consumer.partitions(&self.config.topics, ANSWER) {
+            Ok(found) => found,
+            Err(error) if error.kind == Kind::Again => {
+                self.context
+                    .reporter
+                    .error("kafka", format_args!("{error}; trying again"));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let wanted = |partition: &Partition| match &self.config.partitions {
+            Some(Partitions::Numbers(numbers)) => numbers.contains(&partition.number),
+            _ => true,
+        };
+        let new = found.into_iter().filter(wanted);
+        let new: Vec<_> = new
+            .filter(|partition| !self.readings.contains_key(partition))
+            .collect();
+        if new.is_empty() {
+            if self.readings.is_empty() {
+                let topics = self.config.topics.join(", ");
+                self.context.reporter.warn(
+                    "topics",
+                    format_args!("there is no partition of {topics} yet"),
+                );
+            }
+            return Ok(());
+        }
+        let anew = self.begin(consumer, &new).await?;
+        if !anew.is_empty() {
+            // It fails only when nobody takes pieces any more.
+            let _ = pieces.send(Piece { runs: anew }).await;
+        }
+        Ok(())
+    }
+
+    async fn assign(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        partitions: &[Partition],
+    ) -> Result<(), Error> {
+        // In a group the channel's offsets only save work: nothing has to be told to it.
+        self.begin(consumer, partitions).await.map(drop)
+    }
+
+    /// Begins to read partitions. Gives batches without a record that tell a channel where they begin anew.
+    async fn begin(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        partitions: &[Partition],
+    ) -> Result<Vec<Run>, Error> {
+        let fixed = self.config.partitions.is_some();
+        let (mut offsets, mut anew) = (Vec::new(), Vec::new());
+        self.time += 1;
+        let committed = self
+            .patiently(|| consumer.committed(partitions, ANSWER))
+            .await?;
+        for (partition, committed) in partitions.iter().zip(committed) {
+            let id = identity(&self.cluster, partition);
+            let marks = marks(&self.context.outlet, id);
+            let kept = lowest(&self.context.outlet, id);
+            let known = Known {
+                committed,
+                kept,
+                fixed,
+            };
+            let rule = self.config.start;
+            let begin = self
+                .patiently(|| start::find(consumer, partition, known, rule))
+                .await?;
+            if let Some(warning) = begin.warning {
+                self.context.reporter.error("offset", warning);
+            }
+            let reading = self.reading(partition, id, begin.offset, marks);
+            self.progress.assign(reading.of.clone(), begin.offset);
+            if begin.anew {
+                anew.push(nothing(&reading));
+            }
+            if known.offset() != Some(begin.offset) {
+                // Where `end` or a time began must hold after a crash, too.
+                self.committed.remove(partition);
+            } else {
+                self.committed.insert(partition.clone(), begin.offset);
+            }
+            self.readings.insert(partition.clone(), reading);
+            offsets.push((partition.clone(), begin.offset));
+        }
+        consumer.assign(&offsets)?;
+        self.commit(consumer, partitions, false)?;
+        Ok(anew)
+    }
+
+    /// Asks until a broker answers, or it is time to stop.
+    async fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            match ask() {
+                Err(error) if error.kind == Kind::Again && !self.context.stop.is_stopped() => {
+                    self.context
+                        .reporter
+                        .error("kafka", format_args!("{error}; trying again"));
+                    tokio::time::sleep(STEP).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn reading(&self, partition: &Partition, id: FileId, next: u64, marks: Vec<u64>) -> Reading {
+        let mut values = Values::new();
+        let broker = self.config.brokers.first().map_or("", String::as_str);
+        let host = broker.rsplit_once(':').map_or(broker, |(host, _)| host);
+        values.set("host", host);
+        values.set("topic", partition.topic.as_str());
+        values.set("partition", partition.number.to_string());
+        let mut tag = Vec::new();
+        if let Some(template) = &self.config.tag {
+            let shared = Shared {
+                tag: &self.context.name,
+                values: &values,
+            };
+            let event = Event {
+                time: Time(0),
+                record: Record::None,
+            };
+            // All names were checked, so no value can be missing.
+            let _ =
+                Renderer::text(template, jiff::tz::TimeZone::UTC).render(shared, event, &mut tag);
+        } else {
+            tag.extend_from_slice(self.context.name.as_bytes());
+        }
+        Reading {
+            of: Assigned {
+                partition: partition.clone(),
+                time: self.time,
+            },
+            id,
+            tag: Tag::from(&*String::from_utf8_lossy(&tag)),
+            values: Arc::new(values),
+            next,
+            sent: next,
+            marks,
+        }
+    }
+
+    /// Gives partitions up: what was read of them is settled and committed first.
+    async fn revoke(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        partitions: &[Partition],
+        lost: bool,
+    ) -> Result<(), Error> {
+        let until = Instant::now() + REVOKE_WAIT;
+        let open = |reader: &Self| {
+            partitions.iter().any(|partition| {
+                let reading = reader.readings.get(partition);
+                reading.is_some_and(|reading| {
+                    let settled = reader.progress.settled(&reading.of);
+                    settled.is_some_and(|settled| settled < reading.sent)
+                })
+            })
+        };
+        while !lost && open(self) && Instant::now() < until && !self.progress.is_landed() {
+            tokio::time::sleep(STEP).await;
+        }
+        if !lost && let Err(error) = self.commit(consumer, partitions, true) {
+            let text = format_args!(
+                "{error}: the next owner of these partitions reads some records again"
+            );
+            self.context.reporter.warn("commit", text);
+        }
+        consumer.unassign(partitions)?;
+        for partition in partitions {
+            if let Some(reading) = self.readings.remove(partition) {
+                self.progress.unassign(&reading.of);
+            }
+            self.committed.remove(partition);
+        }
+        self.ends.clear();
+        Ok(())
+    }
+
+    /// Commits what is settled of these partitions and not yet committed.
+    fn commit(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        partitions: &[Partition],
+        wait: bool,
+    ) -> Result<(), Error> {
+        let settled = |partition: &Partition| {
+            let reading = self.readings.get(partition)?;
+            let settled = self.progress.settled(&reading.of)?;
+            let news = self.committed.get(partition) != Some(&settled);
+            (news || wait).then(|| (partition.clone(), settled))
+        };
+        let offsets: Vec<_> = partitions.iter().filter_map(settled).collect();
+        consumer.commit(&offsets, wait)?;
+        self.committed.extend(offsets);
+        Ok(())
+    }
+}
+
+/// The places where the channels behind an outlet go on with a partition.
+fn marks(outlet: &Outlet, id: FileId) -> Vec<u64> {
+    outlet.file_marks(id)
+}
+
+/// The lowest of them, if all know the partition and all are durable.
+fn lowest(outlet: &Outlet, id: FileId) -> Option<u64> {
+    let origins = outlet.file_origins()?.into_iter();
+    origins
+        .filter(|(file, _)| *file == id)
+        .map(|(_, next)| next)
+        .next()
+}
+
+/// A batch without a record: it sets the place where a channel goes on.
+fn nothing(reading: &Reading) -> Run {
+    let origin = FileOrigin {
+        file: reading.id,
+        begin: reading.next,
+        next: reading.next,
+    };
+    Run {
+        of: reading.of.clone(),
+        begin: reading.next,
+        next: reading.next,
+        rejected: Vec::new(),
+        batch: Batch {
+            tag: reading.tag.clone(),
+            encoding: Encoding::Packed,
+            body: bytes::Bytes::new(),
+            count: 0,
+            received: Time::now(),
+            values: reading.values.clone(),
+            origins: vec![Origin::File(origin)],
+        },
+    }
+}

@@ -1,0 +1,282 @@
+use std::{sync::Arc, time::Duration};
+
+use millstream_kafka::{
+    Incoming, Partition, Polled,
+    fake::{Broker, Kept},
+};
+use millstream_record::{Batch, Origin, Time};
+
+use super::{
+    COMPONENT, Kafka, decode,
+    options::{Fields, Format},
+};
+use crate::rig::{self, Downstream, Running};
+
+fn put(broker: &Broker, topic: &str, values: &[&str]) {
+    for value in values {
+        broker.put(Kept {
+            topic: topic.to_owned(),
+            key: None,
+            value: value.as_bytes().to_vec(),
+            timestamp: 1_700_000_000_123,
+            headers: Vec::new(),
+        });
+    }
+}
+
+/// A source with these options (in JSON, without the braces) before a broker in memory.
+fn start(broker: &Broker, options: &str, downstream: &Downstream, once: bool) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let options = format!(r#"{{"brokers": "b:1", "group": "g", {options}}}"#);
+    let node = rig::node(serde_json::from_str(&options).unwrap());
+    let source = Kafka::new(&node, Arc::new(broker.clone())).unwrap();
+    Running::of(Box::new(source), downstream, folder.path(), once)
+}
+
+fn run_once(broker: &Broker, options: &str, downstream: &Downstream) {
+    start(broker, options, downstream, true).ended().unwrap();
+}
+
+/// The field `message` of all records, in order.
+fn messages(batches: &[Batch]) -> Vec<String> {
+    let mut all = Vec::new();
+    for batch in batches {
+        for (_, event) in millstream_wire::event::events(batch) {
+            let path = millstream_wire::event::FieldPath::top("message");
+            let text = path.find(event.record).unwrap().text().unwrap().to_vec();
+            all.push(String::from_utf8(text).unwrap());
+            assert_eq!(event.time, Time(1_700_000_000_123_000_000));
+        }
+    }
+    all
+}
+
+fn partition(topic: &str) -> Partition {
+    Partition {
+        topic: topic.to_owned(),
+        number: 0,
+    }
+}
+
+#[test]
+fn all_of_a_group_s_topics_is_read_and_committed_once_it_is_settled() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1", "2", "3"]);
+    put(&broker, "b", &["4"]);
+    put(&broker, "c", &["5"]);
+    let downstream = Downstream::memory();
+    run_once(&broker, r#""topics": ["a", "^b.*"]"#, &downstream);
+    let mut got = messages(&downstream.batches());
+    got.sort();
+    assert_eq!(got, ["1", "2", "3", "4"]);
+    let commits = broker.commits();
+    assert_eq!(
+        commits
+            .iter()
+            .rfind(|(of, _)| *of == partition("a"))
+            .unwrap()
+            .1,
+        3
+    );
+    // The next run goes on there.
+    put(&broker, "a", &["6"]);
+    let downstream = Downstream::memory();
+    run_once(&broker, r#""topics": ["a"]"#, &downstream);
+    assert_eq!(messages(&downstream.batches()), ["6"]);
+}
+
+#[test]
+fn what_is_not_settled_is_not_committed() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1", "2"]);
+    let downstream = Downstream::memory();
+    downstream.hold();
+    let running = start(&broker, r#""topics": ["a"]"#, &downstream, false);
+    while downstream.batches().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(broker.commits().iter().all(|(_, offset)| *offset == 0));
+    downstream.settle();
+    running.stop();
+    assert_eq!(broker.commits().last().unwrap().1, 2);
+}
+
+#[test]
+fn a_partition_that_is_taken_away_is_settled_and_committed_first() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1", "2"]);
+    let downstream = Downstream::memory();
+    downstream.hold();
+    let running = start(&broker, r#""topics": ["a"]"#, &downstream, false);
+    while downstream.batches().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    broker.rebalance(Polled::Revoked {
+        partitions: vec![partition("a")],
+        lost: false,
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        broker.commits().iter().all(|(_, offset)| *offset == 0),
+        "it waits"
+    );
+    downstream.settle();
+    while broker.commits().last().map(|(_, offset)| *offset) != Some(2) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Nothing of it is read any more.
+    put(&broker, "a", &["3"]);
+    std::thread::sleep(Duration::from_millis(300));
+    running.stop();
+    assert_eq!(messages(&downstream.batches()), ["1", "2"]);
+}
+
+#[test]
+fn fixed_partitions_go_on_where_the_channel_is_and_not_where_the_group_is() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1", "2", "3"]);
+    let options = r#""topics": ["a"], "partitions": "all""#;
+    let downstream = Downstream::durable();
+    run_once(&broker, options, &downstream);
+    let Origin::File(origin) = downstream.batches()[0].origins[0].clone() else {
+        panic!("an offset is the place in a file");
+    };
+    assert_eq!((origin.begin, origin.next), (0, 3));
+    assert_eq!(downstream.origins(), [(origin.file, 3)]);
+    // The group has forgotten; the channel has not.
+    let other = Broker::default();
+    put(&other, "a", &["1", "2", "3", "4"]);
+    run_once(&other, options, &downstream);
+    assert_eq!(messages(&downstream.batches()), ["1", "2", "3", "4"]);
+    assert_eq!(downstream.repeats(), 0);
+}
+
+#[test]
+fn where_a_partition_begins_that_nobody_has_read_is_chosen() {
+    for (start, expected) in [
+        ("beginning", 3),
+        ("end", 0),
+        ("2023-11-14T00:00:00Z", 3),
+        ("2030-01-01T00:00:00Z", 0),
+    ] {
+        let broker = Broker::default();
+        put(&broker, "a", &["1", "2", "3"]);
+        let downstream = Downstream::memory();
+        let options = format!(r#""topics": ["a"], "start": "{start}""#);
+        run_once(&broker, &options, &downstream);
+        assert_eq!(messages(&downstream.batches()).len(), expected, "{start}");
+        // Where it began holds from now on.
+        assert_eq!(broker.commits().last().unwrap().1, 3, "{start}");
+    }
+}
+
+#[test]
+fn a_value_that_cannot_be_read_is_rejected_and_its_neighbours_are_not() {
+    let broker = Broker::default();
+    put(
+        &broker,
+        "a",
+        &[
+            r#"{"message": "1"}"#,
+            "no",
+            "[1]",
+            r#"{"message": "2"} x"#,
+            r#" {"message": "3"} "#,
+        ],
+    );
+    let downstream = Downstream::memory();
+    let running = start(
+        &broker,
+        r#""topics": ["a"], "format": "json""#,
+        &downstream,
+        true,
+    );
+    let rejected = running.rejected.clone();
+    running.ended().unwrap();
+    assert_eq!(messages(&downstream.batches()), ["1", "3"]);
+    assert_eq!(
+        rejected
+            .batches()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        3
+    );
+    assert_eq!(broker.commits().last().unwrap().1, 5);
+}
+
+#[test]
+fn entries_and_maps_of_messagepack_are_both_records() {
+    let map = [0x81, 0xa1, b'a', 1];
+    let entry = [&[0x92, 5][..], &map].concat();
+    let read = |value: &[u8]| {
+        let mut out = Vec::new();
+        let record = Incoming {
+            topic: "t",
+            partition: 0,
+            offset: 0,
+            timestamp: Some(7000),
+            key: None,
+            value: Some(value),
+            headers: &[],
+        };
+        let fields = Fields::default();
+        let done = decode::entry(
+            Format::Msgpack,
+            &fields,
+            &record,
+            Time(1),
+            &mut Vec::new(),
+            &mut out,
+        );
+        done.map(|()| out)
+    };
+    let time = |seconds: u8| [&[0x92, 0xd7, 0, 0, 0, 0, seconds, 0, 0, 0, 0][..], &map].concat();
+    assert_eq!(read(&map).unwrap(), time(7));
+    assert_eq!(read(&entry).unwrap(), time(5));
+    for bad in [&[][..], &[1], &[0x81, 0xa1], &[map, map].concat()] {
+        assert!(read(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_where_it_stands() {
+    for (options, said) in [
+        (r#"{"topics": "t", "group": "g"}"#, "brokers"),
+        (r#"{"brokers": "a:1", "group": "g"}"#, "topics"),
+        (r#"{"brokers": "a:1", "topics": "t"}"#, "group"),
+        (
+            r#"{"brokers": "a:1", "topics": "^(", "group": "g"}"#,
+            "regex",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "start": "yesterday"}"#,
+            "yesterday",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "partitions": "some"}"#,
+            "all",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "partitions": []}"#,
+            "at least one",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "tag": "{pod}"}"#,
+            "pod",
+        ),
+        (
+            r#"{"brokers": "a:1", "topics": "t", "group": "g", "properties": {"group.id": "x"}}"#,
+            "group.id",
+        ),
+    ] {
+        let problems = rig::try_build(&COMPONENT, options)
+            .err()
+            .unwrap_or_default();
+        assert!(
+            problems.join("\n").contains(said),
+            "{options}: {problems:?}"
+        );
+    }
+}
