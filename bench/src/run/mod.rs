@@ -6,8 +6,10 @@
 //! program take turns, so that both meet the same machine; medians; an output that can be verified is.
 
 mod forward_receive;
+mod forward_to_kafka;
 mod fuse;
 mod idle;
+mod kafka;
 mod machine;
 pub mod process;
 mod report;
@@ -37,11 +39,16 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
         run: forward_receive::run,
+    },
+    Scenario {
+        name: "forward_to_kafka",
+        readme: include_str!("../../scenarios/forward_to_kafka/README.md"),
+        run: forward_to_kafka::run,
     },
     Scenario {
         name: "tail_to_file",

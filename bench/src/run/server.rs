@@ -124,6 +124,8 @@ fn last_lines(path: &Path) -> String {
 pub enum Protocol {
     /// The forward protocol, in the load's `mode`.
     Forward,
+    /// The same, with these options of the generator.
+    ForwardOf(&'static [&'static str]),
     /// Syslog over TCP, with these options of its own.
     Syslog(&'static [&'static str]),
 }
@@ -155,6 +157,9 @@ impl Load {
         let address = address.to_string();
         match self.protocol {
             Protocol::Forward => command.args(["--forward", &address, "--mode", self.mode]),
+            Protocol::ForwardOf(how) => command
+                .args(["--forward", &address, "--mode", self.mode])
+                .args(how),
             Protocol::Syslog(how) => command.args(["--syslog", &address]).args(how),
         };
         command
