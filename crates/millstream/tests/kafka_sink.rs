@@ -130,20 +130,9 @@ fn forward(port: u16, tag: &str, seconds: u64, record: rmpv::Value) {
     assert_eq!(ack["ack"], format!("{tag} {seconds}").into());
 }
 
-#[test]
-fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it_writes_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
-    let (address, port, place) = (broker.address(), free_port(), folder.path().display());
-    let config = format!(
-        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
-         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
-         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
-         sinks:\n  \
-           with: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: \"{{tag}}\", format: connect }}\n  \
-           without: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: \"{{tag}}.plain\", format: connect, schemas: false }}\n"
-    );
-    let program = Program::start(folder.path(), &config).listens(port);
+/// What kafka-connect-fluentd takes, and what ends it: a bad name of a topic, an integer that Connect has no type for, an
+/// array of mixed types, one without a type.
+fn send_good_and_bad(port: u16) {
     let map = |fields: Vec<(&str, rmpv::Value)>| {
         rmpv::Value::Map(fields.into_iter().map(|(k, v)| (k.into(), v)).collect())
     };
@@ -154,22 +143,34 @@ fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it
         ("l", list(vec![1.into()])),
         ("n", rmpv::Value::Nil),
     ]);
+    let mixed = list(vec![1.into(), "a".into()]);
     forward(port, "tg.a", 1_700_000_000, whole);
-    // A bad name of a topic, an integer that Connect has no type for, an array of mixed types.
     forward(port, "bad/tag", 1, map(vec![("lost", 1.into())]));
     forward(port, "tg.a", 2, map(vec![("large", u64::MAX.into())]));
-    forward(
-        port,
-        "tg.a",
-        3,
-        map(vec![("mixed", list(vec![1.into(), "a".into()]))]),
-    );
+    forward(port, "tg.a", 3, map(vec![("mixed", mixed)]));
     forward(port, "tg.a", 4, map(vec![("empty", list(Vec::new()))]));
     forward(port, "tg.a", 5, map(vec![("last", true.into())]));
+}
+
+#[test]
+fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    let (address, port, place) = (broker.address(), free_port(), folder.path().display());
+    let sink = format!("type: kafka, inputs: [kept], brokers: [\"{address}\"], format: connect");
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  with: {{ {sink}, topic: \"{{tag}}\" }}\n\
+         \x20 without: {{ {sink}, topic: \"{{tag}}.plain\", schemas: false }}\n"
+    );
+    let program = Program::start(folder.path(), &config).listens(port);
+    send_good_and_bad(port);
     wait_until("both topics have their last record", || {
         ["tg.a", "tg.a.plain"]
             .iter()
-            .all(|topic| broker.read_with_kcat(topic, "%s\n").contains("\"last\""))
+            .all(|topic| text_of(&broker, topic).contains("\"last\""))
     });
     assert_eq!(program.stop(), Some(0));
     let key = r#"{"schema":{"type":"string","optional":false},"payload":"tg.a"}"#;
@@ -183,29 +184,41 @@ fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it
         r#"{"schema":{"type":"struct","fields":[{"type":"boolean","optional":false,"field":"last"}],"#,
         r#""optional":false,"name":"tg.a"},"payload":{"last":true}}"#,
     );
-    let print = ["print.key=true", "print.timestamp=true"];
     assert_eq!(
-        broker.read_with_java("tg.a", 2, &print),
+        broker.read_with_java("tg.a", 2, &["print.key=true", "print.timestamp=true"]),
         format!("CreateTime:1700000000000\t{key}\t{first}\nCreateTime:5000\t{key}\t{last}\n")
     );
     assert_eq!(
         broker.read_with_java("tg.a.plain", 4, &["print.key=true"]),
-        concat!(
-            "null\t{\"s\":\"x\",\"i\":5,\"l\":[1],\"n\":null}\n",
-            "null\t{\"mixed\":[1,\"a\"]}\nnull\t{\"empty\":[]}\nnull\t{\"last\":true}\n",
-        )
+        "null\t{\"s\":\"x\",\"i\":5,\"l\":[1],\"n\":null}\nnull\t{\"mixed\":[1,\"a\"]}\n\
+         null\t{\"empty\":[]}\nnull\t{\"last\":true}\n"
     );
-    for (sink, lost) in [
+    let rejected = |sink: &str| {
+        let path = folder.path().join(format!("data/rejected/{sink}.msgpack"));
+        String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
+    };
+    for (sink, names) in [
         ("with", &["lost", "large", "mixed", "empty"][..]),
         ("without", &["lost", "large"]),
     ] {
-        let rejected = folder.path().join(format!("data/rejected/{sink}.msgpack"));
-        let rejected = fs::read(rejected).unwrap();
-        let rejected = String::from_utf8_lossy(&rejected).into_owned();
-        for name in lost {
+        let rejected = rejected(sink);
+        for name in names {
             assert!(rejected.contains(name), "{sink}: {name}: {rejected}");
         }
     }
+}
+
+/// What is in a topic, once it is there.
+fn text_of(broker: &Broker, topic: &str) -> String {
+    let listed = Command::new("kcat")
+        .args(["-L", "-q", "-b", &broker.address()])
+        .output()
+        .unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    if !listed.contains(&format!("\"{topic}\"")) {
+        return String::new();
+    }
+    broker.read_with_kcat(topic, "%s\n")
 }
 
 #[test]
