@@ -1,6 +1,7 @@
 //! Real servers, written by others, for the tests: started on ports of the kernel's choice, killed, started again.
 //!
-//! [`Server`] is any of them: a command, a log, and how to tell that it is ready; the modules below are kinds of them. A server ends with the value that stands for it; its log is kept and named if the test fails.
+//! [`Server`] is any of them: a command, a log, and how to tell that it is ready; the modules below are kinds of them. A
+//! server ends with the value that stands for it; its log is kept and named if the test fails.
 
 pub mod kafka;
 
