@@ -153,6 +153,11 @@ impl<'a> Room<'a> {
         }
     }
 
+    /// What was written from `start` to `end`.
+    pub(crate) fn between(&self, start: usize, end: usize) -> &[u8] {
+        self.out.get(start..end.min(self.at)).unwrap_or_default()
+    }
+
     /// What was written since `position`.
     pub(crate) fn since(&self, position: usize) -> &[u8] {
         self.out.get(position..self.at).unwrap_or_default()

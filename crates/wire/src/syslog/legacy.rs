@@ -48,14 +48,20 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     if let Some(zone) = zone_word(text) {
         return in_zone(rest, text, zone, header, now);
     }
-    let text = match host(text) {
-        Some((host, text)) => {
-            header.host = host;
-            text
-        }
-        None => text,
+    let Some((host, behind)) = host(text) else {
+        tagged(text, &mut header);
+        return header;
     };
-    tagged(text, &mut header);
+    header.host = host;
+    tagged(behind, &mut header);
+    // With a space behind it nothing of the text can change what the tag is.
+    if !header.app.is_empty()
+        && stamp.time.is_some()
+        && let Some(words) = text.get(..text.len() - header.message.len())
+        && words.last() == Some(&b' ')
+    {
+        header.words = words;
+    }
     header
 }
 

@@ -4,8 +4,8 @@
 //!
 //! Messages become records of the packed encoding, appended straight to a batch's body in one pass. It promises: no byte
 //! of a message's text is changed; what cannot be parsed is a record too, the whole line as `message`; nothing is
-//! remembered from one message for the next (but the head of one that is too long, for its own pieces); no split of the
-//! input changes the records; nothing allocates for each record. No I/O, no clock: who calls says when it was received.
+//! remembered from one message for the next but what equal bytes mean ([`known`], and how a time is counted; the head of
+//! one that is too long, for its own pieces); no split of the input changes the records; nothing allocates for each record. No I/O, no clock: who calls says when it was received.
 //!
 //! ```text
 //! [EventTime, { "facility": str, "severity": str,    when the message has a priority
@@ -19,6 +19,7 @@
 
 mod decode;
 mod frame;
+mod known;
 mod legacy;
 mod parse;
 mod priority;

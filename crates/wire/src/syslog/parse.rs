@@ -5,6 +5,7 @@ use memchr::memchr;
 use millstream_record::Time;
 
 use super::{
+    known::Known,
     legacy, priority,
     record::{self, Written},
     structured,
@@ -45,15 +46,21 @@ pub(super) struct Header<'a> {
     pub(super) sequence: &'a [u8],
     /// A time that names no date that there is, as it came.
     pub(super) timestamp: &'a [u8],
+    /// All that stands between the time and the text (in RFC 5424 the structured data), if host, app, procid and msgid
+    /// follow from it alone and the host is named.
+    pub(super) words: &'a [u8],
     /// From the bracket of the first element; `message` starts where it does.
     pub(super) structured: bool,
     pub(super) message: &'a [u8],
 }
 
-/// Parses messages. Holds nothing of them but how a time that was seen last is counted.
+/// Parses messages. Holds nothing of them but what the bytes of the last header mean: its time, and its words in either
+/// form.
 #[derive(Clone, Debug)]
 pub struct Parser {
     clock: Clock,
+    legacy: Known,
+    modern: Known,
 }
 
 impl Parser {
@@ -61,6 +68,8 @@ impl Parser {
     pub fn new(zone: TimeZone) -> Self {
         Self {
             clock: Clock::new(zone),
+            legacy: Known::new(),
+            modern: Known::new(),
         }
     }
 
@@ -77,33 +86,82 @@ impl Parser {
         from: &Received<'_>,
         room: &mut Room<'_>,
     ) -> (Parsed, Written) {
-        match self.header(message, from.now) {
-            Some(header) => (Parsed::Header, record::write(&header, from, room)),
-            None => {
-                let header = Header {
-                    message,
-                    ..Header::default()
-                };
-                (Parsed::Nothing, record::write(&header, from, room))
-            }
+        match self.again(message, from, room) {
+            Some(written) => (Parsed::Header, written),
+            None => self.anew(message, from, room),
         }
     }
 
-    /// What the header says; `None`: there is none.
+    /// A message of a time and with words that were seen last: nothing but the text is new.
     #[inline(always)]
-    pub(super) fn header<'a>(&mut self, line: &'a [u8], now: Time) -> Option<Header<'a>> {
-        let Some((priority, rest)) = priority::read(line) else {
-            return self.without_priority(line, now);
+    fn again(&self, message: &[u8], from: &Received<'_>, room: &mut Room<'_>) -> Option<Written> {
+        let (priority, rest) = priority::read(message)?;
+        let (moment, text, modern) = match rest {
+            [b'1'..=b'9', b' ', text @ ..] => (self.clock.iso_again(text)?, text, true),
+            _ => (self.clock.again(rest, from.now)?, rest, false),
         };
-        let mut header = match rest.first_chunk() {
-            Some([b'1'..=b'9', b' ']) => match self.modern(rest.get(2..)?) {
-                Some(header) => header,
-                None => self.legacy(rest, now),
-            },
-            _ => self.legacy(rest, now),
+        let [b' ', text @ ..] = text.get(moment.length..)? else {
+            return None;
+        };
+        let known = if modern { &self.modern } else { &self.legacy };
+        let behind = known.behind(text)?;
+        // The fields have no peer between them.
+        if from.peer.is_some() {
+            return None;
+        }
+        let (structured, message) = match modern {
+            true => data(behind),
+            false => (false, behind),
+        };
+        record::again(priority, &moment, known, structured, message, room)
+    }
+
+    #[inline(never)]
+    fn anew(
+        &mut self,
+        message: &[u8],
+        from: &Received<'_>,
+        room: &mut Room<'_>,
+    ) -> (Parsed, Written) {
+        let Some((header, modern)) = self.header(message, from.now) else {
+            let header = Header {
+                message,
+                ..Header::default()
+            };
+            return (Parsed::Nothing, record::write(&header, from, room).0);
+        };
+        let (written, fields) = record::write(&header, from, room);
+        if !header.words.is_empty() && from.peer.is_none() {
+            let known = match modern {
+                true => &mut self.modern,
+                false => &mut self.legacy,
+            };
+            known.learn(
+                header.words,
+                room.between(fields.start, fields.end),
+                fields.count,
+            );
+        }
+        (Parsed::Header, written)
+    }
+
+    /// What the header says, and whether it is one of RFC 5424; `None`: there is none.
+    #[inline(always)]
+    pub(super) fn header<'a>(&mut self, line: &'a [u8], now: Time) -> Option<(Header<'a>, bool)> {
+        let Some((priority, rest)) = priority::read(line) else {
+            return Some((self.without_priority(line, now)?, false));
+        };
+        let modern = match rest.first_chunk() {
+            Some([b'1'..=b'9', b' ']) => self.modern(rest.get(2..)?),
+            _ => None,
+        };
+        let is_modern = modern.is_some();
+        let mut header = match modern {
+            Some(header) => header,
+            None => self.legacy(rest, now),
         };
         header.priority = Some(priority);
-        Some(header)
+        Some((header, is_modern))
     }
 
     /// A line may begin with its time, as in a file that a syslog daemon wrote.
@@ -126,7 +184,7 @@ impl Parser {
 
     /// RFC 5424 behind the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
     #[inline(always)]
-    fn modern<'a>(&self, text: &'a [u8]) -> Option<Header<'a>> {
+    fn modern<'a>(&mut self, text: &'a [u8]) -> Option<Header<'a>> {
         let mut header = Header::default();
         let rest = match text {
             [b'-', b' ', rest @ ..] => rest,
@@ -140,6 +198,7 @@ impl Parser {
                 rest.strip_prefix(b" ")?
             }
         };
+        let words = rest;
         let (host, rest) = word(rest)?;
         let (app, rest) = word(rest)?;
         let (procid, rest) = word(rest)?;
@@ -148,16 +207,22 @@ impl Parser {
         header.app = app;
         header.procid = procid;
         header.msgid = msgid;
-        match rest {
-            [b'-'] => {}
-            [b'-', b' ', rest @ ..] => header.message = structured::without_mark(rest),
-            // What is no structured data is the message.
-            _ => {
-                header.structured = rest.first() == Some(&b'[');
-                header.message = rest;
-            }
+        if !host.is_empty() {
+            header.words = words.get(..words.len() - rest.len()).unwrap_or_default();
         }
+        (header.structured, header.message) = data(rest);
         Some(header)
+    }
+}
+
+/// What stands behind the words of RFC 5424: whether it is structured data, and from there on, or the message.
+#[inline(always)]
+fn data(rest: &[u8]) -> (bool, &[u8]) {
+    match rest {
+        [b'-'] => (false, &[]),
+        [b'-', b' ', rest @ ..] => (false, structured::without_mark(rest)),
+        // What is no structured data is the message.
+        _ => (rest.first() == Some(&b'['), rest),
     }
 }
 

@@ -3,9 +3,11 @@
 use millstream_record::Time;
 
 use super::{
+    known::{FIELDS_BYTES, FIELDS_MOSTLY, Known},
     parse::{Header, Received},
     priority::{self, MAP_AT, START_BYTES, TIME_AT},
     structured,
+    time::Moment,
 };
 use crate::{event::MESSAGE, room::Room};
 
@@ -18,12 +20,77 @@ pub(super) struct Written {
     pub(super) message: usize,
 }
 
+/// Where the fields from `host` to `msgid` stand, and how many they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) count: u8,
+}
+
 /// Bytes of the longest head of a str or bin.
 const HEAD_BYTES_MAX: usize = 5;
+/// The key of the text.
+const MESSAGE_KEY: [u8; 8] = *b"\xa7message";
 
-/// Appends the record.
+/// Appends the record of a message whose words are known.
 #[inline(always)]
-pub(super) fn write(header: &Header<'_>, from: &Received<'_>, room: &mut Room<'_>) -> Written {
+pub(super) fn again(
+    priority: u8,
+    moment: &Moment,
+    known: &Known,
+    structured: bool,
+    mut message: &[u8],
+    room: &mut Room<'_>,
+) -> Option<Written> {
+    let seconds = u32::try_from(moment.seconds).ok()?;
+    let start = room.position();
+    let template = priority::start(Some(priority));
+    // Facility and severity; the message.
+    let mut fields = 3 + known.count;
+    let mut bytes = template.bytes;
+    let stamp = u64::from(seconds) << 32 | u64::from(moment.nanos);
+    if let Some(place) = bytes.get_mut(TIME_AT..).and_then(<[u8]>::first_chunk_mut) {
+        *place = stamp.to_be_bytes();
+    }
+    bytes[MAP_AT] = 0x80 | fields;
+    let ahead = room.ahead(START_BYTES + FIELDS_BYTES);
+    if let Some(place) = ahead.first_chunk_mut() {
+        *place = bytes;
+    }
+    if let Some(place) = ahead.get_mut(template.length..) {
+        if known.fields_length <= FIELDS_MOSTLY {
+            let fields = known.fields.first_chunk::<FIELDS_MOSTLY>()?;
+            *place.first_chunk_mut()? = *fields;
+        } else {
+            *place.first_chunk_mut()? = known.fields;
+        }
+    }
+    room.advance(template.length + known.fields_length);
+    if structured && let Some(behind) = structured::write(message, room) {
+        fields += 1;
+        room.patch(start + MAP_AT, &[0x80 | fields]);
+        message = behind;
+    }
+    Some(self::message(start, message, room))
+}
+
+/// Appends the text, which is the last field.
+#[inline(always)]
+fn message(start: usize, message: &[u8], room: &mut Room<'_>) -> Written {
+    room.bytes(&MESSAGE_KEY);
+    let at = room.position();
+    str_or_bin(message, room);
+    Written { start, message: at }
+}
+
+/// Appends the record; also says where its fields stand.
+#[inline(always)]
+pub(super) fn write(
+    header: &Header<'_>,
+    from: &Received<'_>,
+    room: &mut Room<'_>,
+) -> (Written, Fields) {
     let start = room.position();
     let template = priority::start(header.priority);
     let time = header.time.unwrap_or(from.now);
@@ -44,6 +111,7 @@ pub(super) fn write(header: &Header<'_>, from: &Received<'_>, room: &mut Room<'_
         }
         Err(_) => far_away(template, time, room),
     };
+    let (fields_start, before) = (room.position(), fields);
     let mut text = |key: Key<'_>, value: &[u8]| {
         fields += 1;
         key.write(room);
@@ -69,6 +137,11 @@ pub(super) fn write(header: &Header<'_>, from: &Received<'_>, room: &mut Room<'_
     if !header.msgid.is_empty() {
         text(Key(b"\xa5msgid"), header.msgid);
     }
+    let named = Fields {
+        start: fields_start,
+        end: room.position(),
+        count: fields - before,
+    };
     let mut message = header.message;
     if header.structured
         && let Some(behind) = structured::write(message, room)
@@ -78,13 +151,10 @@ pub(super) fn write(header: &Header<'_>, from: &Received<'_>, room: &mut Room<'_
     }
     fields += rare(header, room);
     room.patch(map_at, &[0x80 | fields]);
-    Key(b"\xa7message").write(room);
-    let at = room.position();
-    str_or_bin(message, room);
-    Written { start, message: at }
+    (self::message(start, message, room), named)
 }
 
-const _: () = assert!(MESSAGE.len() == 7);
+const _: () = assert!(MESSAGE.len() + 1 == MESSAGE_KEY.len());
 
 /// A key with its head.
 struct Key<'a>(&'a [u8]);
@@ -132,18 +202,9 @@ fn rare(header: &Header<'_>, room: &mut Room<'_>) -> u8 {
 /// A str, or a bin if it is not UTF-8.
 #[inline(always)]
 pub(super) fn str_or_bin(value: &[u8], room: &mut Room<'_>) {
-    if value.is_ascii() || str::from_utf8(value).is_ok() {
-        text(value, room);
-    } else {
-        bin(value, room);
-    }
-}
-
-#[inline(always)]
-fn text(value: &[u8], room: &mut Room<'_>) {
     let length = value.len();
     let ahead = room.ahead(HEAD_BYTES_MAX + length);
-    let head = match length {
+    let (head, ascii) = match length {
         0..32 => put(ahead, &[0xa0 | length as u8], value),
         32..256 => put(ahead, &[0xd9, length as u8], value),
         256..65_536 => {
@@ -155,6 +216,9 @@ fn text(value: &[u8], room: &mut Room<'_>) {
             put(ahead, &[0xdb, a, b, c, d], value)
         }
     };
+    if !ascii && str::from_utf8(value).is_err() {
+        return bin(value, room);
+    }
     room.advance(head + length);
 }
 
@@ -182,14 +246,66 @@ pub(super) fn head(like: &[u8], length: usize, room: &mut Room<'_>) {
     }
 }
 
-/// Stores a head and a value one behind the other; the bytes of the head.
+/// Stores a head and a value one behind the other; the bytes of the head, and whether all of the value is ASCII.
 #[inline(always)]
-fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> usize {
+fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize, bool) {
+    let mut seen = 0x80;
     if let Some((first, rest)) = room.split_first_chunk_mut() {
         *first = *head;
         if let Some(rest) = rest.get_mut(..value.len()) {
-            rest.copy_from_slice(value);
+            seen = copy(rest, value);
         }
     }
-    N
+    (N, seen < 0x80)
+}
+
+/// Bytes that are copied at once.
+const BLOCK: usize = 32;
+
+/// Copies `from` to a place of its length; gives all its bytes or'ed, so that one pass tells whether they are ASCII.
+#[inline(always)]
+fn copy(to: &mut [u8], from: &[u8]) -> u8 {
+    let (Some(last), Some(last_to)) = (from.last_chunk::<BLOCK>(), to.last_chunk_mut::<BLOCK>())
+    else {
+        return copy_few(to, from);
+    };
+    // What is less than a block at the end is part of the last one, which may overlap the one before.
+    let mut seen = *last;
+    *last_to = *last;
+    let (blocks, _) = from.as_chunks::<BLOCK>();
+    let (places, _) = to.as_chunks_mut::<BLOCK>();
+    for (place, block) in places.iter_mut().zip(blocks) {
+        *place = *block;
+        for (seen, byte) in seen.iter_mut().zip(block) {
+            *seen |= byte;
+        }
+    }
+    seen.iter().fold(0, |all, byte| all | byte)
+}
+
+/// The same for less than a block: two halves that may overlap.
+#[inline(always)]
+fn copy_few(to: &mut [u8], from: &[u8]) -> u8 {
+    if let Some(seen) = halves::<16>(to, from) {
+        return seen;
+    }
+    if let Some(seen) = halves::<8>(to, from).or_else(|| halves::<4>(to, from)) {
+        return seen;
+    }
+    let mut seen = 0;
+    for (place, byte) in to.iter_mut().zip(from) {
+        *place = *byte;
+        seen |= byte;
+    }
+    seen
+}
+
+/// Copies from `N` to twice as many bytes; `None`: they are fewer.
+#[inline(always)]
+fn halves<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<u8> {
+    let (first, last) = (from.first_chunk::<N>()?, from.last_chunk::<N>()?);
+    *to.first_chunk_mut()? = *first;
+    *to.last_chunk_mut()? = *last;
+    let both = first.iter().zip(last);
+    Some(both.fold(0, |seen, (a, b)| seen | a | b))
 }

@@ -13,13 +13,28 @@ const SURELY_NEAREST: i64 = 180 * DAY;
 /// Bytes of `Mmm dd hh:mm:ss`.
 const SHORT_BYTES: usize = 15;
 
-/// Reads timestamps. Remembers the seconds of the last text, as a stream shows the same one many times.
+/// Bytes of `YYYY-MM-DDThh:mm`.
+const MINUTE_BYTES: usize = 16;
+
+/// Reads timestamps. Remembers the seconds of the last text, as a stream shows the same one many times; of those with a
+/// year it is that of the last minute.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
     utc: bool,
     known: [u8; SHORT_BYTES],
     seconds: i64,
+    /// The last minute that there is, as it was written, and when it begins as if it were one of UTC.
+    minute: [u8; MINUTE_BYTES],
+    minute_seconds: i64,
+}
+
+/// A time that was read, and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) seconds: i64,
+    pub(super) nanos: u32,
+    pub(super) length: usize,
 }
 
 /// What stands where a time may stand.
@@ -49,24 +64,69 @@ impl Clock {
             zone,
             known: [0; SHORT_BYTES],
             seconds: 0,
+            minute: *b"1970-01-01T00:00",
+            minute_seconds: 0,
         }
+    }
+
+    /// The time at the start of `text` if it is the one that was read last (with a year: of the same minute). A space
+    /// must stand behind one without a year.
+    #[inline(always)]
+    pub(super) fn again(&self, text: &[u8], now: Time) -> Option<Moment> {
+        let (short, rest) = text.split_first_chunk::<SHORT_BYTES>()?;
+        if *short != self.known {
+            return self.iso_again(text);
+        }
+        let near = (self.seconds - now.seconds()).abs() < SURELY_NEAREST;
+        match rest {
+            // A year behind the time makes it another one.
+            [b' ', b'0'..=b'9', a, b, c, ..] if [a, b, c].into_iter().all(u8::is_ascii_digit) => {
+                None
+            }
+            [b' ', ..] if near => Some(Moment {
+                seconds: self.seconds,
+                nanos: 0,
+                length: SHORT_BYTES,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The same for a time as [`Clock::iso`] reads it: with its zone, and up to eight digits of a fraction.
+    #[inline(always)]
+    pub(super) fn iso_again(&self, text: &[u8]) -> Option<Moment> {
+        let (minute, rest) = text.split_first_chunk::<MINUTE_BYTES>()?;
+        if *minute != self.minute {
+            return None;
+        }
+        let [b':', tens @ b'0'..=b'5', ones @ b'0'..=b'9', rest @ ..] = rest else {
+            return None;
+        };
+        let seconds = self.minute_seconds + i64::from((tens - b'0') * 10 + (ones - b'0'));
+        let (nanos, rest) = match rest {
+            [b'.' | b',', digits @ ..] => few_digits(digits)?,
+            _ => (0, rest),
+        };
+        let (offset, rest) = match rest {
+            [b'Z' | b'z', rest @ ..] => (0, rest),
+            [sign @ (b'+' | b'-'), rest @ ..] => {
+                let (offset, rest) = offset(rest)?;
+                (if *sign == b'-' { -offset } else { offset }, rest)
+            }
+            _ => return None,
+        };
+        Some(Moment {
+            seconds: seconds - offset,
+            nanos,
+            length: text.len() - rest.len(),
+        })
     }
 
     /// The time at the start of `text`, in one of the forms of [`Clock::short`] and [`Clock::iso`].
     #[inline(always)]
     pub(super) fn read(&mut self, text: &[u8], now: Time) -> Option<Stamp> {
-        if let Some((short, rest)) = text.split_first_chunk::<SHORT_BYTES>()
-            && *short == self.known
-            && rest.first() == Some(&b' ')
-            && (self.seconds - now.seconds()).abs() < SURELY_NEAREST
-        {
-            // A year behind the time makes it another one.
-            if !rest.get(1).is_some_and(u8::is_ascii_digit) {
-                return Some(Stamp {
-                    time: Some(Time::from_parts(self.seconds, 0)),
-                    length: SHORT_BYTES,
-                });
-            }
+        if let Some(moment) = self.again(text, now) {
+            return Some(moment.into());
         }
         match text.first()? {
             b'0'..=b'9' => self.iso(text).or_else(|| self.year_first(text, now)),
@@ -137,8 +197,17 @@ impl Clock {
 
     /// `YYYY-MM-DDThh:mm:ss`, with a space for the `T`, a fraction, and `Z`, `+hh:mm`, `+hhmm`, or no zone.
     #[inline(always)]
-    pub(super) fn iso(&self, text: &[u8]) -> Option<Stamp> {
+    pub(super) fn iso(&mut self, text: &[u8]) -> Option<Stamp> {
+        match self.iso_again(text) {
+            Some(moment) => Some(moment.into()),
+            None => self.iso_anew(text),
+        }
+    }
+
+    #[inline(never)]
+    fn iso_anew(&mut self, text: &[u8]) -> Option<Stamp> {
         let (civil, rest) = iso_date_time(text)?;
+        self.learn_minute(text, civil);
         let (nanos, rest) = match rest.first() {
             Some(b'.' | b',') => fraction(rest),
             _ => (0, rest),
@@ -156,6 +225,17 @@ impl Clock {
             time: seconds.map(|seconds| Time::from_parts(seconds, nanos)),
             length: text.len() - rest.len(),
         })
+    }
+
+    /// Remembers the minute of a time that there is, if it is written with two digits for each part.
+    fn learn_minute(&mut self, text: &[u8], civil: Civil) {
+        if let Some(seconds) = civil.seconds()
+            && let Some(minute) = text.first_chunk()
+            && minute[MINUTE_BYTES - 3] == b':'
+        {
+            self.minute = *minute;
+            self.minute_seconds = seconds - civil.second;
+        }
     }
 
     /// The seconds of a date without a year.
@@ -193,6 +273,15 @@ impl Clock {
     #[cold]
     pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
         Self::new(TimeZone::UTC).read(text, now)
+    }
+}
+
+impl From<Moment> for Stamp {
+    fn from(moment: Moment) -> Self {
+        Self {
+            time: Some(Time::from_parts(moment.seconds, moment.nanos)),
+            length: moment.length,
+        }
     }
 }
 
@@ -299,7 +388,6 @@ fn iso_date_time(text: &[u8]) -> Option<(Civil, &[u8])> {
 }
 
 /// The nanoseconds of a fraction, if there is one; digits beyond the ninth are not looked at.
-#[inline(always)]
 fn fraction(text: &[u8]) -> (u32, &[u8]) {
     let [b'.' | b',', digits @ ..] = text else {
         return (0, text);
@@ -317,6 +405,25 @@ fn fraction(text: &[u8]) -> (u32, &[u8]) {
         unit /= 10;
     }
     (nanos, digits.get(count..).unwrap_or_default())
+}
+
+/// The nanoseconds of one to seven digits, read all at once; `None`: they are none, or more.
+#[inline(always)]
+fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
+    let word = u64::from_le_bytes(*text.first_chunk()?);
+    let digits = word ^ 0x3030_3030_3030_3030;
+    // The high bit of what is above 9; a carry out of one byte sets it only in those behind, which are not looked at.
+    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+    let count = others.trailing_zeros() / 8;
+    if !(1..8).contains(&count) {
+        return None;
+    }
+    // The digits behind the last are zeros. Pairs, then fours, then eights: each time the first counts more.
+    let digits = digits & ((1 << (8 * count)) - 1);
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    let eights = (fours * 10_000 + (fours >> 32)) as u32;
+    Some((eights * 10, text.get(count as usize..)?))
 }
 
 /// `hh:mm`, `hhmm` or `hh`, in seconds.

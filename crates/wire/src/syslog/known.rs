@@ -1,0 +1,129 @@
+//! What stood between the time and the text of the last message, and the fields it became: host, app, procid, msgid.
+//!
+//! ```text
+//! <13>Nov 21 06:40:31 web-1 sshd[4242]: TEXT
+//!                     [     words     ]          a4"host" a5"web-1" a3"app" a4"sshd" a6"procid" a4"4242"
+//! ```
+//! A stream shows the same words many times in a row. Words that are equal byte for byte mean the same, so their fields
+//! are copied and not made again. What is remembered is nothing but that: a message with other words never sees it.
+
+/// Longer words are not remembered.
+const WORDS_BYTES: usize = 64;
+/// Nor are longer fields.
+pub(super) const FIELDS_BYTES: usize = 128;
+/// Fields of a common size are stored in one go of so many bytes.
+pub(super) const FIELDS_MOSTLY: usize = 64;
+
+/// Ones and then zeros, as many as bytes of words: a window of it is the mask for any length.
+const MASK: [u8; 2 * WORDS_BYTES] = {
+    let mut mask = [0; 2 * WORDS_BYTES];
+    let mut at = 0;
+    while at < WORDS_BYTES {
+        mask[at] = 0xff;
+        at += 1;
+    }
+    mask
+};
+
+/// The words of a message and their fields.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    words: [u8; WORDS_BYTES],
+    /// All ones where a byte of `words` counts.
+    mask: [u8; WORDS_BYTES],
+    /// Bytes of the words; 0: nothing is known.
+    length: usize,
+    /// As they stand in a record, one behind the other.
+    pub(super) fields: [u8; FIELDS_BYTES],
+    pub(super) fields_length: usize,
+    /// How many fields.
+    pub(super) count: u8,
+}
+
+impl Known {
+    pub(super) fn new() -> Self {
+        Self {
+            words: [0; WORDS_BYTES],
+            mask: [0; WORDS_BYTES],
+            length: 0,
+            fields: [0; FIELDS_BYTES],
+            fields_length: 0,
+            count: 0,
+        }
+    }
+
+    /// What is behind the words that `text` begins with, if they are known.
+    #[inline(always)]
+    pub(super) fn behind<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
+        let same = match text.first_chunk::<WORDS_BYTES>() {
+            Some(start) => {
+                let pairs = start.iter().zip(&self.words).zip(&self.mask);
+                // No early end: that becomes vector code.
+                pairs.fold(0, |differ, ((a, b), mask)| differ | ((a ^ b) & mask)) == 0
+            }
+            None => text.starts_with(self.words.get(..self.length)?),
+        };
+        if same && self.length > 0 {
+            text.get(self.length..)
+        } else {
+            None
+        }
+    }
+
+    /// Remembers the `count` fields of words.
+    #[inline(always)]
+    pub(super) fn learn(&mut self, words: &[u8], fields: &[u8], count: u8) {
+        self.length = 0;
+        let (Some(place), Some(room)) = (
+            self.words.get_mut(..words.len()),
+            self.fields.get_mut(..fields.len()),
+        ) else {
+            return;
+        };
+        place.copy_from_slice(words);
+        room.copy_from_slice(fields);
+        let mask = MASK.get(WORDS_BYTES - words.len()..);
+        if let Some(mask) = mask.and_then(<[u8]>::first_chunk) {
+            self.mask = *mask;
+            self.length = words.len();
+            self.fields_length = fields.len();
+            self.count = count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_known_when_all_of_them_are_the_same() {
+        let mut known = Known::new();
+        assert_eq!(known.behind(&[0; 100]), None, "at first nothing is known");
+        for length in 1..=WORDS_BYTES {
+            let words = vec![b'w'; length];
+            known.learn(&words, b"fields", 2);
+            for more in [0, 1, 200] {
+                let text = [&words[..], &vec![b't'; more]].concat();
+                assert_eq!(known.behind(&text), Some(&text[length..]));
+                for at in 0..length {
+                    let mut other = text.clone();
+                    other[at] ^= 0x80;
+                    assert_eq!(known.behind(&other), None);
+                }
+            }
+            assert_eq!(known.behind(&words[1..]), None, "they are cut");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_forgotten_as_a_whole() {
+        let mut known = Known::new();
+        known.learn(b"words", b"fields", 1);
+        known.learn(&[b'w'; WORDS_BYTES + 1], b"fields", 1);
+        assert_eq!(known.behind(&[b'w'; 100]), None);
+        assert_eq!(known.behind(b"words and more"), None);
+        known.learn(b"words", &[0; FIELDS_BYTES + 1], 1);
+        assert_eq!(known.behind(b"words and more"), None);
+    }
+}
