@@ -1,7 +1,8 @@
 //! `format: json`: one object a record, its own fields first, in their order.
 //!
 //! Hop: read decode send keep take [encode] write settle. The loop does text, small numbers, nil and booleans itself and
-//! leaves everything else to [`crate::json`]: that is most of its speed.
+//! leaves everything else to [`crate::json`]: that is most of its speed. Neighbours mostly have the same keys at the same
+//! places: a key that is the one before it is not read again, its text is ready.
 
 use millstream_record::Batch;
 
@@ -18,10 +19,73 @@ use crate::{
     room::Room,
 };
 
+/// Of so many fields the keys are remembered.
+const KEYS_MAX: usize = 16;
+/// Bytes of the longest key that is remembered, with its head.
+const KEY_BYTES: usize = 16;
+/// What stands in front of a value that is a text: comma, quotes, colon and quote beside the key.
+const TEXT_BYTES: usize = KEY_BYTES + 8;
+
+/// The key of a field, which may be that of the next record too.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    /// The str, and ones where a byte of it counts.
+    bytes: u128,
+    mask: u128,
+    /// Its bytes; 0: there is none.
+    size: usize,
+    /// `,"key":"`, and its bytes.
+    text: [u8; TEXT_BYTES],
+    length: usize,
+    /// Which of the added fields it is.
+    named: u64,
+}
+
+impl Key {
+    const NONE: Self = Self {
+        bytes: 0,
+        mask: u128::MAX,
+        size: 0,
+        text: [0; TEXT_BYTES],
+        length: 0,
+        named: 0,
+    };
+
+    /// A key at the start of `bytes` for which `text` was written; a quote comes behind that if the value is a text.
+    #[inline(never)]
+    fn learn(bytes: &[u8], size: usize, text: &[u8], named: u64) -> Self {
+        let mut key = Self::NONE;
+        let (Some(start), Some(place)) = (bytes.first_chunk(), key.text.get_mut(..text.len()))
+        else {
+            return Self::NONE;
+        };
+        if !(1..=KEY_BYTES).contains(&size) || text.len() >= TEXT_BYTES {
+            return Self::NONE;
+        }
+        place.copy_from_slice(text);
+        if let Some(quote) = key.text.get_mut(text.len()) {
+            *quote = b'"';
+        }
+        key.mask = u128::MAX >> (8 * (KEY_BYTES - size));
+        key.bytes = u128::from_le_bytes(*start) & key.mask;
+        (key.size, key.length, key.named) = (size, text.len() + 1, named);
+        key
+    }
+
+    #[inline(always)]
+    fn is_at(&self, body: &[u8], at: usize) -> bool {
+        let start = body.get(at..).and_then(<[u8]>::first_chunk);
+        start.is_some_and(|start| u128::from_le_bytes(*start) & self.mask == self.bytes)
+            && self.size > 0
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Json {
     added: Added,
     delimiter: Box<[u8]>,
+    /// Those of the record before, by their places.
+    keys: [Key; KEYS_MAX],
     /// What a line starts with: `{"message":`
     line_head: Vec<u8>,
     /// Which of the added fields a line has.
@@ -37,6 +101,7 @@ impl Json {
             line_seen: added.named(MESSAGE.as_bytes()),
             added,
             delimiter,
+            keys: [Key::NONE; KEYS_MAX],
             line_head,
         }
     }
@@ -83,39 +148,71 @@ impl Json {
     /// fields are among them.
     #[inline]
     fn fields(
-        &self,
+        &mut self,
         room: &mut Room<'_>,
         body: &[u8],
         mut at: usize,
         left: u32,
     ) -> Result<(usize, u64), Unfit> {
         let mut seen = 0;
-        let mut open = b'{';
-        for _ in 0..left {
-            match text_at(body, at) {
-                Some((start, length)) => {
-                    json::string_between(room, &[open, b'"'], body, start, length, b"\":");
-                    at = start + length;
-                    seen |= self.added.named(body.get(start..at).unwrap_or_default());
+        for index in 0..left as usize {
+            match self.keys.get(index) {
+                Some(key) if key.is_at(body, at) => {
+                    at += key.size;
+                    seen |= key.named;
+                    if let Some((start, length)) = text_at(body, at) {
+                        let (text, count) = (&key.text, key.length);
+                        json::string_behind(room, text, count, body, start, length, b"\"");
+                        at = start + length;
+                    } else {
+                        room.bytes(key.text.get(..key.length - 1).unwrap_or_default());
+                        at = other(room, body, at)?;
+                    }
                 }
-                None => {
-                    room.byte(open);
-                    at = self.other_key(room, body, at, &mut seen)?;
-                    room.byte(b':');
-                }
-            }
-            open = b',';
-            if let Some((start, length)) = text_at(body, at) {
-                json::string_between(room, b"\"", body, start, length, b"\"");
-                at = start + length;
-            } else {
-                at = other(room, body, at)?;
+                _ => at = self.other_field(room, body, at, index, &mut seen)?,
             }
         }
         if left == 0 {
-            room.byte(open);
+            room.byte(b'{');
         }
         Ok((at, seen))
+    }
+
+    /// A field with another key than that of the record before.
+    #[inline(never)]
+    fn other_field(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        at: usize,
+        index: usize,
+        seen: &mut u64,
+    ) -> Result<usize, Unfit> {
+        let open = if index == 0 { b'{' } else { b',' };
+        let before = room.position();
+        let value = match text_at(body, at) {
+            Some((start, length)) => {
+                json::string_between(room, &[open, b'"'], body, start, length, b"\":");
+                let end = start + length;
+                let named = self.added.named(body.get(start..end).unwrap_or_default());
+                *seen |= named;
+                if let (Some(place), Some(bytes)) = (self.keys.get_mut(index), body.get(at..)) {
+                    *place = Key::learn(bytes, end - at, room.since(before), named);
+                }
+                end
+            }
+            None => {
+                room.byte(open);
+                let end = self.other_key(room, body, at, seen)?;
+                room.byte(b':');
+                end
+            }
+        };
+        if let Some((start, length)) = text_at(body, value) {
+            json::string_between(room, b"\"", body, start, length, b"\"");
+            return Ok(start + length);
+        }
+        other(room, body, value)
     }
 
     /// Keys that are no short text: bin, numbers, booleans.

@@ -20,8 +20,34 @@ use crate::{
 pub(super) struct Raw {
     field: FieldPath,
     delimiter: Box<[u8]>,
-    /// How most records look up to the field's value, when the field has a short name at the top: the key as a str.
+    /// The key as a str, when the field has a short name at the top; else nothing.
     key: Vec<u8>,
+    /// How the fields of the record before looked, by their places.
+    shapes: [Shape; FIELDS_MAX],
+}
+
+/// A small map has fewer fields than this.
+const FIELDS_MAX: usize = 16;
+
+/// The first byte of a key and of its value, and what sizes they say these have. Sizes stand beside the bytes although they
+/// follow from them: where a field looks like that of the record before, the processor need not wait for the one to know
+/// where the next field is.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    key: u8,
+    key_size: u8,
+    value: u8,
+    value_size: u8,
+}
+
+impl Shape {
+    /// Two empty texts.
+    const EMPTY: Self = Self {
+        key: 0xa0,
+        key_size: 1,
+        value: 0xa0,
+        value_size: 1,
+    };
 }
 
 impl Raw {
@@ -34,6 +60,7 @@ impl Raw {
             field,
             delimiter,
             key,
+            shapes: [Shape::EMPTY; FIELDS_MAX],
         }
     }
 
@@ -42,21 +69,48 @@ impl Raw {
         *self.delimiter == *b"\n" && self.field.top_name() == Some(MESSAGE)
     }
 
-    /// The field's text and the offset behind it, when it is the first field and short.
+    /// The field's text, the offset behind it, and how many fields follow; `None`: it is no text of at most 65535 bytes, or
+    /// something in front of it is neither text nor a small number, or it is not there.
     #[inline(always)]
-    fn first<'a>(&self, body: &'a [u8], record: usize) -> Option<(u8, &'a [u8], usize)> {
+    fn plain<'a>(&mut self, body: &'a [u8], record: usize) -> Option<(&'a [u8], usize, u8)> {
         let fields = match *body.get(record)? {
             marker @ 0x81..=0x8f => marker & 0x0f,
             _ => return None,
         };
-        let rest = body.get(record + 1..)?;
-        if self.key.is_empty() || !rest.starts_with(&self.key) {
-            return None;
+        let first = *self.key.first()?;
+        let mut at = record + 1;
+        for (index, shape) in (0..fields).zip(&mut self.shapes) {
+            let rest = body.get(at..)?;
+            let marker = *rest.first()?;
+            if marker == first && rest.starts_with(&self.key) {
+                let (start, length) = text_at(body, at + self.key.len())?;
+                let text = body.get(start..start + length)?;
+                return Some((text, start + length, fields - 1 - index));
+            }
+            if marker != shape.key {
+                if !matches!(marker, 0xa0..=0xbf) {
+                    return None;
+                }
+                (shape.key, shape.key_size) = (marker, 1 + (marker & 0x1f));
+            }
+            let value = at + usize::from(shape.key_size);
+            let marker = *body.get(value)?;
+            if marker != shape.value {
+                match marker {
+                    0xa0..=0xbf => {
+                        (shape.value, shape.value_size) = (marker, 1 + (marker & 0x1f));
+                    }
+                    0x00..=0x7f => (shape.value, shape.value_size) = (marker, 1),
+                    _ => {
+                        let (start, length) = text_at(body, value)?;
+                        at = start + length;
+                        continue;
+                    }
+                }
+            }
+            at = value + usize::from(shape.value_size);
         }
-        let value = record + 1 + self.key.len();
-        let (start, length) = text_at(body, value)?;
-        let text = body.get(start..start + length)?;
-        Some((fields, text, start + length))
+        None
     }
 
     /// Wherever the field stands and whatever it is.
@@ -98,13 +152,13 @@ impl Write for Raw {
         head: Head,
         _: Of<'_>,
     ) -> Result<usize, Reason> {
-        let Some((fields, text, end)) = self.first(body, head.record) else {
+        let Some((text, end, more)) = self.plain(body, head.record) else {
             return self.any(room, body, head.record);
         };
         room.both(text, &self.delimiter);
-        match fields {
-            1 => Ok(end),
-            _ => behind(body, end, 2 * (u64::from(fields) - 1)),
+        match more {
+            0 => Ok(end),
+            _ => behind(body, end, 2 * u64::from(more)),
         }
     }
 }

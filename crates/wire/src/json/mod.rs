@@ -14,7 +14,7 @@ mod tests;
 pub(crate) use digits::{INTEGER_BYTES, digits, unsigned_digits};
 pub use parse::{JsonError, Progress, to_msgpack};
 pub use scan::Scan;
-pub(crate) use string::{append_string, string, string_between};
+pub(crate) use string::{append_string, string, string_behind, string_between};
 pub use write::{Unfit, write_value};
 pub(crate) use write::{key, value};
 

@@ -39,8 +39,24 @@ pub(crate) fn string_between<const B: usize, const A: usize>(
     length: usize,
     after: &[u8; A],
 ) {
+    string_behind(room, before, B, bytes, start, length, after);
+}
+
+/// The same where only the first `count` bytes of `before` count.
+#[inline(always)]
+pub(crate) fn string_behind<const B: usize, const A: usize>(
+    room: &mut Room<'_>,
+    before: &[u8; B],
+    count: usize,
+    bytes: &[u8],
+    start: usize,
+    length: usize,
+    after: &[u8; A],
+) {
     let end = start + length;
+    let count = count.min(B);
     if length > PIECE_BYTES {
+        let before = before.get(..count).unwrap_or_default();
         return pieces(room, before, bytes, start..end, after);
     }
     let target = room.ahead(length * ESCAPE_BYTES_MAX + STORE_BYTES + B + A);
@@ -49,15 +65,16 @@ pub(crate) fn string_between<const B: usize, const A: usize>(
     if length <= 8 {
         let word = first_bytes(bytes, start, length);
         if specials(word) | word & HIGHS == 0 {
-            store(target, B, word.to_le_bytes());
-            store(target, B + length, *after);
-            return room.advance(B + length + A);
+            store(target, count, word.to_le_bytes());
+            store(target, count + length, *after);
+            return room.advance(count + length + A);
         }
     }
-    let (to, high) = piece(target, B, bytes, start, end);
+    let (to, high) = piece(target, count, bytes, start, end);
     if high & HIGHS != 0 {
         let text = bytes.get(start..end).unwrap_or_default();
         if std::str::from_utf8(text).is_err() {
+            let before = before.get(..count).unwrap_or_default();
             return base64_between(room, before, text, after);
         }
     }
@@ -101,7 +118,7 @@ fn piece(
     mut from: usize,
     end: usize,
 ) -> (usize, u64) {
-    let mut high = 0;
+    let (mut high, first) = (0, to);
     while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
         let block: &[u8; 16] = block;
         store(target, to, *block);
@@ -114,7 +131,7 @@ fn piece(
     // What is less than a block at the end of plain text: the last block, part of which stands already.
     if from < end
         && end < from + 16
-        && to >= 16
+        && to >= first + 16
         && let Some(block) = bytes.get(..end).and_then(<[u8]>::last_chunk::<16>)
         && plain(block)
     {

@@ -1,4 +1,5 @@
-//! What stood between the time and the text of the last message, and the fields it became: host, app, procid, msgid.
+//! What stood between the time and the text of the last message, and the fields it became: host, app, procid, msgid; the
+//! same for structured data.
 //!
 //! ```text
 //! <13>Nov 21 06:40:31 web-1 sshd[4242]: TEXT
@@ -7,30 +8,29 @@
 //! A stream shows the same words many times in a row. Words that are equal byte for byte mean the same, so their fields
 //! are copied and not made again. What is remembered is nothing but that: a message with other words never sees it.
 
-/// Longer words are not remembered.
-const WORDS_BYTES: usize = 64;
-/// Nor are longer fields.
-pub(super) const FIELDS_BYTES: usize = 128;
-/// Fields of a common size are stored in one go of so many bytes.
+/// Longer fields are not remembered.
+pub(super) const FIELDS_BYTES: usize = 256;
+/// Most are stored in one go of so many bytes.
 pub(super) const FIELDS_MOSTLY: usize = 64;
 
-/// Ones and then zeros, as many as bytes of words: a window of it is the mask for any length.
-const MASK: [u8; 2 * WORDS_BYTES] = {
-    let mut mask = [0; 2 * WORDS_BYTES];
+/// Ones and then zeros: a window of it is the mask for any length.
+const MASK: [u8; 2 * MASK_BYTES] = {
+    let mut mask = [0; 2 * MASK_BYTES];
     let mut at = 0;
-    while at < WORDS_BYTES {
+    while at < MASK_BYTES {
         mask[at] = 0xff;
         at += 1;
     }
     mask
 };
+const MASK_BYTES: usize = 128;
 
-/// The words of a message and their fields.
+/// The words of a message, up to `WORDS` bytes, and their fields.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
-    words: [u8; WORDS_BYTES],
+pub(super) struct Known<const WORDS: usize> {
+    words: [u8; WORDS],
     /// All ones where a byte of `words` counts.
-    mask: [u8; WORDS_BYTES],
+    mask: [u8; WORDS],
     /// Bytes of the words; 0: nothing is known.
     length: usize,
     /// As they stand in a record, one behind the other.
@@ -40,11 +40,11 @@ pub(super) struct Known {
     pub(super) count: u8,
 }
 
-impl Known {
+impl<const WORDS: usize> Known<WORDS> {
     pub(super) fn new() -> Self {
         Self {
-            words: [0; WORDS_BYTES],
-            mask: [0; WORDS_BYTES],
+            words: [0; WORDS],
+            mask: [0; WORDS],
             length: 0,
             fields: [0; FIELDS_BYTES],
             fields_length: 0,
@@ -55,7 +55,7 @@ impl Known {
     /// What is behind the words that `text` begins with, if they are known.
     #[inline(always)]
     pub(super) fn behind<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
-        let same = match text.first_chunk::<WORDS_BYTES>() {
+        let same = match text.first_chunk::<WORDS>() {
             Some(start) => {
                 let pairs = start.iter().zip(&self.words).zip(&self.mask);
                 // No early end: that becomes vector code.
@@ -67,6 +67,21 @@ impl Known {
             text.get(self.length..)
         } else {
             None
+        }
+    }
+
+    /// Stores the fields at the front of `place`, and perhaps more, which does not count.
+    #[inline(always)]
+    pub(super) fn store(&self, place: &mut [u8]) {
+        if self.fields_length <= FIELDS_MOSTLY {
+            if let (Some(place), Some(fields)) =
+                (place.first_chunk_mut(), self.fields.first_chunk())
+            {
+                let fields: &[u8; FIELDS_MOSTLY] = fields;
+                *place = *fields;
+            }
+        } else if let Some(place) = place.first_chunk_mut() {
+            *place = self.fields;
         }
     }
 
@@ -82,7 +97,7 @@ impl Known {
         };
         place.copy_from_slice(words);
         room.copy_from_slice(fields);
-        let mask = MASK.get(WORDS_BYTES - words.len()..);
+        let mask = MASK.get(MASK_BYTES - words.len()..);
         if let Some(mask) = mask.and_then(<[u8]>::first_chunk) {
             self.mask = *mask;
             self.length = words.len();
@@ -96,11 +111,13 @@ impl Known {
 mod tests {
     use super::*;
 
+    const WORDS: usize = 64;
+
     #[test]
     fn words_are_known_when_all_of_them_are_the_same() {
-        let mut known = Known::new();
+        let mut known = Known::<WORDS>::new();
         assert_eq!(known.behind(&[0; 100]), None, "at first nothing is known");
-        for length in 1..=WORDS_BYTES {
+        for length in 1..=WORDS {
             let words = vec![b'w'; length];
             known.learn(&words, b"fields", 2);
             for more in [0, 1, 200] {
@@ -118,9 +135,9 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_forgotten_as_a_whole() {
-        let mut known = Known::new();
+        let mut known = Known::<WORDS>::new();
         known.learn(b"words", b"fields", 1);
-        known.learn(&[b'w'; WORDS_BYTES + 1], b"fields", 1);
+        known.learn(&[b'w'; WORDS + 1], b"fields", 1);
         assert_eq!(known.behind(&[b'w'; 100]), None);
         assert_eq!(known.behind(b"words and more"), None);
         known.learn(b"words", &[0; FIELDS_BYTES + 1], 1);

@@ -11,12 +11,12 @@
 //! A word is a host only behind a time, and a tag only if a colon and a space or a bracketed number end it: what is in
 //! doubt belongs to the text.
 
-use memchr::{memchr, memchr3};
 use millstream_record::Time;
 
 use super::{
     parse::Header,
     time::{Clock, Stamp},
+    words::find,
 };
 
 /// A longer word is no tag (RFC 3164 allows 32, RFC 5424 48; file names are used too).
@@ -68,12 +68,12 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
 /// The host at the start of `text`, and what is behind it; `None`: a tag stands there, or the last word.
 #[inline(always)]
 fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (host, rest) = text.split_at_checked(memchr(b' ', text)?)?;
+    let (host, rest) = text.split_at_checked(find([b' '], text)?)?;
     let (_, others) = host.split_first()?;
     // An address of IPv6 may end with two colons.
     let is_tag = host.ends_with(b":") && !host.ends_with(b"::");
     // `[::1]` is a host, `su[123]` is a tag.
-    let brackets = memchr(b'[', others).is_some();
+    let brackets = find([b'['], others).is_some();
     (!is_tag && !brackets).then_some((host, rest.get(1..)?))
 }
 
@@ -82,7 +82,7 @@ fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
 fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     header.message = text;
     let near = text.get(..TAG_BYTES_MAX).unwrap_or(text);
-    let Some(end) = memchr3(b':', b'[', b' ', near) else {
+    let Some(end) = find([b':', b'[', b' '], near) else {
         return;
     };
     let Some((tag, rest)) = text.split_at_checked(end) else {
@@ -102,7 +102,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
         [b':', b' ', message @ ..] => (header.app, header.message) = (tag, message),
         [b'[', rest @ ..] => {
             let near = rest.get(..TAG_BYTES_MAX).unwrap_or(rest);
-            let close = memchr3(b']', b' ', b'[', near);
+            let close = find([b']', b' ', b'['], near);
             let Some((procid, behind)) = close.and_then(|close| rest.split_at_checked(close))
             else {
                 return;

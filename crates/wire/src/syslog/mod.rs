@@ -26,6 +26,7 @@ mod priority;
 mod record;
 mod structured;
 mod time;
+mod words;
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,15 @@
 //! One message: what its header says, and the record that it becomes.
 
 use jiff::tz::TimeZone;
-use memchr::memchr;
 use millstream_record::Time;
 
 use super::{
     known::Known,
     legacy, priority,
-    record::{self, Written},
+    record::{self, DATA, WORDS, Written},
     structured,
     time::{Clock, Stamp},
+    words::find,
 };
 use crate::room::Room;
 
@@ -54,13 +54,14 @@ pub(super) struct Header<'a> {
     pub(super) message: &'a [u8],
 }
 
-/// Parses messages. Holds nothing of them but what the bytes of the last header mean: its time, and its words in either
-/// form.
+/// Parses messages. Holds nothing of them but what the bytes of the last header mean: its time, its words in either
+/// form, and its structured data.
 #[derive(Clone, Debug)]
 pub struct Parser {
     clock: Clock,
-    legacy: Known,
-    modern: Known,
+    legacy: Known<WORDS>,
+    modern: Known<WORDS>,
+    data: Known<DATA>,
 }
 
 impl Parser {
@@ -70,6 +71,7 @@ impl Parser {
             clock: Clock::new(zone),
             legacy: Known::new(),
             modern: Known::new(),
+            data: Known::new(),
         }
     }
 
@@ -94,7 +96,12 @@ impl Parser {
 
     /// A message of a time and with words that were seen last: nothing but the text is new.
     #[inline(always)]
-    fn again(&self, message: &[u8], from: &Received<'_>, room: &mut Room<'_>) -> Option<Written> {
+    fn again(
+        &mut self,
+        message: &[u8],
+        from: &Received<'_>,
+        room: &mut Room<'_>,
+    ) -> Option<Written> {
         let (priority, rest) = priority::read(message)?;
         let (moment, text, modern) = match rest {
             [b'1'..=b'9', b' ', text @ ..] => (self.clock.iso_again(text)?, text, true),
@@ -113,7 +120,15 @@ impl Parser {
             true => data(behind),
             false => (false, behind),
         };
-        record::again(priority, &moment, known, structured, message, room)
+        record::again(
+            priority,
+            &moment,
+            known,
+            &mut self.data,
+            structured,
+            message,
+            room,
+        )
     }
 
     #[inline(never)]
@@ -128,9 +143,10 @@ impl Parser {
                 message,
                 ..Header::default()
             };
-            return (Parsed::Nothing, record::write(&header, from, room).0);
+            let (written, _) = record::write(&header, from, &mut self.data, room);
+            return (Parsed::Nothing, written);
         };
-        let (written, fields) = record::write(&header, from, room);
+        let (written, fields) = record::write(&header, from, &mut self.data, room);
         if !header.words.is_empty() && from.peer.is_none() {
             let known = match modern {
                 true => &mut self.modern,
@@ -229,7 +245,7 @@ fn data(rest: &[u8]) -> (bool, &[u8]) {
 /// A field of the header, empty if it is nil, and what is behind the space behind it. The last field may end the message.
 #[inline(always)]
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (word, rest) = text.split_at_checked(memchr(b' ', text)?)?;
+    let (word, rest) = text.split_at_checked(find([b' '], text)?)?;
     let rest = rest.get(1..)?;
     Some((if word == b"-" { b"" } else { word }, rest))
 }

@@ -3,7 +3,7 @@
 use millstream_record::Time;
 
 use super::{
-    known::{FIELDS_BYTES, FIELDS_MOSTLY, Known},
+    known::{FIELDS_BYTES, Known},
     parse::{Header, Received},
     priority::{self, MAP_AT, START_BYTES, TIME_AT},
     structured,
@@ -28,6 +28,10 @@ pub(super) struct Fields {
     pub(super) count: u8,
 }
 
+/// Longer words in front of the text are not remembered.
+pub(super) const WORDS: usize = 64;
+/// Nor is longer structured data.
+pub(super) const DATA: usize = 128;
 /// Bytes of the longest head of a str or bin.
 const HEAD_BYTES_MAX: usize = 5;
 /// The key of the text.
@@ -38,7 +42,8 @@ const MESSAGE_KEY: [u8; 8] = *b"\xa7message";
 pub(super) fn again(
     priority: u8,
     moment: &Moment,
-    known: &Known,
+    known: &Known<WORDS>,
+    data: &mut Known<DATA>,
     structured: bool,
     mut message: &[u8],
     room: &mut Room<'_>,
@@ -59,20 +64,38 @@ pub(super) fn again(
         *place = bytes;
     }
     if let Some(place) = ahead.get_mut(template.length..) {
-        if known.fields_length <= FIELDS_MOSTLY {
-            let fields = known.fields.first_chunk::<FIELDS_MOSTLY>()?;
-            *place.first_chunk_mut()? = *fields;
-        } else {
-            *place.first_chunk_mut()? = known.fields;
-        }
+        known.store(place);
     }
     room.advance(template.length + known.fields_length);
-    if structured && let Some(behind) = structured::write(message, room) {
+    if structured && let Some(behind) = structured_data(message, data, room) {
         fields += 1;
         room.patch(start + MAP_AT, &[0x80 | fields]);
         message = behind;
     }
     Some(self::message(start, message, room))
+}
+
+/// Appends structured data, which may be that of the last message; what is behind it.
+#[inline(always)]
+fn structured_data<'a>(
+    message: &'a [u8],
+    data: &mut Known<DATA>,
+    room: &mut Room<'_>,
+) -> Option<&'a [u8]> {
+    if let Some(behind) = data.behind(message) {
+        data.store(room.ahead(FIELDS_BYTES));
+        room.advance(data.fields_length);
+        return Some(structured::without_mark(behind));
+    }
+    let start = room.position();
+    let (behind, message_at) = structured::write(message, room)?;
+    // With the space behind it nothing of the text can change what it is.
+    if let Some(words) = message.get(..message_at)
+        && words.last() == Some(&b' ')
+    {
+        data.learn(words, room.since(start), 1);
+    }
+    Some(behind)
 }
 
 /// Appends the text, which is the last field.
@@ -89,6 +112,7 @@ fn message(start: usize, message: &[u8], room: &mut Room<'_>) -> Written {
 pub(super) fn write(
     header: &Header<'_>,
     from: &Received<'_>,
+    data: &mut Known<DATA>,
     room: &mut Room<'_>,
 ) -> (Written, Fields) {
     let start = room.position();
@@ -144,7 +168,7 @@ pub(super) fn write(
     };
     let mut message = header.message;
     if header.structured
-        && let Some(behind) = structured::write(message, room)
+        && let Some(behind) = structured_data(message, data, room)
     {
         fields += 1;
         message = behind;

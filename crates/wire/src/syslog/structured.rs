@@ -11,17 +11,18 @@ use crate::room::Room;
 /// The mark that says "this is UTF-8", in front of a message.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Writes the key and the map for the elements that `text` begins with; gives the message behind them. `None`: that is
-/// no structured data, and nothing is written.
+/// Writes the key and the map for the elements that `text` begins with; gives the message behind them, and where what
+/// parts them ends. `None`: that is no structured data, and nothing is written.
 #[inline(never)]
-pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
+pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], usize)> {
     let start = room.position();
     room.bytes(b"\xafstructured_data");
     let behind = elements(text, room);
     if behind.is_none() {
         room.back_to(start);
     }
-    behind
+    let behind = behind?;
+    Some((without_mark(behind), text.len() - behind.len()))
 }
 
 fn elements<'a>(mut text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
@@ -34,7 +35,7 @@ fn elements<'a>(mut text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     map.close(count, room);
     match text {
         [] => Some(&[]),
-        [b' ', message @ ..] => Some(without_mark(message)),
+        [b' ', message @ ..] => Some(message),
         _ => None,
     }
 }
@@ -53,12 +54,13 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
             // In front of the closing bracket it parts nothing.
             [b' ', rest @ ..] if rest.first() == Some(&b']') => rest,
             [b' ', rest @ ..] => {
-                let (name, behind) = rest.split_at_checked(name_length(rest))?;
+                let (length, seen) = name_length(rest);
+                let (name, behind) = rest.split_at_checked(length)?;
                 if count > 0 && name == last {
                     values.grow(room)?;
                 } else {
                     count = count.checked_add(1)?;
-                    key(name, room)?;
+                    key(name, seen, room)?;
                     (last, values) = (name, Values::at(room));
                 }
                 value(behind.strip_prefix(b"=\"")?, room)?
@@ -70,22 +72,29 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
 
 /// The id of an element, written as a key, and what is behind it.
 fn name<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], &'a [u8])> {
-    let (id, rest) = text.split_at_checked(name_length(text))?;
-    key(id, room)?;
+    let (length, seen) = name_length(text);
+    let (id, rest) = text.split_at_checked(length)?;
+    key(id, seen, room)?;
     Some((id, rest))
 }
 
-/// How many bytes of a name stand at the start of `text`.
+/// How many bytes of a name stand at the start of `text`, and all of them or'ed.
 #[inline(always)]
-fn name_length(text: &[u8]) -> usize {
-    let ends = |byte: &u8| matches!(byte, b' ' | b'=' | b']' | b'"' | b'[');
-    text.iter().position(ends).unwrap_or(text.len())
+fn name_length(text: &[u8]) -> (usize, u8) {
+    let mut seen = 0;
+    for (at, byte) in text.iter().enumerate() {
+        if matches!(byte, b' ' | b'=' | b']' | b'"' | b'[') {
+            return (at, seen);
+        }
+        seen |= byte;
+    }
+    (text.len(), seen)
 }
 
-/// Writes a name; `None`: it is none.
+/// Writes a name whose bytes or'ed are `seen`; `None`: it is none.
 #[inline(always)]
-fn key(name: &[u8], room: &mut Room<'_>) -> Option<()> {
-    if name.is_empty() || str::from_utf8(name).is_err() {
+fn key(name: &[u8], seen: u8, room: &mut Room<'_>) -> Option<()> {
+    if name.is_empty() || (seen >= 0x80 && str::from_utf8(name).is_err()) {
         return None;
     }
     str_or_bin(name, room);

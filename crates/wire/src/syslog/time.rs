@@ -10,21 +10,23 @@ use millstream_record::Time;
 const DAY: i64 = 86_400;
 /// A date without a year that is this near to the receive time is nearest in its year, whatever the year's length.
 const SURELY_NEAREST: i64 = 180 * DAY;
+/// Bytes of `Mmm dd hh:mm`.
+const SHORT_BYTES: usize = 12;
 /// Bytes of `Mmm dd hh:mm:ss`.
-const SHORT_BYTES: usize = 15;
-
+const SHORT_WHOLE_BYTES: usize = SHORT_BYTES + 3;
 /// Bytes of `YYYY-MM-DDThh:mm`.
 const MINUTE_BYTES: usize = 16;
 
-/// Reads timestamps. Remembers the seconds of the last text, as a stream shows the same one many times; of those with a
-/// year it is that of the last minute.
+/// Reads timestamps. Remembers the last minute in either form, as a stream shows the same one many times. (Clocks are set
+/// at whole minutes, so that it is one minute in any zone.)
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
     utc: bool,
-    known: [u8; SHORT_BYTES],
-    seconds: i64,
-    /// The last minute that there is, as it was written, and when it begins as if it were one of UTC.
+    /// Without a year: as it was written, and when it begins.
+    short: [u8; SHORT_BYTES],
+    short_seconds: i64,
+    /// With one: as it was written, and when it begins as if it were one of UTC.
     minute: [u8; MINUTE_BYTES],
     minute_seconds: i64,
 }
@@ -62,31 +64,34 @@ impl Clock {
         Self {
             utc: zone == TimeZone::UTC,
             zone,
-            known: [0; SHORT_BYTES],
-            seconds: 0,
+            short: [0; SHORT_BYTES],
+            // Near to no time.
+            short_seconds: i64::MIN / 2,
             minute: *b"1970-01-01T00:00",
             minute_seconds: 0,
         }
     }
 
-    /// The time at the start of `text` if it is the one that was read last (with a year: of the same minute). A space
-    /// must stand behind one without a year.
+    /// The time at the start of `text` if it is of the minute that was read last. A space must stand behind one without a
+    /// year.
     #[inline(always)]
     pub(super) fn again(&self, text: &[u8], now: Time) -> Option<Moment> {
         let (short, rest) = text.split_first_chunk::<SHORT_BYTES>()?;
-        if *short != self.known {
+        if *short != self.short {
             return self.iso_again(text);
         }
-        let near = (self.seconds - now.seconds()).abs() < SURELY_NEAREST;
+        let (second, rest) = second(rest)?;
+        let seconds = self.short_seconds + second;
+        let near = (seconds - now.seconds()).abs() < SURELY_NEAREST;
         match rest {
             // A year behind the time makes it another one.
             [b' ', b'0'..=b'9', a, b, c, ..] if [a, b, c].into_iter().all(u8::is_ascii_digit) => {
                 None
             }
             [b' ', ..] if near => Some(Moment {
-                seconds: self.seconds,
+                seconds,
                 nanos: 0,
-                length: SHORT_BYTES,
+                length: SHORT_WHOLE_BYTES,
             }),
             _ => None,
         }
@@ -99,10 +104,8 @@ impl Clock {
         if *minute != self.minute {
             return None;
         }
-        let [b':', tens @ b'0'..=b'5', ones @ b'0'..=b'9', rest @ ..] = rest else {
-            return None;
-        };
-        let seconds = self.minute_seconds + i64::from((tens - b'0') * 10 + (ones - b'0'));
+        let (second, rest) = second(rest)?;
+        let seconds = self.minute_seconds + second;
         let (nanos, rest) = match rest {
             [b'.' | b',', digits @ ..] => few_digits(digits)?,
             _ => (0, rest),
@@ -182,12 +185,13 @@ impl Clock {
             Some(_) => self.local(civil),
             None => self.nearest(civil, now),
         };
-        if let (Some(seconds), Some(known), true) = (
-            seconds,
-            text.first_chunk(),
-            year.is_none() && length == SHORT_BYTES,
-        ) {
-            (self.known, self.seconds) = (*known, seconds);
+        // So long it is with its seconds as the last three bytes, unless it has a fraction.
+        if let (Some(seconds), Some(short)) = (seconds, text.first_chunk())
+            && year.is_none()
+            && length == SHORT_WHOLE_BYTES
+            && text.get(SHORT_BYTES) == Some(&b':')
+        {
+            (self.short, self.short_seconds) = (*short, seconds - second);
         }
         Some(Stamp {
             time: seconds.map(|seconds| Time::from_parts(seconds, nanos)),
@@ -365,6 +369,17 @@ fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
     let (minute, rest) = number(rest.strip_prefix(b":")?, 2, 2)?;
     let (second, rest) = number(rest.strip_prefix(b":")?, 2, 2)?;
     Some((hour, minute, second, rest))
+}
+
+/// `:ss`, but no leap second.
+#[inline(always)]
+fn second(text: &[u8]) -> Option<(i64, &[u8])> {
+    match text {
+        [b':', tens @ b'0'..=b'5', ones @ b'0'..=b'9', rest @ ..] => {
+            Some((i64::from((tens - b'0') * 10 + (ones - b'0')), rest))
+        }
+        _ => None,
+    }
 }
 
 #[inline(always)]
