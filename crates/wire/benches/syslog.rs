@@ -35,12 +35,34 @@ fn older(_: usize) -> String {
     "<13>Nov 21 06:40:31 hammer-0001 bench[4242]: ".to_owned()
 }
 
+/// Of many senders: no two neighbours have the same words.
+fn mixed(n: usize) -> String {
+    let (host, app) = (HOSTS[n % HOSTS.len()], APPS[n % APPS.len()]);
+    let (second, id) = (28 + n * 7 % 4, n * 7919 % 60_000);
+    format!("<13>Nov 21 06:40:{second} {host} {app}[{id}]: ")
+}
+
+const HOSTS: [&str; 4] = ["web-1", "db.example.net", "10.1.2.3", "gateway-eu-west-1"];
+const APPS: [&str; 3] = ["sshd", "systemd-logind", "postfix/smtpd"];
+
 fn iso(n: usize) -> String {
     format!("<13>2026-11-21T06:40:31.{n:06}+00:00 hammer-0001 bench[4242]: ")
 }
 
 fn newer(n: usize) -> String {
     format!("<13>1 2026-11-21T06:40:31.{n:06}Z hammer-0001 bench 4242 ID47 - ")
+}
+
+fn newer_mixed(n: usize) -> String {
+    let (host, app) = (HOSTS[n % HOSTS.len()], APPS[n % APPS.len()]);
+    let (second, id) = (28 + n * 7 % 4, n * 7919 % 60_000);
+    format!("<13>1 2026-11-21T06:40:{second}.{n:06}+01:00 {host} {app} {id} ID47 - ")
+}
+
+fn same_data(n: usize) -> String {
+    format!(
+        "<13>1 2026-11-21T06:40:31.{n:06}Z hammer-0001 bench 4242 ID47 [gen@32473 flow=\"0001\"] "
+    )
 }
 
 fn structured(n: usize) -> String {
@@ -54,12 +76,15 @@ type Row = (&'static str, fn(usize) -> String, bool);
 
 #[allow(clippy::print_stdout)]
 fn main() {
-    let rows: [Row; 5] = [
+    let rows: [Row; 8] = [
         ("RFC 3164, lines", older, false),
         ("RFC 3164, octets", older, true),
+        ("RFC 3164, lines, many senders", mixed, false),
         ("RFC 3339 time, lines", iso, false),
         ("RFC 5424, lines", newer, false),
-        ("RFC 5424 with data, lines", structured, false),
+        ("RFC 5424, lines, many senders", newer_mixed, false),
+        ("RFC 5424 with the same data, lines", same_data, false),
+        ("RFC 5424 with other data, lines", structured, false),
     ];
     for (name, head, octets) in rows {
         let (input, count) = messages(head, octets);

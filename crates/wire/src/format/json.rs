@@ -2,7 +2,7 @@
 //!
 //! Hop: read decode send keep take [encode] write settle. The loop does text, small numbers, nil and booleans itself and
 //! leaves everything else to [`crate::json`]: that is most of its speed. Neighbours mostly have the same keys at the same
-//! places: a key that is the one before it is not read again, its text is ready.
+//! places, and often the same values but for the last: what is equal byte for byte is not read again, its text is ready.
 
 use millstream_record::Batch;
 
@@ -80,12 +80,58 @@ impl Key {
     }
 }
 
+/// Longer fronts are not remembered, nor are such with a longer text.
+const FRONT_BYTES_MAX: usize = 512;
+/// After so many records with another front it is learnt anew only now and then.
+const PATIENCE: u32 = 16;
+const NOW_AND_THEN: u32 = 64;
+
+/// All fields of a record but the last, which often are those of the next one too: what a line of syslog or of a pod has
+/// beside its text.
+#[derive(Debug, Default)]
+struct Front {
+    /// As they stand in the record; empty: none is known.
+    bytes: Vec<u8>,
+    /// As they were written.
+    text: Vec<u8>,
+    fields: usize,
+    seen: u64,
+    /// Records in a row that had another one.
+    misses: u32,
+}
+
+impl Front {
+    #[inline(always)]
+    fn is_at(&self, body: &[u8], at: usize, left: u32) -> bool {
+        let there = body.get(at..).unwrap_or_default();
+        !self.bytes.is_empty() && self.fields < left as usize && there.starts_with(&self.bytes)
+    }
+
+    #[inline(always)]
+    fn is_asked_for(&mut self) -> bool {
+        self.misses = self.misses.wrapping_add(1);
+        self.misses < PATIENCE || self.misses.is_multiple_of(NOW_AND_THEN)
+    }
+
+    #[inline(never)]
+    fn learn(&mut self, bytes: &[u8], text: &[u8], fields: usize, seen: u64) {
+        self.bytes.clear();
+        self.text.clear();
+        if bytes.len() <= FRONT_BYTES_MAX && text.len() <= FRONT_BYTES_MAX {
+            self.bytes.extend_from_slice(bytes);
+            self.text.extend_from_slice(text);
+        }
+        (self.fields, self.seen) = (fields, seen);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Json {
     added: Added,
     delimiter: Box<[u8]>,
     /// Those of the record before, by their places.
     keys: [Key; KEYS_MAX],
+    front: Front,
     /// What a line starts with: `{"message":`
     line_head: Vec<u8>,
     /// Which of the added fields a line has.
@@ -102,6 +148,7 @@ impl Json {
             added,
             delimiter,
             keys: [Key::NONE; KEYS_MAX],
+            front: Front::default(),
             line_head,
         }
     }
@@ -154,8 +201,26 @@ impl Json {
         mut at: usize,
         left: u32,
     ) -> Result<(usize, u64), Unfit> {
-        let mut seen = 0;
-        for index in 0..left as usize {
+        if left == 0 {
+            room.byte(b'{');
+            return Ok((at, 0));
+        }
+        let (mut seen, mut first, last) = (0, 0, left as usize - 1);
+        let (start, written) = (at, room.position());
+        let mut learns = false;
+        if self.front.is_at(body, at, left) {
+            room.bytes(&self.front.text);
+            at += self.front.bytes.len();
+            (first, seen) = (self.front.fields, self.front.seen);
+            self.front.misses = 0;
+        } else if last > 0 {
+            learns = self.front.is_asked_for();
+        }
+        for index in first..=last {
+            if index == last && learns {
+                let bytes = body.get(start..at).unwrap_or_default();
+                self.front.learn(bytes, room.since(written), index, seen);
+            }
             match self.keys.get(index) {
                 Some(key) if key.is_at(body, at) => {
                     at += key.size;
@@ -171,9 +236,6 @@ impl Json {
                 }
                 _ => at = self.other_field(room, body, at, index, &mut seen)?,
             }
-        }
-        if left == 0 {
-            room.byte(b'{');
         }
         Ok((at, seen))
     }

@@ -1,6 +1,6 @@
 //! Text to JSON strings.
 //!
-//! Hop: read decode send keep take [encode] write settle. Blocks of 16 bytes are stored as they are up to the first that
+//! Hop: read decode send keep take [encode] write settle. Blocks of 64 and 16 bytes are stored as they are up to the first that
 //! needs an escape; from there on words of 8. `cargo bench --bench formats` prints what it costs.
 
 use std::ops::Range;
@@ -119,6 +119,16 @@ fn piece(
     end: usize,
 ) -> (usize, u64) {
     let (mut high, first) = (0, to);
+    // Whether a block is plain costs little more for a large one.
+    while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
+        let block: &[u8; 64] = block;
+        if !plain(block) {
+            break;
+        }
+        store(target, to, *block);
+        from += 64;
+        to += 64;
+    }
     while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
         let block: &[u8; 16] = block;
         store(target, to, *block);

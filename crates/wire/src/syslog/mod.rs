@@ -17,7 +17,9 @@
 //!               "message": str, or bin if it is not UTF-8 }]
 //! ```
 
+mod civil;
 mod decode;
+mod digits;
 mod frame;
 mod known;
 mod legacy;

@@ -6,8 +6,11 @@
 use jiff::{civil::DateTime, tz::TimeZone};
 use millstream_record::Time;
 
-/// Seconds of a day.
-const DAY: i64 = 86_400;
+use super::{
+    civil::{Civil, DAY, date_of},
+    digits::{clock_time, few_digits, fraction, iso_date_time, month, number, offset, second},
+};
+
 /// A date without a year that is this near to the receive time is nearest in its year, whatever the year's length.
 const SURELY_NEAREST: i64 = 180 * DAY;
 /// Bytes of `Mmm dd hh:mm`.
@@ -46,17 +49,6 @@ pub(super) struct Stamp {
     pub(super) time: Option<Time>,
     /// Its bytes.
     pub(super) length: usize,
-}
-
-/// Date and time as written.
-#[derive(Clone, Copy)]
-struct Civil {
-    year: i64,
-    month: i64,
-    day: i64,
-    hour: i64,
-    minute: i64,
-    second: i64,
 }
 
 impl Clock {
@@ -289,167 +281,6 @@ impl From<Moment> for Stamp {
     }
 }
 
-impl Civil {
-    /// Seconds since 1970, as if it were UTC; `None`: there is no such time. A leap second is the first of the next minute.
-    #[inline(always)]
-    fn seconds(&self) -> Option<i64> {
-        let there_is = (1..=12).contains(&self.month)
-            && (1..=days_of(self.year, self.month)).contains(&self.day)
-            && self.hour < 24
-            && self.minute < 60
-            && self.second <= 60;
-        let days = days_since_1970(self.year, self.month, self.day);
-        there_is.then_some(days * DAY + self.hour * 3600 + self.minute * 60 + self.second)
-    }
-}
-
-/// Days of a month in the Gregorian calendar.
-fn days_of(year: i64, month: i64) -> i64 {
-    match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days from 1970-01-01: years begin in March, so that the day that is not always there is their last.
-fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    // 146,097 days are 400 years; 719,468 days lie between 0000-03-01 and 1970-01-01.
-    era * 146_097 + day_of_era - 719_468
-}
-
-/// The year, month and day of a number of days from 1970-01-01: the other way round.
-fn date_of(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
-fn month(name: &[u8; 3]) -> Option<i64> {
-    const NAMES: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
-    let name = name.map(|byte| byte.to_ascii_lowercase());
-    let (names, _) = NAMES.as_chunks::<3>();
-    let at = names.iter().position(|known| *known == name)?;
-    i64::try_from(at + 1).ok()
-}
-
-/// A number of at least `min` and at most `max` digits, and what is behind it.
-#[inline(always)]
-fn number(text: &[u8], min: usize, max: usize) -> Option<(i64, &[u8])> {
-    let (mut value, mut rest) = (0, text);
-    for _ in 0..max {
-        let [digit @ b'0'..=b'9', behind @ ..] = rest else {
-            break;
-        };
-        value = value * 10 + i64::from(digit - b'0');
-        rest = behind;
-    }
-    (text.len() - rest.len() >= min).then_some((value, rest))
-}
-
-/// `hh:mm:ss`
-#[inline(always)]
-fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
-    let (hour, rest) = number(text, 1, 2)?;
-    let (minute, rest) = number(rest.strip_prefix(b":")?, 2, 2)?;
-    let (second, rest) = number(rest.strip_prefix(b":")?, 2, 2)?;
-    Some((hour, minute, second, rest))
-}
-
-/// `:ss`, but no leap second.
-#[inline(always)]
-fn second(text: &[u8]) -> Option<(i64, &[u8])> {
-    match text {
-        [b':', tens @ b'0'..=b'5', ones @ b'0'..=b'9', rest @ ..] => {
-            Some((i64::from((tens - b'0') * 10 + (ones - b'0')), rest))
-        }
-        _ => None,
-    }
-}
-
-#[inline(always)]
-fn iso_date_time(text: &[u8]) -> Option<(Civil, &[u8])> {
-    let (year, rest) = number(text, 4, 4)?;
-    let (month, rest) = number(rest.strip_prefix(b"-")?, 2, 2)?;
-    let (day, rest) = number(rest.strip_prefix(b"-")?, 2, 2)?;
-    let [b'T' | b't' | b' ', rest @ ..] = rest else {
-        return None;
-    };
-    let (hour, minute, second, rest) = clock_time(rest)?;
-    let civil = Civil {
-        year,
-        month,
-        day,
-        hour,
-        minute,
-        second,
-    };
-    Some((civil, rest))
-}
-
-/// The nanoseconds of a fraction, if there is one; digits beyond the ninth are not looked at.
-fn fraction(text: &[u8]) -> (u32, &[u8]) {
-    let [b'.' | b',', digits @ ..] = text else {
-        return (0, text);
-    };
-    let count = digits
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    if count == 0 {
-        return (0, text);
-    }
-    let (mut nanos, mut unit) = (0, 100_000_000);
-    for digit in digits.iter().take(count.min(9)) {
-        nanos += u32::from(digit - b'0') * unit;
-        unit /= 10;
-    }
-    (nanos, digits.get(count..).unwrap_or_default())
-}
-
-/// The nanoseconds of one to seven digits, read all at once; `None`: they are none, or more.
-#[inline(always)]
-fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
-    let word = u64::from_le_bytes(*text.first_chunk()?);
-    let digits = word ^ 0x3030_3030_3030_3030;
-    // The high bit of what is above 9; a carry out of one byte sets it only in those behind, which are not looked at.
-    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
-    let count = others.trailing_zeros() / 8;
-    if !(1..8).contains(&count) {
-        return None;
-    }
-    // The digits behind the last are zeros. Pairs, then fours, then eights: each time the first counts more.
-    let digits = digits & ((1 << (8 * count)) - 1);
-    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
-    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
-    let eights = (fours * 10_000 + (fours >> 32)) as u32;
-    Some((eights * 10, text.get(count as usize..)?))
-}
-
-/// `hh:mm`, `hhmm` or `hh`, in seconds.
-#[inline(always)]
-fn offset(text: &[u8]) -> Option<(i64, &[u8])> {
-    let (hours, rest) = number(text, 2, 2)?;
-    let digits = rest.strip_prefix(b":").unwrap_or(rest);
-    let (minutes, rest) = number(digits, 2, 2).unwrap_or((0, rest));
-    (hours < 24 && minutes < 60).then_some((hours * 3600 + minutes * 60, rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -584,14 +415,5 @@ mod tests {
             let mut clock = Clock::new(TimeZone::UTC);
             assert_eq!(clock.read(text.as_bytes(), at(now)), None, "{text}");
         }
-    }
-
-    #[test]
-    fn days_and_dates_agree() {
-        for days in (-800_000..800_000).step_by(97) {
-            let (year, month, day) = date_of(days);
-            assert_eq!(days_since_1970(year, month, day), days);
-        }
-        assert_eq!(date_of(0), (1970, 1, 1));
     }
 }

@@ -80,7 +80,66 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Records that differ from their neighbours in a field or two.
+fn alike() -> impl Strategy<Value = Vec<Value>> {
+    let key = prop::sample::select(vec![
+        "message",
+        "host",
+        "app",
+        "time",
+        "",
+        "q\"uote",
+        "né",
+        "fifteen-letters",
+        "sixteen-letters.",
+    ]);
+    let value = prop_oneof![
+        4 => "[a-z\"\u{0}é]{0,40}".prop_map(Value::from),
+        1 => any::<i16>().prop_map(Value::from),
+        1 => Just(Value::Nil),
+        1 => (0..700_usize).prop_map(|count| Value::from("x".repeat(count))),
+        1 => Just(Value::Map(vec![("message".into(), "inner".into())])),
+    ];
+    let pair = (key, value).prop_map(|(key, value)| (Value::from(key), value));
+    let first = prop::collection::vec(pair.clone(), 0..9);
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), pair, 0..6_u8), 0..12);
+    (first, changes).prop_map(|(mut fields, changes)| {
+        let mut records = vec![Value::Map(fields.clone())];
+        for (at, pair, what) in changes {
+            let at = at.index(fields.len().max(1));
+            match what {
+                0 => fields.insert(at.min(fields.len()), pair),
+                1 if !fields.is_empty() => drop(fields.remove(at)),
+                2 if !fields.is_empty() => fields[at] = pair,
+                3 if !fields.is_empty() => fields[at].1 = pair.1,
+                _ => {
+                    if let Some(last) = fields.last_mut() {
+                        last.1 = pair.1;
+                    }
+                }
+            }
+            records.push(Value::Map(fields.clone()));
+        }
+        records
+    })
+}
+
 proptest! {
+    #[test]
+    fn a_record_is_written_the_same_whatever_came_before_it(records in alike()) {
+        for options in [Options::default(), bare(), raw()] {
+            let (together, rejects) = encode_bytes(&options, &packed(&records));
+            let (mut alone, mut refused) = (Vec::new(), 0);
+            for record in &records {
+                let (mut bytes, rejects) = encode_bytes(&options, &packed(std::slice::from_ref(record)));
+                alone.append(&mut bytes);
+                refused += rejects.len();
+            }
+            prop_assert_eq!(together.escape_ascii().to_string(), alone.escape_ascii().to_string());
+            prop_assert_eq!(rejects.len(), refused);
+        }
+    }
+
     #[test]
     fn json_says_value_for_value_what_the_record_holds(
         records in prop::collection::vec(any_map(any_value()), 0..8),

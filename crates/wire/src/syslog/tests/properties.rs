@@ -57,6 +57,64 @@ fn too_long() -> impl Strategy<Value = TooLong> {
     prop::sample::select(vec![TooLong::Split, TooLong::Truncate, TooLong::Reject])
 }
 
+/// A message of few different parts, so that neighbours share some of them; now and then a byte is another one.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let start = prop::sample::select(vec!["<13>", "<34>", "<13>1 ", ""]);
+    let time = prop::sample::select(vec![
+        "Nov 21 06:40:31 ",
+        "Nov 21 06:40:07 ",
+        "Nov 21 06:40:60 ",
+        "Nov  1 06:40:31 ",
+        "Nov 21 06:40:31.5 ",
+        "Nov 21 06:40:31: ",
+        "Dec 31 23:59:59 ",
+        "2026-11-21T06:40:31.123456Z ",
+        "2026-11-21T06:40:07.12345678Z ",
+        "2026-11-21T06:40:60.1Z ",
+        "2026-11-21T06:40:31,9+01:00 ",
+        "2026-11-21T06:40:31 ",
+        "2200-01-01T00:00:00Z ",
+    ]);
+    let words = prop::sample::select(vec![
+        "web-1 su[12]: ",
+        "web-1 su: ",
+        "web-1 su[12]:",
+        "web-1 su",
+        "2024 su: ",
+        "UTC: ",
+        "fe80:: su: ",
+        "é su[1]: ",
+        "web-1 app 1 ID - ",
+        "web-1 app 1 ID -",
+        "- app 1 ID - ",
+        "web-1 app 1 ID [a b=\"c\"] ",
+        "web-1 app 1 ID [a b=\"c\" b=\"d\"][e f=\"\\\"\"] ",
+        "web-1 app 1 ID [a b=\"c\"]",
+        "web-1 app 1 ID [a b=\"c\"",
+        "a-host-with-a-long-name.of.a.long.domain.example.net a-program-with-one-too[1]: ",
+    ]);
+    let text = prop::sample::select(vec![
+        "",
+        "x",
+        "%x",
+        "2024 ",
+        "\u{feff}é",
+        ": x",
+        "[a b=\"c\"] ",
+    ]);
+    let other = prop::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));
+    let parts = (start, time, words, text, 0_usize..80, other);
+    parts.prop_map(|(start, time, words, text, more, other)| {
+        let text = [start, time, words, text, &"y".repeat(more)].concat();
+        let mut bytes = text.into_bytes();
+        if let Some((at, byte)) = other.filter(|_| !bytes.is_empty()) {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -78,6 +136,25 @@ proptest! {
         let whole = read(&settings, [&input[..]]);
         prop_assert_eq!(&read(&settings, pieces), &whole);
         prop_assert_eq!(&read(&settings, input.chunks(1)), &whole);
+    }
+
+    #[test]
+    fn a_message_means_the_same_whatever_came_before_it(
+        messages in prop::collection::vec(message(), 0..12),
+        again in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        zone in prop::sample::select(vec!["UTC", "Europe/Berlin"]),
+        now in prop::sample::select(vec![NOW, Time(5_000_000_000)]),
+    ) {
+        let settings = Settings { zone: TimeZone::get(zone).unwrap(), ..settings() };
+        let from = Received { now, ..received() };
+        let repeated = again.iter().filter(|_| !messages.is_empty()).map(|index| index.get(&messages));
+        let mut decoder = Decoder::new(settings.clone());
+        for message in messages.iter().chain(repeated) {
+            let (mut after_others, mut alone) = (Vec::new(), Vec::new());
+            let run = decoder.one(message, &from, &mut after_others);
+            prop_assert_eq!(run, Decoder::new(settings.clone()).one(message, &from, &mut alone));
+            prop_assert_eq!(records(&after_others), records(&alone), "{}", message.escape_ascii());
+        }
     }
 
     #[test]
