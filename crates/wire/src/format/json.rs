@@ -130,7 +130,7 @@ pub(super) struct Json {
     added: Added,
     delimiter: Box<[u8]>,
     /// Those of the record before, by their places.
-    keys: [Key; KEYS_MAX],
+    keys: Box<[Key; KEYS_MAX]>,
     front: Front,
     /// What a line starts with: `{"message":`
     line_head: Vec<u8>,
@@ -147,7 +147,7 @@ impl Json {
             line_seen: added.named(MESSAGE.as_bytes()),
             added,
             delimiter,
-            keys: [Key::NONE; KEYS_MAX],
+            keys: Box::new([Key::NONE; KEYS_MAX]),
             front: Front::default(),
             line_head,
         }
