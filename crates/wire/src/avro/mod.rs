@@ -3,7 +3,9 @@
 //!
 //! - [`Reader`]: reads single values out of a slice.
 //! - [`rpc`]: Avro RPC as Flume's agents speak it.
+//! - [`container`]: files of Flume's events.
 
+pub mod container;
 mod read;
 pub mod rpc;
 

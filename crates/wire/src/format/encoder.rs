@@ -14,6 +14,7 @@ use millstream_record::{Batch, Encoding, Time};
 use super::{
     Add, Format, OptionError, Options, Reason, Reject,
     add::{Added, Target},
+    avro::AvroEvent,
     csv::Csv,
     json::Json,
     ltsv::Ltsv,
@@ -44,6 +45,8 @@ enum Kind {
     Raw(Raw),
     Msgpack(Msgpack),
     Template(Text),
+    // It remembers what the record before began with.
+    Avro(Box<AvroEvent>),
 }
 
 /// One format: writes single records. After an error part of the record is written; the caller takes it back.
@@ -97,19 +100,50 @@ impl Mark {
 
 /// Who wants to know where the records stand: a list of marks, or nobody, who costs nothing.
 trait Notes {
-    fn note(&mut self, mark: Mark);
+    /// Takes note; whether more is wanted.
+    fn note(&mut self, mark: Mark) -> bool;
 }
 
 impl Notes for () {
     #[inline(always)]
-    fn note(&mut self, _: Mark) {}
+    fn note(&mut self, _: Mark) -> bool {
+        true
+    }
 }
 
 impl Notes for Vec<Mark> {
     #[inline(always)]
-    fn note(&mut self, mark: Mark) {
+    fn note(&mut self, mark: Mark) -> bool {
         self.push(mark);
+        true
     }
+}
+
+/// No more than fills what is written up to an offset.
+struct Until {
+    written: usize,
+    /// The byte behind the last record in the body.
+    end: Option<usize>,
+}
+
+impl Notes for Until {
+    #[inline(always)]
+    fn note(&mut self, mark: Mark) -> bool {
+        let more = mark.written < self.written;
+        if !more {
+            self.end = Some(mark.end);
+        }
+        more
+    }
+}
+
+/// What [`Encoder::encode_until`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Records that were appended.
+    pub records: u32,
+    /// Where in the body the next record starts.
+    pub end: usize,
 }
 
 /// What a record is of.
@@ -174,6 +208,13 @@ impl Encoder {
                 let renderer = Renderer::text(template, zone.clone());
                 Kind::Template(Text::new(renderer, delimiter("")))
             }
+            Format::AvroEvent => {
+                let field = options.field.clone();
+                let field = field.unwrap_or_else(|| FieldPath::top(MESSAGE));
+                let added = add(Target::Avro, Add::event_millis)?;
+                let headers = options.headers.unwrap_or_default();
+                Kind::Avro(Box::new(AvroEvent::new(field, added, headers)))
+            }
         };
         let header = match &kind {
             Kind::Csv(csv) if options.header == Some(true) => csv.header(),
@@ -231,6 +272,24 @@ impl Encoder {
         self.run(batch, 0..batch.body.len(), out, rejects, marks)
     }
 
+    /// As [`Encoder::encode_range`], up to the record with which `out` holds `written` bytes or more.
+    pub fn encode_until(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        written: usize,
+        out: &mut Vec<u8>,
+        rejects: &mut Vec<Reject>,
+    ) -> Part {
+        let mut until = Until { written, end: None };
+        let end = range.end;
+        let records = self.run(batch, range, out, rejects, &mut until);
+        Part {
+            records,
+            end: until.end.unwrap_or(end),
+        }
+    }
+
     fn run(
         &mut self,
         batch: &Batch,
@@ -246,6 +305,7 @@ impl Encoder {
             Kind::Raw(format) => run(format, batch, range, out, rejects, notes),
             Kind::Msgpack(format) => run(format, batch, range, out, rejects, notes),
             Kind::Template(format) => run(format, batch, range, out, rejects, notes),
+            Kind::Avro(format) => run(&mut **format, batch, range, out, rejects, notes),
         }
     }
 }
@@ -287,13 +347,16 @@ fn lines(
         match format.line(room, line, of) {
             Ok(()) => {
                 encoded += 1;
-                notes.note(Mark {
+                let more = notes.note(Mark {
                     start,
                     record: start,
                     end,
                     time: of.received,
                     written: room.position(),
                 });
+                if !more {
+                    break;
+                }
             }
             Err(reason) => {
                 room.back_to(before);
@@ -330,13 +393,16 @@ fn packed(
         match result {
             Ok((head, end)) => {
                 encoded += 1;
-                notes.note(Mark {
+                let more = notes.note(Mark {
                     start,
                     record: head.record,
                     end,
                     time: head.time.unwrap_or(of.received),
                     written: room.position(),
                 });
+                if !more {
+                    break;
+                }
                 start = end;
             }
             Err(reason) => {

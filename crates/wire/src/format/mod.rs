@@ -9,12 +9,14 @@
 //! csv        the fields that `columns` names, with commas between them (RFC 4180), and \n
 //! msgpack    [time, record], as the batch holds it
 //! template   the text of a template
+//! avro_event a map of headers and a body, as Flume's sinks write them; a file of them: [`crate::avro::container`]
 //! ```
 //!
 //! An [`Encoder`] is configured once and used for batch after batch: no allocation for a record. A record that cannot be
 //! written is set aside with its reason and its neighbours go on. How MessagePack values become JSON: [`crate::json`].
 
 mod add;
+mod avro;
 mod csv;
 mod encoder;
 mod json;
@@ -31,8 +33,8 @@ mod tests;
 use std::ops::Range;
 
 pub use add::Add;
-pub use encoder::{Encoder, Mark};
-pub use options::{Format, OptionError, Options};
+pub use encoder::{Encoder, Mark, Part};
+pub use options::{Format, Headers, OptionError, Options};
 
 use crate::{event::FieldPath, json::Unfit, template::Missing};
 

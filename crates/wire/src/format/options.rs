@@ -24,21 +24,39 @@ pub enum Format {
     Msgpack,
     /// The text of the option `template`.
     Template,
+    /// Flume's Avro event: a map of headers and a body.
+    #[serde(rename = "avro_event")]
+    AvroEvent,
 }
 
-/// The options `format`, `add`, `columns`, `header`, `field`, `template` and `delimiter` of a sink.
+/// What the headers of `format: avro_event` are called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Headers {
+    /// As the fields of the record.
+    #[default]
+    Own,
+    /// As Flume's syslog sources call them: `Facility` and `Severity` with their numbers, and `priority`; all others as the
+    /// fields of the record.
+    Flume,
+}
+
+/// The options `format`, `add`, `columns`, `header`, `field`, `headers`, `template` and `delimiter` of a sink.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// How records are written.
     pub format: Format,
-    /// Fields that records get where they have none of that name; default for json, ltsv and csv: `{ time: "{time}" }`.
+    /// Fields that records get where they have none of that name; default for json, ltsv and csv: `{ time: "{time}" }`,
+    /// for avro_event: `{ timestamp: "{time:unix_ms}" }`.
     pub add: Option<Add>,
     /// The columns of csv.
     pub columns: Option<Vec<FieldPath>>,
     /// Whether csv starts with the names of the columns; default no.
     pub header: Option<bool>,
-    /// What `raw` writes; default `message`.
+    /// What `raw` writes, and the body of avro_event; default `message`.
     pub field: Option<FieldPath>,
+    /// What the headers of avro_event are called.
+    pub headers: Option<Headers>,
     /// What `template` writes.
     pub template: Option<Template>,
     /// What stands behind each record; default a newline, nothing for template.
@@ -91,7 +109,7 @@ impl Options {
             ))
         };
         match self.format {
-            Format::Json | Format::Ltsv | Format::Csv | Format::Msgpack => {}
+            Format::Json | Format::Ltsv | Format::Csv | Format::Msgpack | Format::AvroEvent => {}
             _ if self.add.is_some() => return unused("add", "json"),
             _ => {}
         }
@@ -109,10 +127,13 @@ impl Options {
         if self.header.is_some() && self.format != Format::Csv {
             return unused("header", "csv");
         }
-        if self.field.is_some() && self.format != Format::Raw {
+        if self.field.is_some() && !matches!(self.format, Format::Raw | Format::AvroEvent) {
             return unused("field", "raw");
         }
-        if self.delimiter.is_some() && self.format == Format::Msgpack {
+        if self.headers.is_some() && self.format != Format::AvroEvent {
+            return unused("headers", "avro_event");
+        }
+        if self.delimiter.is_some() && matches!(self.format, Format::Msgpack | Format::AvroEvent) {
             return unused("delimiter", "json");
         }
         match (self.format, &self.template) {

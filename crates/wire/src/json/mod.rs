@@ -16,7 +16,7 @@ pub use parse::{JsonError, Progress, to_msgpack};
 pub use scan::Scan;
 pub(crate) use string::{append_string, string, string_behind, string_between};
 pub use write::{Unfit, write_value};
-pub(crate) use write::{key, value};
+pub(crate) use write::{base64, key, value};
 
 /// Levels of objects and arrays within each other that are read and written: what fits on a stack of fixed size, and
 /// twice as deep as any document seen in the field.

@@ -245,7 +245,7 @@ fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
 }
 
 /// The base64 of `data`.
-pub(super) fn base64(room: &mut Room<'_>, data: &[u8]) {
+pub(crate) fn base64(room: &mut Room<'_>, data: &[u8]) {
     let ahead = room.ahead(data.len().div_ceil(3) * 4);
     let length = STANDARD.encode_slice(data, ahead);
     debug_assert!(length.is_ok(), "the room is what base64 takes");

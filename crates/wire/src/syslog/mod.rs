@@ -37,3 +37,4 @@ pub use decode::{Decoder, LeftOver, Run, Settings, TooLong};
 pub use frame::{After, Framing};
 pub use jiff::tz::TimeZone;
 pub use parse::{Parsed, Parser, Received};
+pub(crate) use priority::{FACILITIES, SEVERITIES};

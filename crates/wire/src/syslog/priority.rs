@@ -1,13 +1,13 @@
 //! Priorities: `<PRI>` at the start of a message, and what a record with it begins with.
 
 /// Facilities by number, as rsyslog and syslog.conf call them (RFC 5424, table 1).
-const FACILITIES: [&str; 24] = [
+pub(crate) const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
     "ftp", "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4",
     "local5", "local6", "local7",
 ];
 /// Severities by number (RFC 5424, table 2).
-const SEVERITIES: [&str; 8] = [
+pub(crate) const SEVERITIES: [&str; 8] = [
     "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
 ];
 /// Priorities there are: facility * 8 + severity.

@@ -1,0 +1,160 @@
+//! Avro object container files of Flume's events, byte for byte as Flume's serializer `avro_event` writes them.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! ```text
+//! file       "Obj" 01 | map: "avro.schema" -> JSON, "avro.codec" -> name | sync [16] | blocks
+//! block      records long | bytes long | these bytes, compressed by the codec | sync [16]
+//! map        long 2 | twice: string, bytes | 00
+//!
+//! null       the records
+//! deflate    RFC 1951, without a head
+//! snappy     its raw format (no frames), and the CRC-32 of the records, 4 bytes big endian
+//! zstandard  a frame of RFC 8878
+//! ```
+//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full and whenever the caller says so: what was
+//! written up to the end of one is a whole file.
+//!
+//! This promises: the same records, sync marker and ends of blocks always become the same bytes (no clock and no random
+//! number is asked); nothing is allocated for a record. It leaves to others: where the bytes go, and when a block ends
+//! early.
+
+mod pack;
+#[cfg(test)]
+mod tests;
+
+use std::{io, ops::Range};
+
+use millstream_record::Batch;
+use sha2::{Digest, Sha256};
+
+use crate::format::{Encoder, Reject};
+
+pub use pack::{Codec, Packer};
+
+/// What Flume's events look like, as Flume writes it.
+pub const SCHEMA: &str = r#"{"type":"record","name":"Event","fields":[{"name":"headers","type":{"type":"map","values":"string"}},{"name":"body","type":"bytes"}]}"#;
+
+/// What a file starts with.
+const MAGIC: &[u8; 4] = b"Obj\x01";
+/// Bytes of the marker between blocks.
+const SYNC_BYTES: usize = 16;
+/// A block is full with so many bytes, before it is compressed: what stays in the second-level cache, and what snappy
+/// looks back.
+const BLOCK_BYTES: usize = 64 << 10;
+/// A block that a long record has made larger gives its memory back.
+const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
+
+/// The marker between the blocks of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sync(pub [u8; SYNC_BYTES]);
+
+impl Sync {
+    /// The marker that belongs to `seed`: what names the file, such as sink and position. The same seed gives the same
+    /// marker; different ones never the same, for all practical purposes.
+    pub fn of(seed: &[u8]) -> Self {
+        let digest = Sha256::digest(seed);
+        let mut sync = [0; SYNC_BYTES];
+        for (to, from) in sync.iter_mut().zip(digest) {
+            *to = from;
+        }
+        Self(sync)
+    }
+}
+
+/// One file: the block that is being filled.
+#[derive(Debug)]
+pub struct Container {
+    sync: Sync,
+    block: Vec<u8>,
+    records: u32,
+}
+
+impl Container {
+    /// A file with this marker.
+    pub fn new(sync: Sync) -> Self {
+        Self {
+            sync,
+            block: Vec::new(),
+            records: 0,
+        }
+    }
+
+    /// Appends what the file starts with.
+    pub fn begin(&self, codec: Codec, out: &mut Vec<u8>) {
+        out.extend_from_slice(MAGIC);
+        write_long(out, 2);
+        // In the order in which Java's hash map gives them.
+        for (name, value) in [("avro.schema", SCHEMA), ("avro.codec", codec.name())] {
+            for text in [name, value] {
+                write_long(out, text.len() as u64);
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+        out.push(0);
+        out.extend_from_slice(&self.sync.0);
+    }
+
+    /// Encodes the records that stand in `range` of the batch's body with an encoder of `format: avro_event`; appends to `out`
+    /// the blocks that became full, and to `rejects` what cannot be written. Gives how many records were taken.
+    ///
+    /// # Errors
+    /// The codec found no memory.
+    pub fn encode(
+        &mut self,
+        encoder: &mut Encoder,
+        packer: &mut Packer,
+        batch: &Batch,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+        rejects: &mut Vec<Reject>,
+    ) -> io::Result<u32> {
+        let mut at = range.start;
+        let mut records = 0;
+        while at < range.end {
+            let block = &mut self.block;
+            let part = encoder.encode_until(batch, at..range.end, BLOCK_BYTES, block, rejects);
+            at = part.end;
+            records += part.records;
+            self.records += part.records;
+            if self.block.len() >= BLOCK_BYTES {
+                self.end_block(packer, out)?;
+            }
+        }
+        Ok(records)
+    }
+
+    /// Bytes of the block that is being filled, as they are before compression.
+    pub fn waiting_bytes(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Ends the block, if there is anything in it: then all that was encoded stands in `out`.
+    ///
+    /// # Errors
+    /// The codec found no memory.
+    pub fn end_block(&mut self, packer: &mut Packer, out: &mut Vec<u8>) -> io::Result<()> {
+        if self.records == 0 {
+            return Ok(());
+        }
+        let packed = packer.pack(&self.block)?;
+        write_long(out, u64::from(self.records));
+        write_long(out, packed.bytes() as u64);
+        packed.append_to(out);
+        out.extend_from_slice(&self.sync.0);
+        self.records = 0;
+        self.block.clear();
+        self.block.shrink_to(KEPT_BYTES_MAX);
+        Ok(())
+    }
+}
+
+/// A number that is not below zero.
+fn write_long(out: &mut Vec<u8>, value: u64) {
+    let mut bits = value << 1;
+    while bits >= 0x80 {
+        out.push(bits as u8 | 0x80);
+        bits >>= 7;
+    }
+    out.push(bits as u8);
+}
