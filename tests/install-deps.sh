@@ -25,6 +25,7 @@ need fio fio
 need setpriv util-linux
 need javac default-jdk-headless
 need openssl openssl
+dpkg-query -W libgssapi-krb5-2 >/dev/null 2>&1 || packages+=(libgssapi-krb5-2)
 need zstd zstd
 need logger bsdutils
 need rsyslogd rsyslog
@@ -76,7 +77,7 @@ fi
 (cd "$into/node" && npm install --silent --no-audit --no-fund)
 (cd "$into/go" && go build -o send .)
 (cd "$into/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
-for java in java flume; do
+for java in java flume hdfs; do
 	(cd "$into/$java" && mvn -q -B -DskipTests package dependency:copy-dependencies)
 done
 echo "$stamp" >"$into/stamp"

@@ -5,6 +5,8 @@
 
 pub mod kafka;
 
+pub mod hdfs;
+
 use std::{
     fs, io,
     net::{TcpListener, TcpStream},
@@ -101,6 +103,15 @@ impl Server {
         self.child.as_ref().map(Child::id)
     }
 
+    /// Sends it a signal: `STOP`, `CONT`.
+    pub fn signal(&self, name: &str) {
+        if let Some(id) = self.id() {
+            let _ = Command::new("kill")
+                .args([format!("-{name}"), id.to_string()])
+                .status();
+        }
+    }
+
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -153,6 +164,15 @@ fn keep(name: &str, log: &Path) {
     // Shown with the output of the test that fails.
     use io::Write;
     let _ = writeln!(io::stderr(), "{said}");
+}
+
+/// Waits until `done` says so.
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(LOOK);
+    }
 }
 
 /// A port that was free a moment ago.
