@@ -10,7 +10,7 @@ TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/too
 help:            ## what the targets do
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 build:           ## build the programs, optimised
-	$(CARGO) build --release --locked $(KAFKA)
+	$(CARGO) build --release --locked --features millstream/hdfs $(KAFKA)
 	@$(if $(KAFKA),,echo "built without the Kafka client: install libssl-dev, zlib1g-dev and pkg-config for it")
 demo: build      ## run the main job on real input and check what arrived
 	@tests/demo.sh
@@ -18,10 +18,10 @@ deps:            ## install what the tests need
 	@tests/install-deps.sh
 lint: deps       ## formatting, lints, licences
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked --features millstream/kafka -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked --features millstream/kafka,millstream/hdfs -- -D warnings
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny check bans licenses sources
 unit:            ## the Rust tests
-	$(CARGO) test --workspace --locked $(KAFKA)
+	$(CARGO) test --workspace --locked --features millstream/hdfs $(KAFKA)
 fuzz: deps       ## every decoder against what nobody sends on purpose, FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## all tests, with real clients

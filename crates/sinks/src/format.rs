@@ -5,7 +5,7 @@ use millstream_config::{Node, Problem};
 use millstream_pipeline::node::Checked;
 use millstream_wire::{
     event::FieldPath,
-    format::{Add, Encoder, Format, Options},
+    format::{Add, Encoder, Format, Headers, Options},
     template::Template,
 };
 use schemars::{JsonSchema, Schema};
@@ -17,17 +17,20 @@ use serde::{Deserialize, de::DeserializeOwned};
 struct FormatOptions {
     /// How records are written: `json` (one object a line), `ltsv` (`label:value`, tabs between them), `csv` (the fields of
     /// `columns`, quoted as RFC 4180 says), `raw` (the field `message` and a newline; a line as it is), `msgpack` (entries
-    /// `[time, record]`) or `template`.
+    /// `[time, record]`), `template`, or `avro_event` (Avro files of Flume's events: the sinks `hdfs` and `object`).
     format: Format,
     /// New fields and their templates; a field that a record has is never overwritten. Default for json, ltsv and csv:
-    /// `{ time: "{time}" }`.
+    /// `{ time: "{time}" }`; for avro_event: `{ timestamp: "{time:unix_ms}" }`.
     add: Option<Add>,
     /// The fields that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`; of the record or of `add`.
     columns: Option<Vec<FieldPath>>,
     /// Whether what `format: csv` writes starts with the names of the columns: each file, or the output. Default: `false`.
     header: Option<bool>,
-    /// The field that `format: raw` writes. Default: `message`.
+    /// The field that `format: raw` writes, and the body of `avro_event`. Default: `message`.
     field: Option<FieldPath>,
+    /// What the headers of `format: avro_event` are called: `own` (as the fields) or `flume` (as Flume's syslog sources call
+    /// facility and severity, with their numbers, and `priority`). Default: `own`.
+    headers: Option<Headers>,
     /// What `format: template` writes for each record.
     template: Option<Template>,
     /// What stands behind each record. Default: a newline; nothing for template.
@@ -63,6 +66,7 @@ impl Formatting {
                 columns: read.columns,
                 header: read.header,
                 field: read.field,
+                headers: read.headers,
                 template: read.template,
                 delimiter: read.delimiter,
             },
@@ -75,8 +79,18 @@ impl Formatting {
         Ok(formatting)
     }
 
-    /// Reads all of a sink's options: those of the format, and its own as `T`. What is wrong with either is told together.
+    /// As [`Formatting::with_avro`], for sinks that write no Avro files.
     pub(crate) fn with<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
+        let (format, config) = Self::with_avro(node)?;
+        if format.format() == Format::AvroEvent {
+            let problem = node.problem_at("format", "this sink writes no Avro files");
+            return Err(vec![problem.help("the sinks `hdfs` and `object` do")]);
+        }
+        Ok((format, config))
+    }
+
+    /// Reads all of a sink's options: those of the format, and its own as `T`. What is wrong with either is told together.
+    pub(crate) fn with_avro<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
         let mut own = node.clone();
         match (Self::take(&mut own), own.read()) {
             (Ok(format), Ok(config)) => Ok((format, config)),
@@ -87,8 +101,7 @@ impl Formatting {
         }
     }
 
-    /// What is written.
-    #[allow(dead_code, reason = "its sinks come after it")]
+    /// How records are written.
     pub(crate) fn format(&self) -> Format {
         self.options.format
     }

@@ -8,6 +8,7 @@ mod file;
 mod folders;
 mod format;
 mod forward;
+mod hdfs;
 mod kafka;
 #[allow(dead_code, unused_imports, reason = "its sinks come after it")]
 mod publish;
@@ -24,6 +25,7 @@ pub const COMPONENTS: &[Component] = &[
     discard::COMPONENT,
     file::COMPONENT,
     forward::COMPONENT,
+    hdfs::COMPONENT,
     kafka::COMPONENT,
     stdout::COMPONENT,
 ];

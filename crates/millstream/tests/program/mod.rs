@@ -69,6 +69,16 @@ impl Program {
 
     /// The same with more arguments.
     pub fn start_with(folder: &Path, config: &str, arguments: &[&str]) -> Self {
+        Self::start_where(folder, config, arguments, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn start_where(
+        folder: &Path,
+        config: &str,
+        arguments: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> Self {
         let path = folder.join("millstream.yaml");
         std::fs::write(&path, config).unwrap();
         let log = folder.join("log");
@@ -81,6 +91,7 @@ impl Program {
             .arg("run")
             .args(arguments)
             .arg(&path)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)

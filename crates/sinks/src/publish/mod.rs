@@ -11,6 +11,7 @@
 //! position, created only if absent, and then they get their last names. What is repeated after a crash is either in no
 //! manifest, and dropped, or in one, and published. Memory: see `generation`.
 
+mod avro;
 mod chain;
 mod encode;
 mod generation;
@@ -28,6 +29,7 @@ pub(crate) mod tests;
 use jiff::tz::TimeZone;
 use millstream_wire::template::Template;
 
+pub(crate) use avro::avro;
 pub(crate) use encode::{Body, Encode, text};
 pub(crate) use options::{Compression, Rotate, RotateConfig, split_root};
 pub(crate) use patience::Patience;

@@ -1,0 +1,362 @@
+//! The sink `hdfs` with a real name node and a real data node: what it writes is read by `hdfs dfs` and by Avro's own reader,
+//! and stays exact while Millstream, the name node and the data node are killed, stopped and started again.
+//!
+//! HDFS_KILLS (12) and HDFS_RESTARTS (4) say how often; HDFS_FREEZE (6) how many seconds the cluster stands still.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what cannot be done fails the test, which says what it did"
+)]
+
+mod program;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use millstream_testkit::server::hdfs::{self, Hdfs, PRINCIPAL};
+use program::{
+    Program, free_port, millbench,
+    victim::{Generator, Random, Victim, generate, verify},
+    wait_until,
+};
+
+fn number(variable: &str, default: u64) -> u64 {
+    let set = std::env::var(variable).ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Machines differ: what is left may take longer to be published than the 30 s that a stop waits by default.
+const DRAIN: [&str; 2] = ["--drain", "100s"];
+
+fn start(folder: &Path, config: &str) -> Program {
+    Program::start_with(folder, config, &DRAIN)
+}
+
+/// A receiver with a disk channel and this sink behind it.
+fn config(folder: &Path, listen: &str, sink: &str) -> String {
+    let place = folder.display();
+    format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
+         sources:\n  in: {listen}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
+         sinks:\n  archive: {{ type: hdfs, inputs: [kept], {sink} }}\n"
+    )
+}
+
+fn forward(port: u16) -> String {
+    format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}")
+}
+
+/// Files are published every second; what does not answer is given up soon.
+fn quick(cluster: &Hdfs, more: &str) -> String {
+    format!(
+        "url: \"{}/logs/{{tag}}\", rotate: {{ interval: 1s, idle: 1s }}, \
+         retry: {{ first: 100ms, max: 1s, timeout: 5s }}, {more}",
+        cluster.url()
+    )
+}
+
+const AVRO: &str = "format: avro_event, compression: snappy";
+
+/// Accounts for the bodies of all Avro files of the cluster.
+fn verify_avro(cluster: &Hdfs, folder: &Path) {
+    let (fetched, bodies) = (folder.join("fetched"), folder.join("bodies"));
+    cluster.fetch("/logs", &fetched);
+    hdfs::avro_bodies(&fetched, &bodies);
+    verify(&bodies, &folder.join("ledger"));
+    assert_eq!(in_use(cluster), Vec::<String>::new());
+}
+
+/// Files that are still in use.
+fn in_use(cluster: &Hdfs) -> Vec<String> {
+    let mut files = cluster.files("/logs");
+    files.retain(|path| path.contains("/open/"));
+    files
+}
+
+#[test]
+fn hdfs_dfs_and_avros_own_reader_read_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let cluster = Hdfs::start(&folder.join("cluster"));
+    let text = "<13>1 2026-11-21T06:40:31.5Z web-1 app 7 - - the text\n\
+                <191>1 2026-11-20T06:40:31Z web:2 app 7 - - more\n";
+    let (url, port) = (cluster.url(), free_port());
+    let every = "retry: { first: 100ms, max: 1s, timeout: 30s }";
+    let flume = format!(
+        "{{ type: hdfs, inputs: [in], url: \"{url}/flume/%Y-%m-%d/{{.host}}\", format: avro_event, headers: flume, {every}"
+    );
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\n\
+         sources:\n  in: {{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         sinks:\n  plain: {flume}, marker: _SUCCESS, prefix: a- }}\n  \
+         snappy: {flume}, compression: snappy }}\n  \
+         deflate: {flume}, compression: deflate }}\n  \
+         zstd: {flume}, compression: zstd }}\n  \
+         text: {{ type: hdfs, inputs: [in], url: \"{url}/text\", format: raw, compression: gzip, {every} }}\n  \
+         json: {{ type: hdfs, inputs: [in], url: \"{url}/json/{{tag}}\", add: {{}}, {every} }}\n",
+        place = folder.display(),
+    );
+    let program = start(folder, &config).listens(port);
+    {
+        use std::io::Write;
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+    }
+    sleep(Duration::from_secs(1));
+    assert_eq!(program.stop(), Some(0), "{}", log(folder));
+
+    let fetched = folder.join("fetched");
+    cluster.fetch("/flume", &fetched);
+    let mut codecs = codecs_of_flumes_events(&fetched);
+    codecs.sort();
+    let twice = ["deflate", "null", "snappy", "zstandard"].map(|codec| [codec, codec]);
+    assert_eq!(codecs, twice.concat());
+
+    let files = cluster.files("/");
+    let marked = files.iter().filter(|path| path.ends_with("/_SUCCESS"));
+    assert_eq!(marked.count(), 2, "{files:?}");
+    assert!(
+        files.iter().any(|path| path.contains("/web-1/a-plain-")),
+        "{files:?}"
+    );
+    assert_eq!(cluster.shell(&["-text", "/text/*.gz"]), "the text\nmore\n");
+    let json = cluster.shell(&["-cat", "/json/in/*.json"]);
+    let hosts: Vec<String> = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["host"].to_string())
+        .collect();
+    assert_eq!(hosts, ["\"web-1\"", "\"web:2\""]);
+}
+
+/// Every Avro file holds the one event of its folder; their codecs.
+fn codecs_of_flumes_events(fetched: &Path) -> Vec<String> {
+    let mut codecs = Vec::new();
+    for file in files_below(fetched) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if !name.ends_with(".avro") {
+            continue;
+        }
+        let seen = hdfs::avro_show(&file);
+        let (codec, events) = seen.split_once("\nschema ").unwrap();
+        codecs.push(codec.strip_prefix("codec ").unwrap().to_owned());
+        let day = file.parent().unwrap().strip_prefix(fetched).unwrap();
+        let event = events.split_once('\n').unwrap().1.trim_end();
+        match day.to_str().unwrap() {
+            "2026-11-21/web-1" => assert_eq!(
+                event,
+                "{Facility=1, Severity=5, app=app, host=web-1, priority=13, procid=7, timestamp=1795243231500} the text"
+            ),
+            "2026-11-20/web_2" => assert_eq!(
+                event,
+                "{Facility=23, Severity=7, app=app, host=web:2, priority=191, procid=7, timestamp=1795156831000} more"
+            ),
+            other => panic!("{other}"),
+        }
+    }
+    codecs
+}
+
+fn files_below(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        match entry.path() {
+            path if path.is_dir() => files.extend(files_below(&path)),
+            path => files.push(path),
+        }
+    }
+    files
+}
+
+/// Waits until nothing has been published for longer than the log holds a line back: a stop leaves what was not taken yet in
+/// the channel.
+fn settle(folder: &Path) {
+    let published = || log(folder).matches("published ").count();
+    let (mut last, mut quiet) = (published(), 0);
+    wait_until("all is published", || {
+        sleep(Duration::from_secs(1));
+        let now = published();
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+        last > 0 && quiet >= 14
+    });
+}
+
+fn log(folder: &Path) -> String {
+    fs::read_to_string(folder.join("log")).unwrap_or_default()
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
+    let (kills, restarts) = (number("HDFS_KILLS", 12), number("HDFS_RESTARTS", 4));
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut random = Random::new();
+    let mut cluster = Hdfs::start(&folder.join("cluster"));
+    let port = free_port();
+    let config = config(folder, &forward(port), &quick(&cluster, AVRO));
+    let mut victim = Victim::start(folder.to_owned(), port, config.clone());
+    let records = (kills * 20_000).to_string();
+    let generator = Generator::start(&generate(folder, port, &records, "10000"));
+    let mut restarted = 0;
+    for kill in 0..kills {
+        sleep(Duration::from_millis(random.below(2000)));
+        victim.kill();
+        // The servers go down while Millstream is up, while it is down, and one after the other.
+        if restarted * kills < (kill + 1) * restarts {
+            restarted += 1;
+            let server = match restarted % 2 {
+                0 => &mut cluster.name_node,
+                _ => &mut cluster.data_node,
+            };
+            server.kill();
+            if restarted % 3 == 0 {
+                victim.restart();
+                sleep(Duration::from_millis(random.below(500)));
+                server.restart();
+                server.wait_ready();
+                continue;
+            }
+            server.restart();
+        }
+        victim.restart();
+    }
+    generator.finish();
+    cluster.wait_writable();
+    println!("{kills} kills of Millstream, {restarted} of name node and data node");
+    victim.kill();
+    let last = start(folder, &config).listens(port);
+    settle(folder);
+    assert_eq!(last.stop(), Some(0), "{}", log(folder));
+    verify_avro(&cluster, folder);
+}
+
+#[test]
+fn a_data_node_that_stands_still_costs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let cluster = Hdfs::start(&folder.join("cluster"));
+    let port = free_port();
+    let config = config(folder, &forward(port), &quick(&cluster, AVRO));
+    let program = start(folder, &config).listens(port);
+    let generator = Generator::start(&generate(folder, port, "200000", "20000"));
+    sleep(Duration::from_secs(3));
+    cluster.data_node.signal("STOP");
+    // Longer than an answer is waited for.
+    sleep(Duration::from_secs(8));
+    cluster.data_node.signal("CONT");
+    generator.finish();
+    settle(folder);
+    assert_eq!(program.stop(), Some(0), "{}", log(folder));
+    assert!(log(folder).contains("no answer within"), "{}", log(folder));
+    verify_avro(&cluster, folder);
+}
+
+#[test]
+fn a_zombie_publishes_nothing_that_its_successor_has_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let cluster = Hdfs::start(&folder.join("cluster"));
+    let port = free_port();
+    let sink = quick(&cluster, AVRO);
+    let zombie = start(folder, &config(folder, &forward(port), &sink)).listens(port);
+    let generator = Generator::start(&generate(folder, port, "300000", "100000"));
+    generator.finish();
+    // It has outputs in use, and records that no manifest names.
+    zombie.signal("STOP");
+    let before = cluster.files("/logs");
+    let heir = folder.join("heir");
+    fs::create_dir(&heir).unwrap();
+    let copied = Command::new("cp")
+        .args(["-a", "data", "heir/data"])
+        .current_dir(folder)
+        .status();
+    assert!(copied.unwrap().success());
+    let other = free_port();
+    let successor = start(&heir, &config(&heir, &forward(other), &sink)).listens(other);
+    settle(&heir);
+    assert_eq!(successor.stop(), Some(0), "{}", log(&heir));
+    let after = cluster.files("/logs");
+    assert!(after.len() > before.len(), "the heir has published nothing");
+    zombie.signal("CONT");
+    sleep(Duration::from_secs(5));
+    // It may say that it is fenced, or find its successor's manifest at the start of its next run.
+    zombie.stop();
+    println!("{}", log(folder));
+    verify_avro(&cluster, folder);
+}
+
+#[test]
+fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
+    let freeze = number("HDFS_FREEZE", 6);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let cluster = Hdfs::start(&folder.join("cluster"));
+    let port = free_port();
+    let listen = format!("{{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}");
+    let sink = quick(&cluster, &format!("{AVRO}, headers: flume"));
+    let program = start(folder, &config(folder, &listen, &sink)).listens(port);
+    let records = (freeze * 20_000 / 2 + 100_000).to_string();
+    let address = format!("tcp://127.0.0.1:{port}");
+    // 20,000 a second, as in Flume's run.
+    let mut generator = Command::new(millbench())
+        .args(["generate", "--syslog", &address, "--records", &records])
+        .args(["--rate", "20000", "--size", "270"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_secs(3));
+    cluster.name_node.signal("STOP");
+    cluster.data_node.signal("STOP");
+    sleep(Duration::from_secs(freeze));
+    cluster.name_node.signal("CONT");
+    cluster.data_node.signal("CONT");
+    wait_until("the generator has ended", || {
+        generator.try_wait().unwrap().is_some()
+    });
+    assert!(generator.wait().unwrap().success());
+    settle(folder);
+    assert_eq!(program.stop(), Some(0), "{}", log(folder));
+    let (fetched, bodies) = (folder.join("fetched"), folder.join("bodies"));
+    cluster.fetch("/logs", &fetched);
+    hdfs::avro_bodies(&fetched, &bodies);
+    let account = Command::new(millbench())
+        .args(["verify", bodies.to_str().unwrap(), "--sent", &records])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&account.stdout).into_owned();
+    println!("frozen for {freeze} s: {said}");
+    assert!(account.status.success(), "{said}");
+}
+
+#[test]
+fn a_secured_cluster_takes_what_a_keytab_signs() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let cluster = Hdfs::start_secured(&folder.join("cluster"), "privacy");
+    let port = free_port();
+    let (conf, keytab) = (cluster.conf(), cluster.keytab());
+    let auth = format!(
+        "{AVRO}, hadoop_conf: {}, auth: {{ kerberos: {{ principal: {PRINCIPAL}, keytab: {} }} }}",
+        conf.display(),
+        keytab.display()
+    );
+    let config = config(folder, &forward(port), &quick(&cluster, &auth));
+    let krb5 = cluster.krb5_conf();
+    let program = Program::start_where(folder, &config, &DRAIN, &[("KRB5_CONFIG", &*krb5)]);
+    let program = program.listens(port);
+    Generator::start(&generate(folder, port, "50000", "50000")).finish();
+    settle(folder);
+    assert_eq!(program.stop(), Some(0), "{}", log(folder));
+    verify_avro(&cluster, folder);
+    let owned = cluster.shell(&["-ls", "-R", "/logs"]);
+    let files = owned.lines().filter(|line| line.ends_with(".avro"));
+    assert!(files.clone().count() > 0 && files.clone().all(|line| line.contains(" alice ")));
+}

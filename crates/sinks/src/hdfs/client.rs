@@ -1,0 +1,152 @@
+//! The client: how it is made, and its errors as failures that name the cluster and say what to do.
+//!
+//! The library's tasks (connections, the renewal of leases) run on a runtime of their own, which ends with the store: a task
+//! of a run that failed keeps no file open.
+
+use std::{fmt, future::Future, time::Duration};
+
+use hdfs_native::{Client, ClientBuilder, HdfsError};
+use millstream_pipeline::failure::Failure;
+use tokio::runtime::{Builder, Runtime};
+
+use super::Target;
+
+/// A client and the threads that work for it.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    /// `hdfs://nameservice1`, for texts.
+    pub(super) url: String,
+    timeout: Duration,
+    runtime: Option<Runtime>,
+}
+
+impl Connection {
+    pub(super) fn new(target: &Target) -> Result<Self, Failure> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("hdfs")
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::us(format!("cannot start a thread: {error}")))?;
+        let millis = target.timeout.as_millis().to_string();
+        let mut builder = ClientBuilder::new()
+            .with_io_runtime(runtime.handle().clone())
+            .with_config([("dfs.client.socket-timeout", millis)]);
+        // Without a host it is the `fs.defaultFS` of the configuration.
+        if !target.cluster.ends_with("//") {
+            builder = builder.with_url(&target.cluster);
+        }
+        if let Some(folder) = &target.hadoop_conf {
+            builder = builder.with_config_dir(folder);
+        }
+        if let Some(user) = &target.user {
+            builder = builder.with_user(user);
+        }
+        if let Some(kerberos) = &target.kerberos {
+            builder = builder
+                .with_kerberos_principal(&kerberos.principal)
+                .with_kerberos_keytab(&kerberos.keytab);
+        }
+        let url = target.cluster.clone();
+        // What is wrong here lies in files of this machine, which may change.
+        let client = builder
+            .build()
+            .map_err(|error| Failure::peer(format!("cannot make a client for {url}: {error}")))?;
+        Ok(Self {
+            client,
+            url,
+            timeout: target.timeout,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Waits for an answer of the cluster, no longer than `retry.timeout`: outer, what it could not do; inner, its answer.
+    pub(super) async fn answer<T>(
+        &self,
+        what: impl fmt::Display,
+        call: impl Future<Output = Result<T, HdfsError>>,
+    ) -> Result<T, Trouble> {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Trouble {
+                failure: failure(&self.url, &what, &error),
+                error: Some(error),
+            }),
+            Err(_) => Err(Trouble {
+                failure: Failure::peer(format!(
+                    "{}: cannot {what}: no answer within {:?}",
+                    self.url, self.timeout
+                )),
+                error: None,
+            }),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // It may stand within a runtime, where nothing may wait for the end of another.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// An answer that is none.
+pub(super) struct Trouble {
+    pub(super) failure: Failure,
+    error: Option<HdfsError>,
+}
+
+impl Trouble {
+    /// Nothing is there.
+    pub(super) fn is_missing(&self) -> bool {
+        match &self.error {
+            Some(HdfsError::FileNotFound(_)) => true,
+            Some(HdfsError::RPCError(class, _)) => class == "java.io.FileNotFoundException",
+            _ => false,
+        }
+    }
+
+    /// The client cannot do it with files of this kind.
+    pub(super) fn is_unknown(&self) -> bool {
+        match &self.error {
+            Some(HdfsError::UnsupportedFeature(_)) => true,
+            Some(HdfsError::OperationFailed(text)) => text.contains("erasure-coded"),
+            _ => false,
+        }
+    }
+
+    /// Something is there already.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.error, Some(HdfsError::AlreadyExists(_)))
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        trouble.failure
+    }
+}
+
+/// All of them may pass: a name node in safe mode, a standby that becomes active, a keytab that is put right.
+fn failure(url: &str, what: &dyn fmt::Display, error: &HdfsError) -> Failure {
+    // Java's messages go on with a stack trace.
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default().trim_end();
+    let help = match error {
+        HdfsError::GSSAPIError(..) | HdfsError::SASLError(_) | HdfsError::NoSASLMechanism => {
+            "; check `auth.kerberos`, the keytab, and that `KRB5_CONFIG` or /etc/krb5.conf knows the realm"
+        }
+        HdfsError::RPCError(class, _) | HdfsError::FatalRPCError(class, _)
+            if class.ends_with("AccessControlException") =>
+        {
+            "; the user (option `user`, or the principal) needs to be allowed to write there"
+        }
+        HdfsError::RPCError(_, text) if text.contains("SIMPLE authentication is not enabled") => {
+            "; the cluster wants Kerberos: give `auth: { kerberos: { principal, keytab } }` and `hadoop_conf`"
+        }
+        _ => "",
+    };
+    Failure::peer(format!("{url}: cannot {what}: {first}{help}"))
+}

@@ -1,0 +1,365 @@
+//! The sink `hdfs`: records into files of HDFS, exactly once behind a disk channel; no Java.
+//!
+//! `read -> decode -> send -> keep -> take -> encode -> [write] -> settle`
+//!
+//! Where to look: `publish` (beside this folder) does the work of every sink that publishes by manifest: what is open, when it
+//! is finished, what a crash leaves. Here are its destination (`store`) and the client (`client`).
+//!
+//! It promises (delivery.md): what `publish` promises. Every wait for the cluster ends after `retry.timeout`; then the run
+//! fails, and the next one reads again what no manifest names. Memory: what is on its way to data nodes is bounded (`store`).
+//! Leaves to others: the formats (`wire`), HDFS's protocol (the crate hdfs-native).
+
+#[cfg(feature = "hdfs")]
+mod client;
+#[cfg(feature = "hdfs")]
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use millstream_config::{Node, Problem};
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::Inlet,
+    node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
+    promise::{Guarantee, Promise},
+};
+use millstream_wire::{avro::container, compression::Codec, format::Format, template::Template};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    format::{Formatting, schema_with},
+    publish::{self, Encode, RotateConfig, Settings},
+    retry::Retry,
+};
+
+/// What `millstream components` and the configuration know of it.
+pub const COMPONENT: Component = Component {
+    name: "hdfs",
+    summary: "Writes records into files of HDFS, as text or as Flume's Avro events; exactly once behind a disk channel.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: schema_with::<Config>,
+    build: Build::Sink(build),
+};
+
+/// Outputs and bodies hold so many bytes together; of more, the fullest output is finished.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// Options of the sink `hdfs`; those of the format stand beside them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// Where to write: `hdfs://NAMENODE:PORT/FOLDER` or `hdfs://NAMESERVICE/FOLDER`. The folder is a template
+    /// (`/logs/%Y/%m/%d/{.host}`), each value of which is one part of the path; folders are made at need.
+    url: Template,
+    /// The folder of `core-site.xml` and `hdfs-site.xml`, which name the name nodes of a name service and say what is secured.
+    /// Default: `$HADOOP_CONF_DIR`, or none.
+    hadoop_conf: Option<String>,
+    /// Who writes, on a cluster without Kerberos. Default: `$HADOOP_USER_NAME`, or the user that runs the process.
+    user: Option<String>,
+    /// Who writes, on a cluster with Kerberos.
+    auth: Option<Auth>,
+    /// How files are compressed: text by `gzip` or `zstd`, the blocks of Avro files by `snappy`, `deflate` or `zstd`.
+    #[serde(default)]
+    compression: Compression,
+    /// When files are finished and published.
+    #[serde(default)]
+    rotate: RotateConfig,
+    /// What names of files begin with.
+    #[serde(default)]
+    prefix: String,
+    /// An empty file of this name, such as `_SUCCESS`, stands in each folder after files were published there. Default: none.
+    marker: Option<String>,
+    /// So many files are written at a time; of more, the one used longest ago is finished.
+    #[serde(default = "open_files")]
+    open_files: u32,
+    /// How a cluster that fails is tried again.
+    #[serde(default)]
+    retry: Retry,
+}
+
+/// Who writes.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Auth {
+    /// Kerberos, by a keytab.
+    kerberos: Kerberos,
+}
+
+/// A principal and its keys.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Kerberos {
+    /// The principal, such as `millstream@EXAMPLE.COM`; without a realm it is the default one's.
+    principal: String,
+    /// The file of its keys.
+    keytab: String,
+}
+
+/// How files are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// gzip (RFC 1952): text.
+    Gzip,
+    /// zstd (RFC 8878): text, and Avro's `zstandard`.
+    Zstd,
+    /// Snappy: Avro.
+    Snappy,
+    /// deflate (RFC 1951): Avro.
+    Deflate,
+}
+
+/// Each has a buffer of 64 KiB and more, and blocks that the data nodes keep open.
+fn open_files() -> u32 {
+    256
+}
+
+/// How what is in a file is written.
+#[derive(Clone, Copy)]
+enum Content {
+    Text(Option<Codec>),
+    Avro(container::Codec),
+}
+
+/// Where to write, and as whom.
+#[cfg_attr(not(feature = "hdfs"), allow(dead_code, reason = "for the client"))]
+struct Target {
+    /// `hdfs://nameservice1`
+    cluster: String,
+    /// The folder that stands in the option itself, without the slash at its end.
+    root: String,
+    hadoop_conf: Option<String>,
+    user: Option<String>,
+    kerberos: Option<Kerberos>,
+    marker: Option<String>,
+    timeout: Duration,
+}
+
+/// The sink: what the configuration says, checked.
+struct HdfsSink {
+    settings: Settings,
+    target: Target,
+    format: Formatting,
+    content: Content,
+    retry: Retry,
+}
+
+fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
+    let (format, config): (_, Config) = Formatting::with_avro(node)?;
+    let mut problems = config.problems(node);
+    let place = config.place(node);
+    let content = config.content(node, format.format());
+    let (Ok((cluster, root, folder)), Ok(content), true) = (&place, &content, problems.is_empty())
+    else {
+        problems.extend(place.err());
+        problems.extend(content.err());
+        return Err(problems);
+    };
+    let settings = Settings {
+        sink: name.to_owned(),
+        folder: folder.clone(),
+        zone: format.zone(),
+        prefix: config.prefix,
+        extension: extension(format.format(), *content),
+        rotate: config.rotate.rules(),
+        open_max: config.open_files as usize,
+        held_max: HELD_BYTES_MAX,
+    };
+    let target = Target {
+        cluster: cluster.clone(),
+        root: root.clone(),
+        hadoop_conf: config.hadoop_conf,
+        user: config.user,
+        kerberos: config.auth.map(|auth| auth.kerberos),
+        marker: config.marker,
+        timeout: config.retry.timeout.as_duration(),
+    };
+    Ok(Arc::new(HdfsSink {
+        settings,
+        target,
+        format,
+        content: *content,
+        retry: config.retry,
+    }))
+}
+
+impl Config {
+    /// The cluster, the folder that stands in the option itself, and the template of the folders below it.
+    fn place(&self, node: &Node) -> Result<(String, String, Template), Problem> {
+        let help = "write it as `hdfs://NAMENODE:PORT/FOLDER` or `hdfs://NAMESERVICE/FOLDER`";
+        let wrong = |text: String| node.problem_at("url", text).help(help);
+        let url = self.url.as_str();
+        let rest = url.strip_prefix("hdfs://");
+        let rest = rest.ok_or_else(|| wrong(format!("`{url}` is no URL of HDFS")))?;
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if host.contains(['{', '%']) {
+            return Err(wrong(
+                "the host of a cluster cannot change with the record".to_owned(),
+            ));
+        }
+        let path = Template::parse(path);
+        let path = path.map_err(|error| wrong(format!("the folder is no template: {error}")))?;
+        let (root, folder) = publish::split_root(&path);
+        Ok((format!("hdfs://{host}"), root, folder))
+    }
+
+    fn content(&self, node: &Node, format: Format) -> Result<Content, Problem> {
+        let content = match (format, self.compression) {
+            (Format::AvroEvent, Compression::None) => Content::Avro(container::Codec::Null),
+            (Format::AvroEvent, Compression::Snappy) => Content::Avro(container::Codec::Snappy),
+            (Format::AvroEvent, Compression::Deflate) => Content::Avro(container::Codec::Deflate),
+            (Format::AvroEvent, Compression::Zstd) => Content::Avro(container::Codec::Zstandard),
+            (Format::AvroEvent, Compression::Gzip) => {
+                let problem = node.problem_at("compression", "an Avro file has no gzip");
+                return Err(
+                    problem.help("take `deflate`, which is the same inside, `snappy` or `zstd`")
+                );
+            }
+            (_, Compression::None) => Content::Text(None),
+            (_, Compression::Gzip) => Content::Text(Some(Codec::Gzip)),
+            (_, Compression::Zstd) => Content::Text(Some(Codec::Zstd)),
+            (_, Compression::Snappy | Compression::Deflate) => {
+                let text = "text is compressed by `gzip` or `zstd`";
+                let problem = node.problem_at("compression", text);
+                return Err(problem.help("take one of them, or `format: avro_event`"));
+            }
+        };
+        Ok(content)
+    }
+
+    /// What can be read and cannot be used.
+    fn problems(&self, node: &Node) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let is_name = |text: &str| !text.contains(['/', ':']);
+        if !is_name(&self.prefix) || self.prefix.starts_with(['_', '.']) {
+            let text = "names that begin so are passed over by Hive and Spark, or are none";
+            let help = "take letters, digits, `-`, `_` and `.`, and begin with a letter or digit";
+            problems.push(node.problem_at("prefix", text).help(help));
+        }
+        if let Some(marker) = &self.marker
+            && (!is_name(marker) || !marker.starts_with(['_', '.']))
+        {
+            let text = "a marker's name begins with `_` or `.`, so that nobody reads it as data";
+            problems.push(node.problem_at("marker", text).help("take `_SUCCESS`"));
+        }
+        if self.open_files == 0 {
+            problems.push(node.problem_at("open_files", "at least one file has to be open"));
+        }
+        if self.user.is_some() && self.auth.is_some() {
+            let text = "with `auth.kerberos` the principal says who writes";
+            problems.push(node.problem_at("user", text).help("take one of them out"));
+        }
+        problems
+    }
+}
+
+/// What names of files end with.
+fn extension(format: Format, content: Content) -> String {
+    let name = match format {
+        Format::Json => ".json",
+        Format::Ltsv => ".ltsv",
+        Format::Csv => ".csv",
+        Format::Msgpack => ".msgpack",
+        Format::Raw | Format::Template => ".txt",
+        Format::AvroEvent => ".avro",
+    };
+    let codec = match content {
+        Content::Text(Some(Codec::Gzip)) => ".gz",
+        Content::Text(Some(Codec::Zstd)) => ".zst",
+        // An Avro file says itself how its blocks are compressed.
+        Content::Text(None) | Content::Avro(_) => "",
+    };
+    format!("{name}{codec}")
+}
+
+impl HdfsSink {
+    fn encode(&self) -> Result<Box<dyn Encode>, Failure> {
+        match self.content {
+            Content::Text(codec) => publish::text(&self.format, codec),
+            Content::Avro(codec) => publish::avro(&self.format, codec),
+        }
+    }
+
+    #[cfg(feature = "hdfs")]
+    async fn publish(&self, inlet: &mut Inlet, context: SinkContext) -> Result<(), Failure> {
+        let durable = inlet.channel_id().is_some();
+        let patience = publish::Patience::new(&self.retry, &context, durable);
+        let store = store::HdfsStore::new(&self.target, patience)?;
+        publish::run(&self.settings, store, self.encode()?, inlet, context).await
+    }
+
+    #[cfg(not(feature = "hdfs"))]
+    async fn publish(&self, _: &mut Inlet, _: SinkContext) -> Result<(), Failure> {
+        let _ = (self.encode()?, &self.retry);
+        Err(no_client())
+    }
+}
+
+impl Sink for HdfsSink {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(self.publish(inlet, context))
+    }
+
+    fn promise(&self, durable: bool) -> Promise {
+        if durable {
+            Promise::new(
+                Guarantee::ExactlyOnce,
+                "as long as nobody else writes below its `_millstream`",
+            )
+        } else {
+            Promise::new(
+                Guarantee::AtLeastOnce,
+                "published before the source is answered",
+            )
+        }
+    }
+
+    fn settles_within(&self) -> Option<Duration> {
+        self.settings.rotate.longest()
+    }
+
+    fn probe(&self) -> Option<Result<String, Failure>> {
+        Some(probe(&self.target))
+    }
+}
+
+/// Whether the cluster answers.
+#[cfg(feature = "hdfs")]
+fn probe(target: &Target) -> Result<String, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::us(format!("cannot start: {error}")))?;
+    let connection = client::Connection::new(target)?;
+    let ask = async {
+        let asked = connection.client.get_file_info("/");
+        connection.answer("look for /", asked).await
+    };
+    runtime.block_on(ask)?;
+    Ok(format!("{} answers", connection.url))
+}
+
+#[cfg(not(feature = "hdfs"))]
+fn probe(_: &Target) -> Result<String, Failure> {
+    Err(no_client())
+}
+
+#[cfg(not(feature = "hdfs"))]
+fn no_client() -> Failure {
+    Failure::config("this build has no client for HDFS: build it with `--features millstream/hdfs`")
+}

@@ -1,0 +1,323 @@
+//! HDFS as publishing sees it.
+//!
+//! `encode -> [write] -> settle`
+//!
+//! ```text
+//! in use      ROOT/_millstream/SINK/CHAIN/open/...      created, appended to; hsync and close when it is finished
+//! published   ROOT/FOLDER/FILE                          a rename, which the name node does at once and for ever
+//! manifest    ROOT/_millstream/SINK/CHAIN/N             written beside it under another name, closed, renamed; a rename over
+//!                                                       what is there fails: so only one of two writers makes it
+//! ```
+//! Deleting a file takes its writer's lease away, so a predecessor that still lives can append to nothing: the name node tells
+//! files apart by their number, not by their name. What a predecessor has closed and named in a manifest is only renamed.
+
+use bytes::Bytes;
+use hdfs_native::{WriteOptions, file::FileWriter};
+use millstream_pipeline::failure::Failure;
+
+use super::{
+    Target,
+    client::{Connection, Trouble},
+};
+use crate::publish::{Patience, Place, Published, Put, Store};
+
+/// Bytes on their way to data nodes, over all outputs: an output that would make it more is synced first. A client keeps what
+/// is not acknowledged, for one output up to 13 MB.
+const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
+/// Permissions of folders; the cluster's umask does not apply, as files get 0644.
+const FOLDER_PERMISSION: u32 = 0o755;
+
+pub(super) struct HdfsStore {
+    connection: Connection,
+    patience: Patience,
+    root: String,
+    marker: Option<String>,
+    /// Bytes that were appended and not synced since.
+    on_the_way: usize,
+}
+
+/// An output in use.
+pub(super) struct Output {
+    writer: FileWriter,
+    path: String,
+    on_the_way: usize,
+}
+
+impl HdfsStore {
+    pub(super) fn new(target: &Target, patience: Patience) -> Result<Self, Failure> {
+        Ok(Self {
+            connection: Connection::new(target)?,
+            patience,
+            root: target.root.clone(),
+            marker: target.marker.clone(),
+            on_the_way: 0,
+        })
+    }
+
+    /// The whole path of what stands below the root. HDFS takes no colon in a name.
+    fn path(&self, relative: &str) -> String {
+        let relative = relative.replace(':', "_");
+        format!("{}/{relative}", self.root)
+    }
+
+    async fn exists(&self, path: &str) -> Result<bool, Trouble> {
+        let Connection { client, .. } = &self.connection;
+        let asked = client.get_file_info(path);
+        match self
+            .connection
+            .answer(format_args!("look for {path}"), asked)
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(trouble) if trouble.is_missing() => Ok(false),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    async fn remove(&self, path: &str) -> Result<(), Failure> {
+        let Connection { client, .. } = &self.connection;
+        let act = async || {
+            let done = client.delete(path, true);
+            let what = format_args!("delete {path}");
+            match self.connection.answer(what, done).await {
+                Err(trouble) if !trouble.is_missing() => Err(trouble.failure),
+                _ => Ok(()),
+            }
+        };
+        self.patience.keep_trying(act).await
+    }
+
+    async fn make_folder(&self, path: &str) -> Result<(), Trouble> {
+        let Connection { client, .. } = &self.connection;
+        let made = client.mkdirs(path, FOLDER_PERMISSION, true);
+        self.connection
+            .answer(format_args!("make the folder {path}"), made)
+            .await
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<(), Trouble> {
+        let Connection { client, .. } = &self.connection;
+        let renamed = client.rename(from, to, false);
+        self.connection
+            .answer(format_args!("rename {from} to {to}"), renamed)
+            .await
+    }
+
+    /// Writes a small file whole.
+    async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let (connection, client) = (&self.connection, &self.connection.client);
+        let options = WriteOptions::default().overwrite(true);
+        let created = client.create(path, options);
+        let mut writer = connection
+            .answer(format_args!("create {path}"), created)
+            .await?;
+        if !bytes.is_empty() {
+            let bytes = Bytes::copy_from_slice(bytes);
+            let what = format_args!("write {path}");
+            connection.answer(what, writer.write_bytes(bytes)).await?;
+            let what = format_args!("sync {path}");
+            connection.answer(what, writer.hsync()).await?;
+        }
+        let what = format_args!("close {path}");
+        Ok(connection.answer(what, writer.close()).await?)
+    }
+
+    async fn try_publish(&self, from: &str, folder: &str, to: &str) -> Result<Published, Failure> {
+        self.make_folder(folder).await?;
+        let Err(trouble) = self.rename(from, to).await else {
+            return Ok(Published::Done);
+        };
+        // The answer of an earlier try may be lost, or it was done before a crash.
+        if self.exists(to).await? {
+            return Ok(Published::Done);
+        }
+        if !self.exists(from).await? {
+            return Ok(Published::Gone);
+        }
+        Err(trouble.failure)
+    }
+
+    async fn try_put(&self, draft: &str, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
+        if self.exists(path).await? {
+            return Ok(Put::Exists);
+        }
+        self.write(draft, bytes).await?;
+        match self.rename(draft, path).await {
+            Ok(()) => Ok(Put::Made),
+            Err(trouble) if trouble.is_there() => Ok(Put::Exists),
+            Err(trouble) => Err(trouble.failure),
+        }
+    }
+
+    async fn try_list(&self, folder: &str) -> Result<Vec<String>, Failure> {
+        let Connection { client, .. } = &self.connection;
+        let listed = client.list_status(folder, false);
+        let what = format_args!("list {folder}");
+        match self.connection.answer(what, listed).await {
+            Ok(entries) => Ok(entries
+                .iter()
+                .filter_map(|entry| entry.path.rsplit('/').next())
+                .map(str::to_owned)
+                .collect()),
+            Err(trouble) if trouble.is_missing() => Ok(Vec::new()),
+            Err(trouble) => Err(trouble.failure),
+        }
+    }
+
+    async fn try_read(&self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let (connection, client) = (&self.connection, &self.connection.client);
+        let what = format_args!("open {path}");
+        let mut reader = match connection.answer(what, client.read(path)).await {
+            Ok(reader) => reader,
+            Err(trouble) if trouble.is_missing() => return Ok(None),
+            Err(trouble) => return Err(trouble.failure),
+        };
+        let length = reader.remaining();
+        let what = format_args!("read {path}");
+        let bytes = connection.answer(what, reader.read_bytes(length)).await?;
+        Ok(Some(bytes.to_vec()))
+    }
+}
+
+impl Store for HdfsStore {
+    type Output = Output;
+
+    async fn create(&mut self, place: &Place) -> Result<Output, Failure> {
+        let path = self.path(&place.in_use);
+        let (connection, client) = (&self.connection, &self.connection.client);
+        let writer = self.patience.keep_trying(async || {
+            // What a try that got no answer has made is ours, and empty.
+            let options = WriteOptions::default().overwrite(true);
+            let created = client.create(&path, options);
+            let what = format_args!("create {path}");
+            Ok(connection.answer(what, created).await?)
+        });
+        let writer = writer.await?;
+        Ok(Output {
+            writer,
+            path,
+            on_the_way: 0,
+        })
+    }
+
+    async fn append(&mut self, output: &mut Output, bytes: &[u8]) -> Result<(), Failure> {
+        let Output { writer, path, .. } = output;
+        let appended = writer.write_bytes(Bytes::copy_from_slice(bytes));
+        let what = format_args!("append to {path}");
+        self.connection.answer(what, appended).await?;
+        output.on_the_way += bytes.len();
+        self.on_the_way += bytes.len();
+        if self.on_the_way > ON_THE_WAY_BYTES_MAX {
+            self.sync(output).await?;
+        }
+        Ok(())
+    }
+
+    fn held(&self, _: &Output) -> usize {
+        // What is on its way is bounded here, over all outputs.
+        0
+    }
+
+    async fn finish(&mut self, mut output: Output) -> Result<String, Failure> {
+        self.sync(&mut output).await?;
+        let Output { writer, path, .. } = &mut output;
+        let what = format_args!("close {path}");
+        self.connection.answer(what, writer.close()).await?;
+        Ok(String::new())
+    }
+
+    async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
+        let (from, to) = (self.path(&place.in_use), self.path(&place.path()));
+        let folder = self.path(&place.folder);
+        let act = async || {
+            self.try_publish(&from, folder.trim_end_matches('/'), &to)
+                .await
+        };
+        self.patience.keep_trying(act).await
+    }
+
+    async fn withdraw(&mut self, place: &Place) -> Result<(), Failure> {
+        self.remove(&self.path(&place.path())).await
+    }
+
+    async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
+        let folder = format!("{chain}/open");
+        // One by one: what a successor makes after this list is not ours to drop.
+        for name in self.list(&folder).await? {
+            self.remove(&self.path(&format!("{folder}/{name}"))).await?;
+        }
+        Ok(())
+    }
+
+    async fn published(&mut self, places: &[Place]) -> Result<(), Failure> {
+        let Some(marker) = &self.marker else {
+            return Ok(());
+        };
+        let mut folders: Vec<&str> = places.iter().map(|place| &*place.folder).collect();
+        folders.sort_unstable();
+        folders.dedup();
+        for folder in folders {
+            let path = match folder {
+                "" => self.path(marker),
+                folder => self.path(&format!("{folder}/{marker}")),
+            };
+            let act = async || self.write(&path, b"").await;
+            self.patience.keep_trying(act).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
+        let path = self.path(path);
+        // A name of this process and moment alone: nobody else writes this draft, nor renames it. Among the outputs in use:
+        // what a crash leaves is dropped with them.
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        let draft = format!("{folder}/open/{name}.{}", draft_name());
+        let act = async || self.try_put(&draft, &path, bytes).await;
+        let put = self.patience.keep_trying(act).await?;
+        if put == Put::Exists {
+            self.remove(&draft).await?;
+        }
+        Ok(put)
+    }
+
+    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
+        let folder = self.path(folder);
+        let act = async || self.try_list(&folder).await;
+        self.patience.keep_trying(act).await
+    }
+
+    async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let path = self.path(path);
+        let act = async || self.try_read(&path).await;
+        self.patience.keep_trying(act).await
+    }
+
+    async fn delete(&mut self, path: &str) -> Result<(), Failure> {
+        self.remove(&self.path(path)).await
+    }
+}
+
+impl HdfsStore {
+    /// Waits until everything of this output is on the disks of the data nodes.
+    async fn sync(&mut self, output: &mut Output) -> Result<(), Failure> {
+        let Output { writer, path, .. } = output;
+        if output.on_the_way > 0 {
+            let what = format_args!("sync {path}");
+            match self.connection.answer(what, writer.hsync()).await {
+                // Where a folder is erasure-coded, closing is all there is.
+                Err(trouble) if !trouble.is_unknown() => return Err(trouble.failure),
+                _ => {}
+            }
+        }
+        self.on_the_way -= output.on_the_way.min(self.on_the_way);
+        output.on_the_way = 0;
+        Ok(())
+    }
+}
+
+/// `PID-NANOSECONDS.draft`
+fn draft_name() -> String {
+    let now = millstream_record::Time::now();
+    format!("{}-{}.draft", std::process::id(), now.0)
+}
