@@ -70,6 +70,10 @@ fn counts(homes: &[&Path]) -> BTreeMap<u64, u64> {
     counts
 }
 
+fn log(home: &Path) -> String {
+    fs::read_to_string(home.join("log")).unwrap_or_default()
+}
+
 fn wait_for(homes: &[&Path], sent: u64) {
     let start = Instant::now();
     while (counts(homes).len() as u64) < sent {
@@ -161,7 +165,7 @@ fn two_members_lose_nothing_while_they_come_and_go_and_are_killed() {
         let member = (round % 2) as usize;
         let program = members[member].take().unwrap();
         if round % 3 == 0 {
-            assert_eq!(program.stop(), Some(0));
+            assert_eq!(program.stop(), Some(0), "{}", log(&homes[member]));
         } else {
             program.kill();
         }
@@ -170,7 +174,13 @@ fn two_members_lose_nothing_while_they_come_and_go_and_are_killed() {
     }
     wait_for(&[&homes[0], &homes[1]], RECORDS);
     for program in members.into_iter().flatten() {
-        assert_eq!(program.stop(), Some(0));
+        assert_eq!(
+            program.stop(),
+            Some(0),
+            "{} {}",
+            log(&homes[0]),
+            log(&homes[1])
+        );
     }
     let counts = counts(&[&homes[0], &homes[1]]);
     let twice = counts.values().filter(|count| **count > 1).count();

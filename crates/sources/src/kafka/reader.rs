@@ -115,10 +115,27 @@ impl Reader {
         while !self.progress.is_landed() {
             tokio::time::sleep(STEP).await;
         }
-        let all: Vec<Partition> = self.readings.keys().cloned().collect();
-        let committed = self.commit(&mut *consumer, &all, true);
+        self.commit_all(&mut *consumer).await;
         consumer.close();
-        read.and(committed)
+        read
+    }
+
+    /// Commits for the last time. A group that is about to deal its partitions anew takes no offsets for a moment; if it
+    /// never does, the next reader of the partitions begins earlier, and nothing is lost.
+    async fn commit_all(&mut self, consumer: &mut dyn Consumer) {
+        let until = Instant::now() + ANSWER;
+        let all: Vec<Partition> = self.readings.keys().cloned().collect();
+        while let Err(error) = self.commit(consumer, &all, true) {
+            if error.kind != Kind::Again || Instant::now() >= until {
+                let text = format_args!(
+                    "{error}: the next reader of {} partitions begins earlier",
+                    all.len()
+                );
+                self.context.reporter.warn("commit", text);
+                return;
+            }
+            tokio::time::sleep(STEP).await;
+        }
     }
 
     async fn read(
