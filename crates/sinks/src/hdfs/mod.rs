@@ -90,6 +90,7 @@ struct Auth {
 }
 
 /// A principal and its keys.
+#[cfg_attr(not(feature = "hdfs"), allow(dead_code, reason = "for the client"))]
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Kerberos {
