@@ -51,13 +51,14 @@
 //! A connection's task must watch `context.stop` and `limits.idle` itself: only it knows what its peer waits for.
 //! [`Connection::deadline`] is the end of `limits.handshake`, for protocols that authenticate behind TLS.
 //! [`sides`] splits a stream into a reading and a writing side on one thread and can set a busy socket aside.
-//! [`ClientTls`] is the other end: system roots, own roots, client certificates.
+//! [`connect`] and [`ClientTls`] are the other end: names, several addresses, system roots, own roots, client certificates.
 //!
 //! It promises: at most `limits.connections` at a time, dealt evenly over the data threads; a peer that does not finish
 //! its handshake costs a permit until the deadline and nothing after it; certificates that change on the disk are taken
 //! up without a restart, broken ones are reported and the old ones stay. It leaves to others: every protocol above bytes.
 
 mod bind;
+mod dial;
 mod limits;
 mod listen;
 mod server;
@@ -69,6 +70,7 @@ mod tls;
 mod tests;
 
 pub use bind::Datagrams;
+pub use dial::{Remote, connect, connect_each, open};
 pub use limits::Limits;
 pub use listen::{Listen, Scheme, Takes};
 pub use server::{Connection, Peer, Server};

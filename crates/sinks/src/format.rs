@@ -1,7 +1,7 @@
 //! The options that decide about the format of what a sink writes, the same for every sink that has them.
 
 use jiff::tz::TimeZone;
-use millstream_config::{Node, Problem};
+use millstream_config::{Node, Problem, Value};
 use millstream_pipeline::node::Checked;
 use millstream_wire::{
     event::FieldPath,
@@ -12,7 +12,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, de::DeserializeOwned};
 
 /// How records are written.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, std::default::Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct FormatOptions {
     /// How records are written: `json` (one object a line), `ltsv` (`label:value`, tabs between them), `csv` (the fields of
@@ -39,6 +39,29 @@ struct FormatOptions {
     timezone: Option<String>,
 }
 
+/// What is meant where the options say nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Default {
+    /// JSON, each record with its delimiter.
+    Lines,
+    /// The format's text alone, no delimiter behind it; what format, if none is named.
+    Bare(Format),
+}
+
+impl Default {
+    fn fill_in(self, read: &mut FormatOptions, written: &Node) {
+        let Self::Bare(format) = self else {
+            return;
+        };
+        if written.get("format").is_none() {
+            read.format = format;
+        }
+        if read.format != Format::Msgpack && read.delimiter.is_none() {
+            read.delimiter = Some(String::new());
+        }
+    }
+}
+
 /// A checked format. Makes an encoder for each task.
 #[derive(Clone, Debug)]
 pub(crate) struct Formatting {
@@ -48,9 +71,10 @@ pub(crate) struct Formatting {
 
 impl Formatting {
     /// Takes the options of the format out of a sink's options and checks that they go together.
-    fn take(node: &mut Node) -> Checked<Self> {
+    fn take(node: &mut Node, default: Default) -> Checked<Self> {
         let place = node.clone();
-        let read: FormatOptions = node.take_part()?;
+        let mut read: FormatOptions = node.take_part()?;
+        default.fill_in(&mut read, &place);
         let at = |option: &str, message: String| place.problem_at(option, message);
         let zone = match &read.timezone {
             None => TimeZone::UTC,
@@ -81,7 +105,21 @@ impl Formatting {
 
     /// As [`Formatting::with_avro`], for sinks that write no Avro files.
     pub(crate) fn with<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
-        let (format, config) = Self::with_avro(node)?;
+        let (format, config) = Self::read(node, Default::Lines, false)?;
+        Self::without_avro(node, format, config)
+    }
+
+    /// The same where other options than `format: json` and a newline behind each record are meant by default, and where
+    /// `headers`, if there is such an option, is the sink's own and not that of Avro files.
+    pub(crate) fn with_default<T: DeserializeOwned>(
+        node: &Node,
+        default: Default,
+    ) -> Checked<(Self, T)> {
+        let (format, config) = Self::read(node, default, true)?;
+        Self::without_avro(node, format, config)
+    }
+
+    fn without_avro<T>(node: &Node, format: Self, config: T) -> Checked<(Self, T)> {
         if format.format() == Format::AvroEvent {
             let problem = node.problem_at("format", "this sink writes no Avro files");
             return Err(vec![problem.help("the sinks `hdfs` and `object` do")]);
@@ -91,8 +129,21 @@ impl Formatting {
 
     /// Reads all of a sink's options: those of the format, and its own as `T`. What is wrong with either is told together.
     pub(crate) fn with_avro<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
+        Self::read(node, Default::Lines, false)
+    }
+
+    fn read<T: DeserializeOwned>(
+        node: &Node,
+        default: Default,
+        own_headers: bool,
+    ) -> Checked<(Self, T)> {
         let mut own = node.clone();
-        match (Self::take(&mut own), own.read()) {
+        let headers = own_headers.then(|| own.take("headers")).flatten();
+        let format = Self::take(&mut own, default);
+        if let (Some(headers), Value::Map(map)) = (headers, &mut own.value) {
+            map.entries.push(headers);
+        }
+        match (format, own.read()) {
             (Ok(format), Ok(config)) => Ok((format, config)),
             (format, config) => {
                 let told = format.err().into_iter().chain(config.err());
@@ -129,8 +180,21 @@ pub(crate) fn schema_with<T: JsonSchema>() -> Schema {
         let own = schema.ensure_object().entry(name);
         let own = own.or_insert_with(|| serde_json::Value::Object(serde_json::Map::new()));
         if let Some(own) = own.as_object_mut() {
-            own.extend(more.clone());
+            // Where a sink has an option of that name, it is the sink's.
+            for (name, option) in more {
+                own.entry(name).or_insert_with(|| option.clone());
+            }
         }
+    }
+    schema
+}
+
+/// The same where `format` is another one by default.
+pub(crate) fn schema_with_default<T: JsonSchema>(format: &str) -> Schema {
+    let mut schema = schema_with::<T>();
+    let place = schema.pointer_mut("/properties/format/default");
+    if let Some(default) = place {
+        *default = format.into();
     }
     schema
 }

@@ -1,6 +1,7 @@
 //! The sinks: one folder each, and one line each in the list below.
 
 mod backoff;
+mod batching;
 #[cfg(test)]
 mod contributing;
 mod discard;
@@ -9,7 +10,12 @@ mod folders;
 mod format;
 mod forward;
 mod hdfs;
+mod http;
+mod ids;
 mod kafka;
+mod ledger;
+mod parts;
+mod probe;
 #[allow(dead_code, unused_imports, reason = "its sinks come after it")]
 mod publish;
 mod retry;
@@ -17,6 +23,7 @@ mod retry;
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
 mod rig;
 mod stdout;
+mod syslog;
 
 use millstream_pipeline::node::Component;
 
@@ -26,6 +33,8 @@ pub const COMPONENTS: &[Component] = &[
     file::COMPONENT,
     forward::COMPONENT,
     hdfs::COMPONENT,
+    http::COMPONENT,
     kafka::COMPONENT,
     stdout::COMPONENT,
+    syslog::COMPONENT,
 ];

@@ -6,5 +6,6 @@ pub mod disk;
 pub mod fuse;
 #[cfg(feature = "librdkafka")]
 pub mod kafka;
+pub mod unsent;
 pub mod wake;
 pub mod writeback;

@@ -6,18 +6,19 @@
 //! two Millstreams and become `[time, {"message": line}]` for all others. Only `add` and `time: integer` look into
 //! records. It promises that encoded and rejected together are the records of the batch.
 
-use std::{io, ops::Range};
+use std::io;
 
 use bytes::Bytes;
 use millstream_record::{Batch, Buffer, Encoding, Pool};
 use millstream_wire::{
     compression::{Codec, compress},
-    event::events,
     format::{self, Reject},
     forward::{Compressed, OPTION_BYTES_MAX, Options, write_frame_head, write_options},
     msgpack::{entry_head, write_array_len, write_int},
 };
 use tokio::time::Instant;
+
+use crate::parts::parts;
 
 use super::{
     chunk::{Chunk, Name},
@@ -96,28 +97,7 @@ impl Encoder {
         let fits = |bytes: usize, records: usize| {
             bytes.saturating_add(records.saturating_mul(growth)) <= PART_BYTES_MAX
         };
-        if fits(batch.len(), batch.count as usize) {
-            return vec![batch];
-        }
-        let part = |range: Range<usize>, records: usize| Batch {
-            body: batch.body.slice(range),
-            count: u32::try_from(records).unwrap_or(u32::MAX),
-            origins: Vec::new(),
-            tag: batch.tag.clone(),
-            values: batch.values.clone(),
-            ..batch
-        };
-        let mut parts = Vec::new();
-        let (mut start, mut records) = (0, 0);
-        for (range, _) in events(&batch) {
-            if records > 0 && !fits(range.end - start, records + 1) {
-                parts.push(part(start..range.start, records));
-                (start, records) = (range.start, 0);
-            }
-            records += 1;
-        }
-        parts.push(part(start..batch.len(), records));
-        parts
+        parts(batch, fits)
     }
 
     /// The payload of a part, before compression: its own body wherever that will do.

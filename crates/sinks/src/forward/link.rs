@@ -13,17 +13,16 @@
 use std::{
     cell::{Cell, RefCell},
     fmt, io,
-    net::SocketAddr,
     rc::Rc,
     time::Duration,
 };
 
-use millstream_net::{Socket, Stream};
+use millstream_net::{Socket, Stream, connect_each, open};
 use millstream_pipeline::{meters::Meter, report::Reporter};
 use tokio::{
-    net::{TcpSocket, TcpStream, lookup_host},
+    net::TcpStream,
     sync::Notify,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use crate::backoff::Backoff;
@@ -38,9 +37,6 @@ use super::{
     server::ServerOptions,
     window::Window,
 };
-
-/// An idle connection is probed after this long, so that a peer that vanished is noticed and firewalls keep it open.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
 /// How a link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,45 +267,13 @@ impl Link {
         }
     }
 
-    /// Connects to the first address of the name that answers. Names are looked up anew each time.
+    /// Connects to the first address of the name that answers.
     async fn connect(&self) -> io::Result<Stream> {
-        let limit = self.settings.connect_timeout;
-        let late = |_| {
-            io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("no answer within {limit:?}"),
-            )
-        };
-        let addresses = timeout(limit, lookup_host(&self.address))
-            .await
-            .map_err(late)??;
-        let addresses: Vec<_> = addresses.collect();
-        // So that one address that swallows everything leaves time for the others.
-        let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in addresses {
-            let opened = timeout(share, self.open(address)).await;
-            match opened.map_err(late).flatten() {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    async fn open(&self, address: SocketAddr) -> io::Result<Stream> {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4(),
-            SocketAddr::V6(_) => TcpSocket::new_v6(),
-        }?;
-        if self.settings.send_buffer > 0 {
-            socket.set_send_buffer_size(self.settings.send_buffer)?;
-        }
-        let stream = socket.connect(address).await?;
-        stream.set_nodelay(true)?;
-        let probes = socket2::TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
-        socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
-        self.greet(stream).await
+        let (limit, buffer) = (self.settings.connect_timeout, self.settings.send_buffer);
+        connect_each(&self.address, limit, async |address| {
+            self.greet(open(address, buffer).await?).await
+        })
+        .await
     }
 
     /// TLS and the shared key, where they are wanted.

@@ -6,8 +6,8 @@
 //! inlet -> relay -> encode -> chunk -> (choice) -> link -> window -> connection -> server
 //!            ^-- ledger <---------- done ------------------------------ ack ---------'
 //! ```
-//! - `relay`: takes batches, deals chunks to servers, settles cuts in order (`ledger`). One task a lane.
-//! - `encode`, `gather`, `id`: batches to chunks, uncopied wherever the peer takes them as they are.
+//! - `relay`: takes batches, deals chunks to servers, settles cuts in order (`crate::ledger`). One task a lane.
+//! - `encode`, `gather`, `crate::ids`: batches to chunks, uncopied wherever the peer takes them as they are.
 //! - `cluster`, `choice`, `discovery`: the servers, who gets the next chunk, who joins and leaves.
 //! - `link`: one server each, and its failures.
 //! - `auth`: the shared key. `connection`, `window`: bytes out, acks in.
@@ -46,12 +46,9 @@ mod encode;
 mod flow;
 mod gather;
 mod hub;
-mod id;
 mod leases;
-mod ledger;
 mod link;
 mod options;
-mod probe;
 mod relay;
 mod server;
 mod window;
@@ -65,6 +62,9 @@ use gather::Limits;
 use hub::Settings;
 use options::{Balance, Compression, Config, Failover, Peer, TimeForm};
 use relay::Relay;
+use server::ServerOptions;
+
+use crate::probe;
 
 /// The entry in the list of sinks.
 pub const COMPONENT: Component = Component {
@@ -224,6 +224,9 @@ impl Sink for Forward {
 
     fn probe(&self) -> Option<Result<String, Failure>> {
         let servers = self.discovery.look().map_err(Failure::peer);
-        Some(servers.and_then(|servers| probe::servers(&servers)))
+        let addresses = |servers: Vec<ServerOptions>| -> Vec<String> {
+            servers.into_iter().map(|server| server.address).collect()
+        };
+        Some(servers.and_then(|servers| probe::addresses(&addresses(servers))))
     }
 }

@@ -8,7 +8,7 @@ use millstream_wire::{format::Add, template::Template};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::retry::Retry;
+use crate::{batching::Batching, retry::Retry};
 
 use super::{
     auth::Auth,
@@ -167,28 +167,6 @@ pub(super) enum Failover {
     Resend,
     /// They wait for their server.
     Wait,
-}
-
-/// When small batches leave together.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Batching {
-    /// Bytes that are gathered at most; 0: every batch leaves alone.
-    pub(super) size: Size,
-    /// Records that are gathered at most; 0: no limit.
-    pub(super) records: u32,
-    /// How long the first of them waits for more when nothing is ready.
-    pub(super) linger: Period,
-}
-
-impl Default for Batching {
-    fn default() -> Self {
-        Self {
-            size: Size::mib(1),
-            records: 0,
-            linger: Period::secs(0),
-        }
-    }
 }
 
 impl DiscoveryOptions {

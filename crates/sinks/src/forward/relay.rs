@@ -16,11 +16,13 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, Encoding, Position, Time};
 use millstream_sys::disk::HostDisk;
-use millstream_wire::{event::events, format::Reject, forward::TAG_BYTES_MAX};
+use millstream_wire::{event::events, format::Reject, forward::TAG_BYTES_MAX, msgpack::write_str};
 use tokio::{
     task::JoinSet,
     time::{Interval, MissedTickBehavior, interval},
 };
+
+use crate::{ids::Ids, ledger::Ledger};
 
 use super::{
     Forward,
@@ -30,9 +32,7 @@ use super::{
     flow::{Flow, Flows},
     gather::{Gathered, Gathering},
     hub::{Hub, LinkMeters},
-    id::Ids,
     leases::Leases,
-    ledger::Ledger,
     options::Peer,
 };
 
@@ -252,7 +252,7 @@ impl<'a> Relay<'a> {
         for (place, mut part) in (first..).zip(self.encoder.parts(batch)) {
             part.body = compact(part.body);
             let number = self.ledger.open(part.received);
-            let id = self.ids.next(position, place, &part.body);
+            let id = packed(&self.ids.next(position, place, &part.body));
             let payload = self.encoder.payload(&part);
             self.reject(&part, payload.rejects).await;
             let source = self.encoder.keep_source.then(|| part.clone());
@@ -319,7 +319,7 @@ impl<'a> Relay<'a> {
             } = gathered;
             let name = Name {
                 number,
-                id: self.ids.next(None, 0, &[]),
+                id: packed(&self.ids.next(None, 0, &[])),
                 flow: None,
                 place: None,
             };
@@ -400,4 +400,11 @@ impl<'a> Relay<'a> {
         }
         self.ledger.done(chunk.number);
     }
+}
+
+/// An id as a MessagePack value.
+fn packed(id: &str) -> Vec<u8> {
+    let mut value = Vec::with_capacity(id.len() + 2);
+    write_str(&mut value, id.as_bytes());
+    value
 }

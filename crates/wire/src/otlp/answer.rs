@@ -5,7 +5,12 @@
 //! Status                      code 1 | message 2            (google.rpc.Status, for everything but 200)
 //! ```
 
-use crate::json::append_string;
+use super::protobuf::{Field, Fields};
+use crate::{
+    event::{FieldPath, Record, Value},
+    json::{append_string, to_msgpack},
+    msgpack::Reader,
+};
 
 /// The encoding of a request, and so of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,4 +85,60 @@ fn write_varint(mut value: u64, out: &mut Vec<u8>) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+/// How many log records an exporter is told were not taken, and why; `None`: all were, or the body says nothing of it.
+pub fn rejected(form: Form, body: &[u8]) -> Option<(u64, String)> {
+    let (count, reason) = match form {
+        Form::Protobuf => {
+            let partial = Fields::new(body).next_of(1).ok()??;
+            let (mut count, mut reason) = (0, &b""[..]);
+            let mut fields = Fields::new(partial);
+            while let Some((number, field)) = fields.next().ok()? {
+                match (number, field) {
+                    (1, Field::Varint(rejected)) => count = rejected,
+                    (2, Field::Bytes(text)) => reason = text,
+                    _ => {}
+                }
+            }
+            (count, String::from_utf8_lossy(reason).into_owned())
+        }
+        Form::Json => {
+            let mut packed = Vec::new();
+            to_msgpack(body, &mut packed).ok()?;
+            let find = |name: &str| {
+                let path: FieldPath = format!(".partialSuccess.{name}").parse().ok()?;
+                path.find(Record::Packed(&packed))
+            };
+            let text = |name: &str| {
+                let text = find(name).and_then(Value::text).unwrap_or_default();
+                String::from_utf8_lossy(text).into_owned()
+            };
+            let number = match find("rejectedLogRecords") {
+                Some(Value::Packed(value)) => Reader::new(value).int().ok(),
+                _ => None,
+            };
+            // A 64-bit number is a text in protobuf's JSON.
+            let number = number.and_then(|number| u64::try_from(number).ok());
+            let number = number.or_else(|| text("rejectedLogRecords").parse().ok());
+            (number.unwrap_or(0), text("errorMessage"))
+        }
+    };
+    (count > 0).then_some((count, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_read_again() {
+        for form in [Form::Protobuf, Form::Json] {
+            let told = accepted(form, Some((3, "too \"old\"")));
+            assert_eq!(rejected(form, &told), Some((3, "too \"old\"".to_owned())));
+            assert_eq!(rejected(form, &accepted(form, None)), None);
+            assert_eq!(rejected(form, b"\xff nonsense"), None);
+            assert_eq!(rejected(form, b""), None);
+        }
+    }
 }

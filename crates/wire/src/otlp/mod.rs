@@ -1,6 +1,7 @@
 //! OpenTelemetry's logs (OTLP 1.x, `ExportLogsServiceRequest`) in protobuf and in JSON, as records.
 //!
-//! On the line: read -> [decode] -> send -> keep.
+//! On the line: read -> [decode] -> send -> keep -> take -> [encode] -> write. [`Logs`] reads requests, [`Encoder`] and
+//! [`write_request`] write them.
 //!
 //! ```text
 //! request        resource_logs 1 *
@@ -36,11 +37,18 @@
 
 mod answer;
 mod any;
+mod encode;
 mod json;
+mod known;
 mod protobuf;
 mod record;
 mod request;
+mod value;
+mod write_json;
+mod write_protobuf;
 
+#[cfg(test)]
+mod encode_tests;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +56,8 @@ use std::fmt;
 
 use millstream_record::Time;
 
-pub use answer::{Form, accepted, refused};
+pub use answer::{Form, accepted, refused, rejected};
+pub use encode::{Encoder, write_request};
 
 /// Arrays and maps within each other in one value: with those around it they stay below what JSON output shows
 /// ([`crate::json::DEPTH_MAX`]).

@@ -1,6 +1,6 @@
 //! Syslog as it is sent: RFC 3164 and what devices make of it, RFC 5424 with structured data, both framings of RFC 6587.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
 //! Messages become records of the packed encoding, appended straight to a batch's body in one pass. It promises: no byte
 //! of a message's text is changed; what cannot be parsed is a record too, the whole line as `message`; nothing is
@@ -20,6 +20,7 @@
 mod civil;
 mod decode;
 mod digits;
+mod encode;
 mod frame;
 mod known;
 mod legacy;
@@ -27,6 +28,7 @@ mod parse;
 mod priority;
 mod record;
 mod structured;
+mod structured_text;
 mod time;
 mod words;
 
@@ -34,7 +36,9 @@ mod words;
 mod tests;
 
 pub use decode::{Decoder, LeftOver, Run, Settings, TooLong};
+pub use encode::{Defaults, Encoder, Header};
 pub use frame::{After, Framing};
 pub use jiff::tz::TimeZone;
 pub use parse::{Parsed, Parser, Received};
 pub(crate) use priority::{FACILITIES, SEVERITIES};
+pub use priority::{facility, severity};

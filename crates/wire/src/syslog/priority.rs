@@ -103,6 +103,44 @@ pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
     fits.then_some((value as u8, rest))
 }
 
+/// Other names of severities that records have, beside those of [`SEVERITIES`].
+const OTHER_SEVERITIES: [(&str, u8); 10] = [
+    ("emergency", 0),
+    ("panic", 0),
+    ("critical", 2),
+    ("fatal", 2),
+    ("error", 3),
+    ("warn", 4),
+    ("information", 6),
+    ("informational", 6),
+    ("trace", 7),
+    ("verbose", 7),
+];
+
+/// The number of a facility: by its name, or a number from 0 to 23.
+pub fn facility(name: &str) -> Option<u8> {
+    of(&FACILITIES, name)
+}
+
+/// The number of a severity: by its name or one of the names that loggers give it, or a number from 0 to 7.
+pub fn severity(name: &str) -> Option<u8> {
+    let other = || {
+        let found = OTHER_SEVERITIES
+            .iter()
+            .find(|(other, _)| other.eq_ignore_ascii_case(name));
+        found.map(|(_, number)| *number)
+    };
+    of(&SEVERITIES, name).or_else(other)
+}
+
+fn of(names: &[&str], name: &str) -> Option<u8> {
+    let place = names
+        .iter()
+        .position(|known| known.eq_ignore_ascii_case(name));
+    let place = place.or_else(|| name.parse().ok().filter(|number| *number < names.len()));
+    place.and_then(|place| u8::try_from(place).ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,8 @@
 //! {tag}                the tag; {host}, {path}, {kubernetes.pod}: the values that the records of a batch share
 //! {.field} {.a.b}      a field of the record; {."a.b"} with characters that need quotes
 //! {host|unknown}       with a default, where the value is missing (or nil)
+//! {.field:json}        the same as JSON (text within quotes), also of {tag} and {host}
+//! {record}             the whole record as a JSON object
 //! {time}               the event time: RFC 3339, nanoseconds, Z
 //! {time:unix_ms}       as a number: unix, unix_ms, unix_us, unix_ns
 //! %Y-%m-%d %T.%9f %z   strftime of the event time, in the node's time zone
@@ -94,6 +96,10 @@ enum Part {
     },
     /// The first digits of the nanoseconds, 1 to 9.
     Fraction(u8),
+    /// A tag, a value or a field as JSON.
+    Json(Box<Part>),
+    /// The record as JSON.
+    Record,
 }
 
 /// Units of the time since 1970.
@@ -145,18 +151,13 @@ impl Template {
 
     /// How often it must be rendered.
     pub fn depends(&self) -> Depends {
-        let each = self.parts.iter().map(|part| match part {
-            Part::Literal(_) => Depends::Nothing,
-            Part::Tag | Part::Value { .. } => Depends::Batch,
-            Part::Time | Part::Unix(_) | Part::Clock { .. } | Part::Fraction(_) => Depends::Time,
-            Part::Field { .. } => Depends::Record,
-        });
+        let each = self.parts.iter().map(Part::depends);
         each.max().unwrap_or(Depends::Nothing)
     }
 
     /// The batch's values it asks for, without the tag and the time.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| match part {
+        self.parts.iter().filter_map(|part| match part.plain() {
             Part::Value { name, .. } => Some(&**name),
             _ => None,
         })
@@ -169,6 +170,25 @@ impl Template {
             [Part::Time] => Single::Time,
             [Part::Unix(unit)] => Single::Unix(*unit),
             _ => Single::No,
+        }
+    }
+}
+
+impl Part {
+    fn depends(&self) -> Depends {
+        match self.plain() {
+            Self::Literal(_) => Depends::Nothing,
+            Self::Tag | Self::Value { .. } => Depends::Batch,
+            Self::Time | Self::Unix(_) | Self::Clock { .. } | Self::Fraction(_) => Depends::Time,
+            Self::Field { .. } | Self::Json(_) | Self::Record => Depends::Record,
+        }
+    }
+
+    /// What it shows, whether or not it is shown as JSON.
+    fn plain(&self) -> &Self {
+        match self {
+            Self::Json(part) => part,
+            part => part,
         }
     }
 }

@@ -97,21 +97,26 @@ impl<'a> Reader<'a> {
             Some((name, default)) => (name, Some(default.into())),
             None => (inner, None),
         };
-        let part = match name.split_once(':') {
-            Some(("time", unit)) => Part::Unix(self.unit(unit)?),
-            Some(_) => {
+        let (name, form) = match name.split_once(':') {
+            Some((name, form)) => (name, Some(form)),
+            None => (name, None),
+        };
+        let part = match form {
+            Some(unit) if name == "time" && unit != JSON => Part::Unix(self.unit(unit)?),
+            Some(form) if form != JSON || matches!(name, "time" | "record") => {
                 return Err(self.error(
                     "a form on a value that has none",
-                    "only `time` has forms, such as `{time:unix_ms}`",
+                    "`time` has forms such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, `{record}` always is",
                 ));
             }
-            None if name == "time" => Part::Time,
-            None if name == "tag" => Part::Tag,
-            None if is_name(name) => Part::Value {
+            _ if name == "time" => Part::Time,
+            _ if name == "tag" => Part::Tag,
+            _ if name == "record" => Part::Record,
+            _ if is_name(name) => Part::Value {
                 name: name.into(),
                 default,
             },
-            None => {
+            _ => {
                 return Err(self.error(
                     format!("`{{{inner}}}`, which names no value"),
                     "a value is `{tag}`, `{time}`, a value of the batch such as `{host}`, or a field such as `{.level}`; write `{{` for `{`",
@@ -121,14 +126,14 @@ impl<'a> Reader<'a> {
         if inner.contains('|') && !matches!(part, Part::Value { .. }) {
             return Err(self.error(
                 "a default that is never used",
-                "tag and time are always there",
+                "tag, time and record are always there",
             ));
         }
-        self.part(part, end + 2);
+        self.part(as_form(part, form.is_some()), end + 2);
         Ok(())
     }
 
-    /// `{.path}` or `{.path|default}`; `inner` starts behind the brace.
+    /// `{.path}`, `{.path:json}`, and both with `|default`; `inner` starts behind the brace.
     fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
         let (path, length) = FieldPath::read(inner).map_err(|error| TemplateError {
             offset: self.at + 1 + error.offset,
@@ -136,6 +141,9 @@ impl<'a> Reader<'a> {
             help: "a field is `{.level}`, `{.user.id}` or `{.\"a.b\"}`".into(),
         })?;
         let rest = inner.get(length..).unwrap_or_default();
+        let json = rest.strip_prefix(":json");
+        let length = length + (rest.len() - json.unwrap_or(rest).len());
+        let (rest, json) = (json.unwrap_or(rest), json.is_some());
         let (default, end) = match rest.find('}') {
             Some(0) => (None, length),
             Some(close) if rest.starts_with('|') => (rest.get(1..close), length + close),
@@ -149,7 +157,7 @@ impl<'a> Reader<'a> {
             path,
             default: default.map(Into::into),
         };
-        self.part(part, end + 2);
+        self.part(as_form(part, json), end + 2);
         Ok(())
     }
 
@@ -212,6 +220,17 @@ impl<'a> Reader<'a> {
             _ => Changes::EveryMinute,
         };
         self.at += directive.len();
+    }
+}
+
+/// The form of a value as JSON.
+const JSON: &str = "json";
+
+/// A part as it is, or as JSON. The time has forms of its own.
+fn as_form(part: Part, json: bool) -> Part {
+    match part {
+        Part::Tag | Part::Value { .. } | Part::Field { .. } if json => Part::Json(Box::new(part)),
+        part => part,
     }
 }
 

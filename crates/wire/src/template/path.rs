@@ -38,3 +38,23 @@ pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
         }
     }
 }
+
+/// Appends a value as a part of the path or the query of a URL (RFC 3986): what is not unreserved is escaped. A value of
+/// dots only would be read as a way out: it becomes `_`.
+pub(super) fn write_escaped(value: &[u8], out: &mut Vec<u8>) {
+    if value.iter().all(|byte| *byte == b'.') {
+        out.push(b'_');
+        return;
+    }
+    for byte in value {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(*byte),
+            byte => {
+                let digit = |value: u8| b"0123456789ABCDEF".get(usize::from(value)).copied();
+                out.push(b'%');
+                out.extend(digit(byte >> 4));
+                out.extend(digit(byte & 15));
+            }
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::{
     path,
 };
 use crate::{
-    event::{Event, Record, Value},
+    event::{Event, MESSAGE, Record, Value},
     json,
 };
 
@@ -49,8 +49,8 @@ impl<'a> From<&'a Batch> for Shared<'a> {
 pub struct Renderer {
     template: Template,
     zone: TimeZone,
-    /// Whether values are parts of a path.
-    path: bool,
+    /// How values stand in it.
+    written: Written,
     /// For each strftime part, in order.
     clocks: Vec<Clock>,
     rfc3339: Rfc3339,
@@ -69,7 +69,7 @@ impl Renderer {
             clocks: clocks.collect(),
             template: template.clone(),
             zone,
-            path: false,
+            written: Written::Text,
             rfc3339: Rfc3339::new(),
             value: Vec::new(),
         }
@@ -80,7 +80,16 @@ impl Renderer {
     /// and a value of dots only. Values are cut at 200 bytes.
     pub fn path(template: &Template, zone: TimeZone) -> Self {
         Self {
-            path: true,
+            written: Written::Path,
+            ..Self::text(template, zone)
+        }
+    }
+
+    /// Renders the path and query of a URL: every byte of a value but letters, digits and `-._~` is escaped, and a value
+    /// of dots only becomes `_`.
+    pub fn url(template: &Template, zone: TimeZone) -> Self {
+        Self {
+            written: Written::Url,
             ..Self::text(template, zone)
         }
     }
@@ -98,7 +107,12 @@ impl Renderer {
                 (Some(a), Some(b)) => a == b,
                 _ => a == b,
             },
-            Part::Literal(_) | Part::Tag | Part::Value { .. } | Part::Field { .. } => true,
+            Part::Literal(_)
+            | Part::Tag
+            | Part::Value { .. }
+            | Part::Field { .. }
+            | Part::Json(_)
+            | Part::Record => true,
         })
     }
 
@@ -141,11 +155,13 @@ impl Renderer {
                 }
                 Part::Time => out.extend_from_slice(&self.rfc3339.text(event.time)),
                 Part::Unix(unit) => write_number(unit.of(event.time), out),
-                Part::Tag => write_value(shared.tag.as_bytes(), self.path, out),
+                Part::Json(part) => json_part(part, shared, event, out)?,
+                Part::Record => record(event.record, out)?,
+                Part::Tag => write_value(shared.tag.as_bytes(), self.written, out),
                 Part::Value { name, default } => {
                     let value = shared.values.get(name).or(default.as_deref());
                     let value = value.ok_or_else(|| Missing { name: name.clone() })?;
-                    write_value(value.as_bytes(), self.path, out);
+                    write_value(value.as_bytes(), self.written, out);
                 }
                 Part::Field {
                     path,
@@ -159,14 +175,14 @@ impl Renderer {
                         default,
                     ) {
                         (Some(value), _) => match value.text() {
-                            Some(text) => write_value(text, self.path, out),
+                            Some(text) => write_value(text, self.written, out),
                             None => {
                                 self.value.clear();
                                 write_other(value, &mut self.value).ok_or_else(missing)?;
-                                write_value(&self.value, self.path, out);
+                                write_value(&self.value, self.written, out);
                             }
                         },
-                        (None, Some(default)) => write_value(default.as_bytes(), self.path, out),
+                        (None, Some(default)) => write_value(default.as_bytes(), self.written, out),
                         (None, None) => return Err(missing()),
                     }
                 }
@@ -188,11 +204,81 @@ impl Renderer {
     }
 }
 
-fn write_value(value: &[u8], as_path: bool, out: &mut Vec<u8>) {
-    if as_path {
-        path::write_part(value, out);
-    } else {
-        out.extend_from_slice(value);
+/// How values stand in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// As they are.
+    Text,
+    /// As parts of a path.
+    Path,
+    /// As parts of a URL.
+    Url,
+}
+
+fn write_value(value: &[u8], written: Written, out: &mut Vec<u8>) {
+    match written {
+        Written::Text => out.extend_from_slice(value),
+        Written::Path => path::write_part(value, out),
+        Written::Url => path::write_escaped(value, out),
+    }
+}
+
+/// A tag, a value or a field as JSON; a default as a JSON string.
+fn json_part(
+    part: &Part,
+    shared: Shared<'_>,
+    event: Event<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Missing> {
+    let missing = |name: &Arc<str>| Missing { name: name.clone() };
+    let text = match part {
+        Part::Tag => shared.tag.as_bytes(),
+        Part::Value { name, default } => {
+            let value = shared.values.get(name).or(default.as_deref());
+            value.ok_or_else(|| missing(name))?.as_bytes()
+        }
+        Part::Field {
+            path,
+            name,
+            default,
+        } => match (path.find(event.record), default) {
+            (Some(Value::Line(line)), _) => line,
+            (Some(value @ Value::Packed(bytes)), default)
+                if default.is_none() || !value.is_nil() =>
+            {
+                return match json::write_value(bytes, 0, out) {
+                    Ok(_) => Ok(()),
+                    Err(_) => Err(missing(name)),
+                };
+            }
+            (_, Some(default)) => default.as_bytes(),
+            (_, None) => return Err(missing(name)),
+        },
+        // The others have no such form.
+        _ => b"",
+    };
+    json::append_string(text, out);
+    Ok(())
+}
+
+/// The whole record as JSON.
+fn record(record: Record<'_>, out: &mut Vec<u8>) -> Result<(), Missing> {
+    let missing = || Missing {
+        name: "record".into(),
+    };
+    match record {
+        Record::None => Err(missing()),
+        Record::Packed(map) => json::write_value(map, 0, out)
+            .map(drop)
+            .map_err(|_| missing()),
+        Record::Line(line) => {
+            out.push(b'{');
+            json::append_string(MESSAGE.as_bytes(), out);
+            out.push(b':');
+            json::append_string(line, out);
+            out.push(b'}');
+            Ok(())
+        }
     }
 }
 

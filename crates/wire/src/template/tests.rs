@@ -245,3 +245,57 @@ proptest! {
         prop_assert_eq!(&path.to_string().parse::<FieldPath>().unwrap(), &path);
     }
 }
+
+#[test]
+fn values_are_json_where_the_template_says_so() {
+    let map = Record::Packed(b"\x82\xa1a\xa3x\"y\xa1n\x93\x01\xc0\xc3");
+    let rendered = |text: &str, record| render(text, record).unwrap();
+    assert_eq!(
+        rendered(
+            r#"{{"t":{.a:json},"n":{.n:json},"h":{host:json},"g":{tag:json}}}"#,
+            map
+        ),
+        r#"{"t":"x\"y","n":[1,null,true],"h":"box","g":"web.front"}"#
+    );
+    assert_eq!(rendered("{.none:json|x}", map), "\"x\"");
+    assert!(render("{.none:json}", map).is_err());
+    assert_eq!(
+        rendered("{record}", map),
+        r#"{"a":"x\"y","n":[1,null,true]}"#
+    );
+    assert_eq!(
+        rendered("{record}", Record::Line(b"a\tb")),
+        r#"{"message":"a\tb"}"#
+    );
+    assert!(render("{record}", Record::None).is_err());
+    for text in [
+        "{time:json}",
+        "{record:json}",
+        "{host:yaml}",
+        "{record|x}",
+        "{.a:yaml}",
+    ] {
+        assert!(Template::parse(text).is_err(), "{text}");
+    }
+    assert_eq!(
+        Template::parse("{host:json}").unwrap().depends(),
+        Depends::Batch
+    );
+}
+
+#[test]
+fn no_value_changes_the_parts_of_a_url() {
+    let template = Template::parse("/{.a}/x?q={.a}").unwrap();
+    let mut renderer = Renderer::url(&template, TimeZone::UTC);
+    let mut url = |value: &[u8]| {
+        let mut map = b"\x81\xa1a".to_vec();
+        crate::msgpack::write_str(&mut map, value);
+        run(&mut renderer, "t", Record::Packed(&map), TIME).unwrap()
+    };
+    assert_eq!(url(b"a-b_c.d~9"), "/a-b_c.d~9/x?q=a-b_c.d~9");
+    assert_eq!(
+        url(b"../?&#% \xff"),
+        "/..%2F%3F%26%23%25%20%FF/x?q=..%2F%3F%26%23%25%20%FF"
+    );
+    assert_eq!(url(b".."), "/_/x?q=_");
+}

@@ -1,5 +1,6 @@
 //! Golden cases, and what holds for any input.
 
+mod encode;
 mod golden;
 mod properties;
 

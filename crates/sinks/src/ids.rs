@@ -1,4 +1,4 @@
-//! The ids of chunks.
+//! The ids of what is sent: chunks of `forward`, requests of `http`.
 //!
 //! Behind a durable channel `CHANNEL.EPOCH.SEQ.PART.CRC`: the channel's id (32 hex digits), the frame's position, the
 //! number of the part and the CRC-32C of its stored bytes (8 hex digits). One frame is one or more chunks by its bytes
@@ -10,12 +10,11 @@ use std::{fmt::Write, io};
 
 use crc_fast::CrcAlgorithm;
 use millstream_record::Position;
-use millstream_wire::msgpack::write_str;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Where ids come from.
 #[derive(Debug)]
-pub(super) enum Ids {
+pub(crate) enum Ids {
     /// The durable channel with this id.
     Channel(u128),
     /// This run of the sink: a random number and a counter.
@@ -29,7 +28,7 @@ pub(super) enum Ids {
 
 impl Ids {
     /// Of a durable channel, or of this run.
-    pub(super) fn new(channel: Option<u128>) -> io::Result<Self> {
+    pub(crate) fn new(channel: Option<u128>) -> io::Result<Self> {
         if let Some(channel) = channel {
             return Ok(Self::Channel(channel));
         }
@@ -42,13 +41,13 @@ impl Ids {
         })
     }
 
-    /// The id of a part, as a MessagePack value. `stored`: its bytes as the channel holds them.
-    pub(super) fn next(
+    /// The id of a part. `stored`: its bytes as the channel holds them, or as they are sent.
+    pub(crate) fn next(
         &mut self,
         position: Option<Position>,
         part: usize,
         stored: &[u8],
-    ) -> Vec<u8> {
+    ) -> String {
         let mut text = String::with_capacity(96);
         // Writing to a String cannot fail.
         let _ = match self {
@@ -62,13 +61,11 @@ impl Ids {
                 write!(text, "{random:032x}-{last}")
             }
         };
-        let mut value = Vec::with_capacity(text.len() + 2);
-        write_str(&mut value, text.as_bytes());
-        value
+        text
     }
 
     /// Everything up to `position`, as the option `floor` says it; None behind memory.
-    pub(super) fn floor(&self, position: Position) -> Option<String> {
+    pub(crate) fn floor(&self, position: Position) -> Option<String> {
         match self {
             Self::Channel(channel) => Some(format!("{channel:032x}.{position}")),
             Self::Run { .. } => None,
@@ -80,18 +77,13 @@ impl Ids {
 mod tests {
     use super::*;
 
-    fn text(value: &[u8]) -> String {
-        let bytes = millstream_wire::msgpack::Reader::new(value)
-            .bytes()
-            .unwrap();
-        String::from_utf8(bytes.to_vec()).unwrap()
-    }
-
     #[test]
     fn behind_a_durable_channel_an_id_is_the_position_and_the_bytes() {
         let position = Some(Position { epoch: 3, seq: 41 });
-        let id =
-            |part, stored: &[u8]| text(&Ids::new(Some(0xab)).unwrap().next(position, part, stored));
+        let id = |part, stored: &[u8]| {
+            let mut ids = Ids::new(Some(0xab)).unwrap();
+            ids.next(position, part, stored)
+        };
         // CRC-32C's check value (RFC 3720 and the catalogue of CRCs).
         assert_eq!(
             id(0, b"123456789"),
@@ -111,6 +103,6 @@ mod tests {
             other.next(None, 0, b""),
         ];
         assert!(ids[0] != ids[1] && ids[0] != ids[2]);
-        assert!(ids.iter().all(|id| !text(id).contains('.')));
+        assert!(ids.iter().all(|id| !id.contains('.')));
     }
 }

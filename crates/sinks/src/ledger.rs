@@ -11,7 +11,7 @@ use millstream_record::Time;
 
 /// The open chunks and the waiting cuts; `C` is what a cut is to its user.
 #[derive(Debug)]
-pub(super) struct Ledger<C> {
+pub(crate) struct Ledger<C> {
     /// Every number below is done.
     floor: u64,
     /// From `floor` on: until when a chunk's oldest record dates back, None when it is done.
@@ -21,7 +21,7 @@ pub(super) struct Ledger<C> {
 }
 
 impl<C> Ledger<C> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             floor: 0,
             open: VecDeque::new(),
@@ -30,13 +30,13 @@ impl<C> Ledger<C> {
     }
 
     /// The number of a new chunk whose oldest record was received at `received`.
-    pub(super) fn open(&mut self, received: Time) -> u64 {
+    pub(crate) fn open(&mut self, received: Time) -> u64 {
         self.open.push_back(Some(received));
         self.next() - 1
     }
 
     /// A chunk is done: acked, or kept among the rejected.
-    pub(super) fn done(&mut self, number: u64) {
+    pub(crate) fn done(&mut self, number: u64) {
         let place = number.checked_sub(self.floor);
         let slot = place.and_then(|place| self.open.get_mut(usize::try_from(place).ok()?));
         if let Some(slot) = slot {
@@ -49,12 +49,12 @@ impl<C> Ledger<C> {
     }
 
     /// A cut behind every chunk opened so far.
-    pub(super) fn cut(&mut self, cut: C) {
+    pub(crate) fn cut(&mut self, cut: C) {
         self.cuts.push_back((self.next(), cut));
     }
 
     /// The next cut that can be settled.
-    pub(super) fn ready(&mut self) -> Option<C> {
+    pub(crate) fn ready(&mut self) -> Option<C> {
         match self.cuts.front() {
             Some((until, _)) if *until <= self.floor => self.cuts.pop_front().map(|(_, cut)| cut),
             _ => None,
@@ -62,24 +62,24 @@ impl<C> Ledger<C> {
     }
 
     /// The oldest cut that waits and covers chunk `number`.
-    pub(super) fn cut_of(&mut self, number: u64) -> Option<&mut C> {
+    pub(crate) fn cut_of(&mut self, number: u64) -> Option<&mut C> {
         let found = self.cuts.iter_mut().find(|(until, _)| number < *until);
         found.map(|(_, cut)| cut)
     }
 
     /// When the oldest record of a chunk that is not done was received.
-    pub(super) fn oldest(&self) -> Option<Time> {
+    pub(crate) fn oldest(&self) -> Option<Time> {
         // The front is never done; `done` sees to that.
         self.open.front().copied().flatten()
     }
 
     /// How many chunks it remembers: from the oldest that is not done to the newest.
-    pub(super) fn open_chunks(&self) -> usize {
+    pub(crate) fn open_chunks(&self) -> usize {
         self.open.len()
     }
 
     /// Whether every chunk is done and every cut has come out.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.cuts.is_empty()
     }
 

@@ -1,0 +1,147 @@
+//! Connecting: names looked up anew each time, one address after the other, and the deadline shared among them.
+
+use std::{borrow::Cow, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, de::Error};
+
+use tokio::{
+    net::{TcpSocket, TcpStream, lookup_host},
+    time::timeout,
+};
+
+use crate::{Listen, Scheme, listen::At};
+
+/// An idle connection is probed after this long, so that a peer that vanished is noticed and firewalls keep it open.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+
+/// Where to connect to, as a URL of the option `url` says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    scheme: Scheme,
+    at: At,
+}
+
+impl Remote {
+    /// What stands before `://`.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// `host:port`, with `port` where the URL names none; None for a path.
+    #[must_use]
+    pub fn address(&self, port: u16) -> Option<String> {
+        match &self.at {
+            At::Host(host, named) => Some(format!("{host}:{}", named.unwrap_or(port))),
+            At::Path(_) => None,
+        }
+    }
+
+    /// The path of a unix socket.
+    #[must_use]
+    pub fn path(&self) -> Option<&PathBuf> {
+        match &self.at {
+            At::Path(path) => Some(path),
+            At::Host(..) => None,
+        }
+    }
+}
+
+impl FromStr for Remote {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Listen { scheme, at } = text
+            .parse()
+            .map_err(|why: String| why.replace("address to listen at", "address"))?;
+        Ok(Self { scheme, at })
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, at) = (self.scheme, self.at.clone());
+        Listen { scheme, at }.fmt(f)
+    }
+}
+
+/// Connects by TCP to the first address of `host:port` that answers, within `limit` for all of them. `send_buffer`: bytes
+/// that the kernel holds (SO_SNDBUF); 0 leaves it to the kernel.
+///
+/// # Errors
+/// Of the last address that was tried.
+pub async fn connect(address: &str, limit: Duration, send_buffer: u32) -> io::Result<TcpStream> {
+    connect_each(address, limit, |address| open(address, send_buffer)).await
+}
+
+/// As [`connect`], with what a connection needs before it can be used (TLS, a greeting) as part of the try.
+///
+/// # Errors
+/// Of the last address that was tried.
+pub async fn connect_each<S>(
+    address: &str,
+    limit: Duration,
+    open: impl AsyncFn(SocketAddr) -> io::Result<S>,
+) -> io::Result<S> {
+    let late = |_| {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("no answer within {limit:?}"),
+        )
+    };
+    let addresses = timeout(limit, lookup_host(address)).await.map_err(late)??;
+    let addresses: Vec<_> = addresses.collect();
+    // So that one address that swallows everything leaves time for the others.
+    let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        let opened = timeout(share, open(address)).await;
+        match opened.map_err(late).flatten() {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// One address: TCP without delay and with probes.
+///
+/// # Errors
+/// Of the system.
+pub async fn open(address: SocketAddr, send_buffer: u32) -> io::Result<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    if send_buffer > 0 {
+        socket.set_send_buffer_size(send_buffer)?;
+    }
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    let probes = socket2::TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
+    socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+    Ok(stream)
+}
+
+impl<'de> Deserialize<'de> for Remote {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Remote {
+    fn schema_name() -> Cow<'static, str> {
+        "Remote".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "What it speaks, and where to: `tcp://HOST:PORT`, `unix:///PATH` and the like.",
+            "examples": ["tcp://logs.example:514", "unix:///run/log.sock"]
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! What an answer says about a request: done, again, refused; and when.
+//!
+//! | Status | What becomes of the request |
+//! |---|---|
+//! | 2xx | done (`bulk`: item by item) |
+//! | 307, 308 to the same server | sent there, as it is |
+//! | other 3xx, 5xx, those of the option `again` | sent again as it is, after a while |
+//! | other 4xx | refused for good |
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{LOCATION, RETRY_AFTER},
+};
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
+use millstream_record::Time;
+
+/// No server makes us wait longer.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// So much of a body is shown.
+const SHOWN_BYTES: usize = 300;
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// What it says.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Done,
+    /// Not now; no sooner than after this long.
+    Again(Option<Duration>, String),
+    /// It is somewhere else.
+    Moved(String),
+    /// Not like this. `parts`: a part of it may be taken.
+    Refused {
+        why: String,
+        parts: bool,
+    },
+}
+
+impl Answer {
+    pub(super) fn verdict(&self, again: &[u16]) -> Verdict {
+        let status = self.status;
+        if status.is_success() {
+            return Verdict::Done;
+        }
+        let moved = matches!(status.as_u16(), 307 | 308);
+        if let (true, Some(location)) = (moved, self.text(LOCATION.as_str())) {
+            return Verdict::Moved(location.to_owned());
+        }
+        let why = self.told();
+        if status.is_server_error() || again.contains(&status.as_u16()) {
+            return Verdict::Again(self.retry_after(), why);
+        }
+        if status.is_redirection() {
+            let to = self.text(LOCATION.as_str()).unwrap_or("nowhere");
+            return Verdict::Again(None, format!("{why} (it points to {to}: set `url`)"));
+        }
+        // Of what is wrong with a request only these can be the fault of some of its records.
+        let parts = matches!(status.as_u16(), 400 | 413 | 422);
+        Verdict::Refused { why, parts }
+    }
+
+    /// Status and the start of the body, for people.
+    pub(super) fn told(&self) -> String {
+        let start = self.body.get(..SHOWN_BYTES).unwrap_or(&self.body);
+        let text = String::from_utf8_lossy(start);
+        let text: Vec<&str> = text.split_whitespace().collect();
+        match text.join(" ") {
+            empty if empty.is_empty() => self.status.to_string(),
+            text => format!("{}: {text}", self.status),
+        }
+    }
+
+    /// When to try again, as the server says it: seconds, or a date.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        retry_after(self.text(RETRY_AFTER.as_str())?, Time::now())
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+fn retry_after(text: &str, now: Time) -> Option<Duration> {
+    let text = text.trim();
+    let wait = match text.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let parser = DateTimeParser::new();
+            let when: Timestamp = parser.parse_timestamp(text).ok()?;
+            let left = when.as_nanosecond() - i128::from(now.0);
+            Duration::from_nanos(u64::try_from(left).unwrap_or(0))
+        }
+    };
+    Some(wait.min(RETRY_AFTER_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(status: u16, headers: &[(&'static str, &str)]) -> Verdict {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        let answer = Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: map,
+            body: Bytes::from_static(b"no  such\nthing"),
+        };
+        answer.verdict(&[401, 408, 429])
+    }
+
+    #[test]
+    fn statuses_say_done_again_or_refused() {
+        for status in [200, 201, 202, 204] {
+            assert_eq!(verdict(status, &[]), Verdict::Done);
+        }
+        for status in [401, 408, 429, 500, 502, 503, 599, 301, 302, 307] {
+            assert!(
+                matches!(verdict(status, &[]), Verdict::Again(None, _)),
+                "{status}"
+            );
+        }
+        let moved = verdict(308, &[("location", "/b")]);
+        assert_eq!(moved, Verdict::Moved("/b".to_owned()));
+        let why = "404 Not Found: no such thing".to_owned();
+        assert_eq!(verdict(404, &[]), Verdict::Refused { why, parts: false });
+        for status in [400, 413, 422] {
+            assert!(matches!(
+                verdict(status, &[]),
+                Verdict::Refused { parts: true, .. }
+            ));
+        }
+    }
+
+    #[test]
+    fn a_server_says_when_in_seconds_or_with_a_date() {
+        let seconds = Duration::from_secs;
+        // Sun, 06 Nov 1994 08:49:37 GMT
+        let now = Time(784_111_777_000_000_000);
+        assert_eq!(retry_after("120", now), Some(seconds(120)));
+        assert_eq!(retry_after(" 0 ", now), Some(seconds(0)));
+        assert_eq!(
+            retry_after("Sun, 06 Nov 1994 08:51:37 GMT", now),
+            Some(seconds(120))
+        );
+        assert_eq!(
+            retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now),
+            Some(seconds(0))
+        );
+        assert_eq!(retry_after("31536000", now), Some(RETRY_AFTER_MAX));
+        assert_eq!(retry_after("soon", now), None);
+        assert!(matches!(
+            verdict(503, &[("retry-after", "7")]),
+            Verdict::Again(Some(wait), _) if wait == seconds(7)
+        ));
+    }
+}

@@ -1,0 +1,150 @@
+//! What Elasticsearch and OpenSearch answer to `_bulk`, item by item.
+//!
+//! ```text
+//! {"took":3,"errors":true,"items":[
+//!   {"create":{"_index":"logs","_id":"1","status":201}},
+//!   {"create":{"_index":"logs","_id":"2","status":429,"error":{"type":"es_rejected_execution_exception","reason":"..."}}}]}
+//! ```
+//! The items stand in the order of the request. 409 to a `create` says that the document is there already: with an id of our
+//! own it is ours.
+
+use serde::Deserialize;
+
+/// An answer.
+#[derive(Debug, Deserialize)]
+struct Told {
+    #[serde(default)]
+    errors: bool,
+    #[serde(default)]
+    items: Vec<Item>,
+}
+
+/// `{"create": {...}}`, whatever the action.
+#[derive(Debug, Deserialize)]
+struct Item {
+    #[serde(alias = "create", alias = "index", alias = "update", alias = "delete")]
+    done: Done,
+}
+
+#[derive(Debug, Deserialize)]
+struct Done {
+    status: u16,
+    #[serde(default)]
+    error: Option<serde_json::Value>,
+}
+
+/// What became of the items of a request.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Sorted {
+    /// To be sent again, and why the first of them is.
+    pub(super) again: Vec<u32>,
+    pub(super) why: Option<String>,
+    /// Refused for good, each with its reason.
+    pub(super) refused: Vec<(u32, String)>,
+    /// How many were there already.
+    pub(super) there: u64,
+}
+
+/// Sorts the items `sent`. `again`: statuses on which an item is sent again, beside 5xx; `ours`: documents have ids of ours.
+///
+/// # Errors
+/// What is wrong with the answer: then nobody knows what became of any item.
+pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Result<Sorted, String> {
+    let object = body.trim_ascii_start().starts_with(b"{");
+    // serde would take an array for the fields in their order.
+    let body = if object { body } else { b"no object" };
+    let told: Told = serde_json::from_slice(body)
+        .map_err(|error| format!("the answer is not that of `_bulk`: {error}"))?;
+    let mut sorted = Sorted::default();
+    if !told.errors && told.items.is_empty() {
+        // `filter_path=errors,items.*.error` leaves nothing else.
+        return Ok(sorted);
+    }
+    if told.items.len() != sent.len() {
+        let (told, sent) = (told.items.len(), sent.len());
+        return Err(format!("the answer names {told} items, {sent} were sent"));
+    }
+    for (item, sent) in told.items.iter().zip(sent) {
+        let Done { status, error } = &item.done;
+        match *status {
+            200..=299 => {}
+            409 if ours => sorted.there += 1,
+            status if status >= 500 || again.contains(&status) => {
+                sorted
+                    .why
+                    .get_or_insert_with(|| told_of(status, error.as_ref()));
+                sorted.again.push(*sent);
+            }
+            status => sorted
+                .refused
+                .push((*sent, told_of(status, error.as_ref()))),
+        }
+    }
+    Ok(sorted)
+}
+
+/// `400 mapper_parsing_exception: failed to parse field [n]`
+fn told_of(status: u16, error: Option<&serde_json::Value>) -> String {
+    let part = |error: &serde_json::Value, name: &str| {
+        let text = error.get(name).and_then(serde_json::Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    match error {
+        None => status.to_string(),
+        Some(serde_json::Value::String(text)) => format!("{status} {text}"),
+        Some(error) => {
+            let cause = error.get("caused_by").map(|cause| part(cause, "reason"));
+            let cause = cause.filter(|cause| !cause.is_empty());
+            let cause = cause.map_or(String::new(), |cause| format!(" ({cause})"));
+            format!(
+                "{status} {}: {}{cause}",
+                part(error, "type"),
+                part(error, "reason")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWER: &str = r#"{"took":3,"errors":true,"items":[
+        {"create":{"_index":"logs","status":201,"result":"created"}},
+        {"create":{"_index":"logs","status":409,"error":{"type":"version_conflict_engine_exception","reason":"there"}}},
+        {"index":{"_index":"logs","status":429,"error":{"type":"es_rejected_execution_exception","reason":"full"}}},
+        {"create":{"_index":"logs","status":400,"error":{"type":"document_parsing_exception","reason":"failed to parse","caused_by":{"reason":"no number"}}}},
+        {"create":{"_index":"logs","status":503}}]}"#;
+
+    #[test]
+    fn every_item_is_done_sent_again_or_refused() {
+        let sorted = sort(ANSWER.as_bytes(), &[7, 8, 9, 10, 11], &[429], true).unwrap();
+        assert_eq!(sorted.again, [9, 11]);
+        assert_eq!(
+            sorted.why.as_deref(),
+            Some("429 es_rejected_execution_exception: full")
+        );
+        let reason = "400 document_parsing_exception: failed to parse (no number)";
+        assert_eq!(sorted.refused, [(10, reason.to_owned())]);
+        assert_eq!(sorted.there, 1);
+        let sorted = sort(ANSWER.as_bytes(), &[7, 8, 9, 10, 11], &[429], false).unwrap();
+        assert_eq!(sorted.refused[0].0, 8, "an id of somebody else");
+    }
+
+    #[test]
+    fn an_answer_that_says_nothing_of_errors_is_good_and_one_that_makes_no_sense_is_not() {
+        assert_eq!(
+            sort(b"{\"errors\":false}", &[0, 1], &[], true),
+            Ok(Sorted::default())
+        );
+        for bad in [
+            "",
+            "ok",
+            "[]",
+            r#"{"errors":true,"items":[]}"#,
+            r#"{"errors":true,"items":[{"create":{"status":201}}]}"#,
+        ] {
+            assert!(sort(bad.as_bytes(), &[0, 1], &[], true).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Connections to the server: made when there is none, kept for the next request, given up when they fail.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! HTTP/1.1, one request at a time on each; `hyper` speaks it. It promises that whatever is read of an answer is bounded,
+//! and that a request whose connection the server had closed meanwhile goes out again at once.
+
+use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    Request as HttpRequest, Response,
+    body::Incoming,
+    client::conn::http1::{SendRequest, handshake},
+    header::{
+        AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT,
+    },
+};
+use hyper_util::rt::TokioIo;
+use millstream_net::{ClientTls, Socket, Stream, connect};
+use millstream_pipeline::{meters::Meter, report::Reporter};
+use tokio::time::timeout;
+
+use super::{
+    answer::Answer,
+    request::{Packing, Request},
+    target::Site,
+};
+
+/// The longest answer that is read; what is behind it is not.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("millstream/", env!("CARGO_PKG_VERSION")));
+
+/// The connections of a lane.
+pub(super) struct Client {
+    pub(super) site: Site,
+    pub(super) packing: Packing,
+    pub(super) tls: Option<Arc<ClientTls>>,
+    pub(super) timeout: Duration,
+    pub(super) reporter: Reporter,
+    pub(super) opened: Meter,
+    pub(super) idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
+}
+
+/// What is sent of a request.
+pub(super) struct Part<'a> {
+    pub(super) request: &'a Request,
+    pub(super) path: &'a str,
+    pub(super) key: Option<String>,
+    pub(super) body: Bytes,
+}
+
+impl Client {
+    /// Sends a part of a request and reads the answer, within `retry.timeout`.
+    ///
+    /// # Errors
+    /// What went wrong before there was an answer, for people.
+    pub(super) async fn exchange(&self, part: &Part<'_>) -> Result<Answer, String> {
+        match timeout(self.timeout, self.exchange_now(part)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("no answer within {:?}", self.timeout)),
+        }
+    }
+
+    async fn exchange_now(&self, part: &Part<'_>) -> Result<Answer, String> {
+        // One that was kept may be closed by now: then it says nothing against the server.
+        while let Some(mut kept) = self.take() {
+            if kept.ready().await.is_err() {
+                continue;
+            }
+            match kept.send_request(self.request(part)?).await {
+                Ok(response) => return self.read(response, kept).await,
+                Err(error) if error.is_canceled() || error.is_closed() || is_cut(&error) => {}
+                Err(error) => return Err(told(&error)),
+            }
+        }
+        let mut made = self.connect().await?;
+        let response = made.send_request(self.request(part)?).await;
+        let response = response.map_err(|error| told(&error))?;
+        self.read(response, made).await
+    }
+
+    fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.idle.borrow_mut();
+        idle.retain(|kept| !kept.is_closed());
+        idle.pop()
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
+        let address = &self.site.address;
+        let stream = connect(address, self.timeout, 0).await;
+        let stream = stream.map_err(|error| format!("cannot be reached ({error})"))?;
+        let socket = Socket::Tcp(stream);
+        let stream = match &self.tls {
+            None => Stream::Plain(socket),
+            Some(tls) => {
+                let secure = tls.connect(socket, &self.site.host, &self.reporter).await;
+                secure.map_err(|error| format!("TLS: {error}"))?
+            }
+        };
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| told(&error))?;
+        self.opened.add(1);
+        // It ends with its sender or its peer; what goes wrong there the sender hears of.
+        tokio::task::spawn_local(async move { drop(connection.await) });
+        Ok(sender)
+    }
+
+    fn request(&self, part: &Part<'_>) -> Result<HttpRequest<Full<Bytes>>, String> {
+        let mut request = HttpRequest::new(Full::new(part.body.clone()));
+        *request.method_mut() = self.site.method.clone();
+        let path = part.path.parse();
+        *request.uri_mut() =
+            path.map_err(|error| format!("`{}` is no path: {error}", part.path))?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, self.site.authority.clone());
+        headers.insert(USER_AGENT, AGENT);
+        let kind = self.packing.content_type();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if let Some(encoding) = self.packing.encoding() {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
+        }
+        if let Some(value) = &self.site.authorization {
+            headers.insert(AUTHORIZATION, value.clone());
+        }
+        if let Some(key) = part
+            .key
+            .as_ref()
+            .and_then(|key| HeaderValue::from_str(key).ok())
+        {
+            headers.insert(IDEMPOTENCY_KEY, key);
+        }
+        for (name, value) in &part.request.target.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        Ok(request)
+    }
+
+    /// Reads the answer and keeps the connection, if it can be used again.
+    async fn read(
+        &self,
+        response: Response<Incoming>,
+        sender: SendRequest<Full<Bytes>>,
+    ) -> Result<Answer, String> {
+        let (head, mut incoming) = response.into_parts();
+        let mut body = Vec::new();
+        let mut whole = true;
+        while let Some(frame) = incoming.frame().await {
+            let frame = frame.map_err(|error| told(&error))?;
+            let Some(data) = frame.data_ref() else {
+                continue;
+            };
+            if body.len() + data.len() > ANSWER_BYTES_MAX {
+                whole = false;
+                break;
+            }
+            body.extend_from_slice(data);
+        }
+        if whole && !sender.is_closed() {
+            self.idle.borrow_mut().push(sender);
+        }
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body: body.into(),
+        })
+    }
+}
+
+/// Whether the connection ended before a byte of the answer came.
+fn is_cut(error: &hyper::Error) -> bool {
+    error.is_incomplete_message()
+}
+
+/// An error with what caused it: hyper names only the first of them.
+fn told(error: &hyper::Error) -> String {
+    use std::error::Error;
+    let mut text = error.to_string();
+    let mut cause: Option<&dyn Error> = error.source();
+    while let Some(error) = cause {
+        add(&mut text, error);
+        cause = error.source();
+    }
+    text
+}
+
+fn add(text: &mut String, cause: impl Display) {
+    let cause = cause.to_string();
+    if !text.contains(&cause) {
+        *text = format!("{text}: {cause}");
+    }
+}

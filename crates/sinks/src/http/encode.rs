@@ -1,0 +1,270 @@
+//! Batches to the items of requests, whatever makes a request of them.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+
+use std::{io::Write as _, ops::Range};
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Position};
+use millstream_wire::{
+    event::{Event, events},
+    format::{self, Mark, Reject},
+    otlp,
+    template::Renderer,
+};
+
+use super::options::{Action, Bulk, DocumentId};
+
+/// An item, before it belongs to a request.
+#[derive(Clone, Debug)]
+pub(super) struct Encoded {
+    pub(super) text: Range<usize>,
+    pub(super) around: Range<usize>,
+    pub(super) mark: Mark,
+}
+
+/// What a batch became.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    pub(super) text: Vec<u8>,
+    pub(super) around: Vec<u8>,
+    pub(super) items: Vec<Encoded>,
+    /// Records that cannot be encoded: their places in the body, and why.
+    pub(super) rejects: Vec<(Range<usize>, String)>,
+}
+
+/// Encodes items. One per task.
+pub(super) enum Encoder {
+    /// As `format` says.
+    Plain(format::Encoder, Scratch),
+    /// With an action in front.
+    Bulk(format::Encoder, Box<Actions>, Scratch),
+    /// As log records of OTLP.
+    Otlp(otlp::Encoder),
+}
+
+/// Kept from one batch to the next.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    text: Vec<u8>,
+    marks: Vec<Mark>,
+    rejects: Vec<Reject>,
+}
+
+impl Encoder {
+    /// Encodes a batch, or a part of one: `first` is the number of its first record. `position`: of its frame.
+    pub(super) fn encode(
+        &mut self,
+        batch: &Batch,
+        position: Option<(u128, Position)>,
+        first: usize,
+        out: &mut Output,
+    ) {
+        out.text.clear();
+        out.around.clear();
+        out.items.clear();
+        out.rejects.clear();
+        match self {
+            Self::Plain(encoder, scratch) => plain(encoder, batch, scratch, out),
+            Self::Bulk(encoder, actions, scratch) => {
+                let place = position.map(|(channel, position)| (channel, position, first));
+                actions.encode(encoder, batch, place, scratch, out);
+            }
+            Self::Otlp(encoder) => logs(encoder, batch, out),
+        }
+    }
+}
+
+fn plain(encoder: &mut format::Encoder, batch: &Batch, scratch: &mut Scratch, out: &mut Output) {
+    scratch.marks.clear();
+    encoder.encode_each(
+        batch,
+        &mut out.text,
+        &mut scratch.rejects,
+        &mut scratch.marks,
+    );
+    let mut start = 0;
+    out.items.extend(scratch.marks.drain(..).map(|mark| {
+        let text = start..mark.written;
+        start = mark.written;
+        Encoded {
+            text,
+            around: 0..0,
+            mark,
+        }
+    }));
+    out.rejects.extend(told(&mut scratch.rejects));
+}
+
+fn told(rejects: &mut Vec<Reject>) -> impl Iterator<Item = (Range<usize>, String)> {
+    let told = |reject: Reject| (reject.range, reject.reason.to_string());
+    rejects.drain(..).map(told)
+}
+
+fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
+    let mut around = 0..0;
+    for (range, event) in events(batch) {
+        let start = out.text.len();
+        let before = out.around.len();
+        let written = encoder.record(
+            batch.into(),
+            event,
+            batch.received,
+            &mut out.text,
+            &mut out.around,
+        );
+        if let Err(unfit) = written {
+            out.rejects.push((range, unfit.to_string()));
+            continue;
+        }
+        // The records of a batch mostly stand in the same.
+        let (last, new) = (out.around.get(around.clone()), out.around.get(before..));
+        if !around.is_empty() && last == new {
+            out.around.truncate(before);
+        } else {
+            around = before..out.around.len();
+        }
+        out.items.push(Encoded {
+            text: start..out.text.len(),
+            around: around.clone(),
+            mark: Mark {
+                start: range.start,
+                record: record_at(batch, &event),
+                end: range.end,
+                time: event.time,
+                written: out.text.len(),
+            },
+        });
+    }
+}
+
+/// Where the fields of a record begin in its batch.
+fn record_at(batch: &Batch, event: &Event<'_>) -> usize {
+    use millstream_wire::event::Record;
+    let bytes = match event.record {
+        Record::None => return 0,
+        Record::Line(bytes) | Record::Packed(bytes) => bytes,
+    };
+    (bytes.as_ptr() as usize).saturating_sub(batch.body.as_ptr() as usize)
+}
+
+/// The lines in front of documents.
+#[derive(Debug)]
+pub(super) struct Actions {
+    action: Action,
+    index: Renderer,
+    id: Id,
+    pipeline: Option<String>,
+    text: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Id {
+    None,
+    Position,
+    Template(Box<Renderer>),
+}
+
+impl Actions {
+    pub(super) fn new(bulk: &Bulk, zone: &TimeZone) -> Self {
+        Self {
+            action: bulk.action,
+            index: Renderer::text(&bulk.index, zone.clone()),
+            id: match &bulk.id {
+                DocumentId::None => Id::None,
+                DocumentId::Position => Id::Position,
+                DocumentId::Template(template) => {
+                    Id::Template(Box::new(Renderer::text(template, zone.clone())))
+                }
+            },
+            pipeline: bulk.pipeline.clone(),
+            text: Vec::new(),
+        }
+    }
+
+    fn encode(
+        &mut self,
+        encoder: &mut format::Encoder,
+        batch: &Batch,
+        place: Option<(u128, Position, usize)>,
+        scratch: &mut Scratch,
+        out: &mut Output,
+    ) {
+        scratch.text.clear();
+        scratch.marks.clear();
+        encoder.encode_each(
+            batch,
+            &mut scratch.text,
+            &mut scratch.rejects,
+            &mut scratch.marks,
+        );
+        out.rejects.extend(told(&mut scratch.rejects));
+        let mut document = 0;
+        for (number, mark) in (0..).zip(&scratch.marks) {
+            let text = scratch.text.get(document..mark.written).unwrap_or_default();
+            document = mark.written;
+            let start = out.text.len();
+            let id = place.map(|(channel, position, first)| (channel, position, first + number));
+            if let Err(why) = self.line(batch, mark, id, &mut out.text) {
+                out.text.truncate(start);
+                out.rejects.push((mark.start..mark.end, why));
+                continue;
+            }
+            out.text.extend_from_slice(text);
+            out.text.push(b'\n');
+            out.items.push(Encoded {
+                text: start..out.text.len(),
+                around: 0..0,
+                mark: *mark,
+            });
+        }
+    }
+
+    /// `{"create":{"_index":"logs","_id":"..."}}`
+    fn line(
+        &mut self,
+        batch: &Batch,
+        mark: &Mark,
+        place: Option<(u128, Position, usize)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let event = mark.event(batch);
+        out.extend_from_slice(match self.action {
+            Action::Create => b"{\"create\":{\"_index\":",
+            Action::Index => b"{\"index\":{\"_index\":",
+        });
+        self.text.clear();
+        let rendered = self.index.render(batch.into(), event, &mut self.text);
+        rendered.map_err(|missing| missing.to_string())?;
+        string(&self.text, out);
+        self.text.clear();
+        match (&mut self.id, place) {
+            (Id::Position, Some((channel, position, number))) => {
+                // The same at every try: what cannot be encoded cannot be encoded then either.
+                let _ = write!(self.text, "{channel:032x}.{position}.{number}");
+            }
+            (Id::Template(renderer), _) => {
+                let rendered = renderer.render(batch.into(), event, &mut self.text);
+                rendered.map_err(|missing| missing.to_string())?;
+            }
+            (Id::None | Id::Position, _) => {}
+        }
+        if !self.text.is_empty() {
+            out.extend_from_slice(b",\"_id\":");
+            string(&self.text, out);
+        }
+        if let Some(pipeline) = &self.pipeline {
+            out.extend_from_slice(b",\"pipeline\":");
+            string(pipeline.as_bytes(), out);
+        }
+        out.extend_from_slice(b"}}\n");
+        Ok(())
+    }
+}
+
+/// A JSON string.
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    let text = String::from_utf8_lossy(text);
+    // A text can always be written, and a vector takes all.
+    let _ = serde_json::to_writer(out, &text);
+}

@@ -1,0 +1,576 @@
+//! Servers that take, refuse, are busy and go away, on a thread of the test.
+
+mod server;
+
+use std::time::Duration;
+
+use millstream_wire::msgpack::{write_array_len, write_int, write_map_len, write_str};
+
+use super::*;
+use crate::rig::{Rig, Upstream, lines, packed, try_build};
+use server::{Said, Scripted};
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let limit = Duration::from_secs(60);
+        tokio::time::timeout(limit, future).await.expect("it hangs")
+    })
+}
+
+/// Options of a sink that goes to this server.
+fn options(server: &Scripted, more: &str) -> String {
+    format!(
+        r#"{{"url": "http://127.0.0.1:{}/in", "retry": {{"first": "10ms", "max": "50ms"}}{more}}}"#,
+        server.port()
+    )
+}
+
+/// Runs a sink over what was put before, to its end.
+fn run(options: &str, upstream: &Upstream) -> Rig {
+    upstream.close();
+    let mut rig = Rig::new(&COMPONENT, options, upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    rig
+}
+
+/// The messages of what was rejected, with the reasons.
+fn rejected(upstream: &Upstream) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for batch in upstream.rejected() {
+        let mut bytes = &batch.body[..];
+        while !bytes.is_empty() {
+            let entry = rmpv::decode::read_value(&mut bytes).unwrap();
+            let fields = entry[1].as_map().unwrap().clone();
+            let field = |name: &str| {
+                let (_, value) = fields
+                    .iter()
+                    .find(|(key, _)| key.as_str() == Some(name))
+                    .unwrap();
+                match value {
+                    rmpv::Value::Binary(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                    value => value.as_str().unwrap().to_owned(),
+                }
+            };
+            found.push((field("message"), field("reason")));
+        }
+    }
+    found
+}
+
+#[test]
+fn records_leave_as_json_lines_and_are_settled_by_a_200() {
+    let server = Scripted::start(|_| Said::status(200));
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(packed("t", "one\ntwo\n"), true);
+    let rig = run(&options(&server, ""), &upstream);
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    let requests = server.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].line, "POST /in HTTP/1.1");
+    assert_eq!(
+        requests[0].header("content-type"),
+        Some("application/x-ndjson")
+    );
+    assert_eq!(
+        requests[0].text(),
+        "{\"message\":\"one\",\"time\":\"2020-09-13T12:26:40.000000001Z\"}\n{\"message\":\"two\",\"time\":\"2020-09-13T12:26:40.000000001Z\"}\n"
+    );
+    assert_eq!(rig.meter("records_settled"), 2);
+    assert_eq!(rig.meter("requests_sent"), 1);
+}
+
+#[test]
+fn arrays_singles_and_templates_make_requests_of_records() {
+    let server = Scripted::start(|_| Said::status(204));
+    let bodies = |more: &str| {
+        let upstream = Upstream::memory();
+        upstream.put(packed("t", "a\nb\n"), true);
+        run(&options(&server, more), &upstream);
+        let requests = server.take_requests();
+        requests
+            .iter()
+            .map(|request| request.text())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        bodies(r#", "framing": "array", "add": {}"#),
+        [r#"[{"message":"a"},{"message":"b"}]"#]
+    );
+    let mut single = bodies(r#", "framing": "single", "add": {}"#);
+    single.sort();
+    assert_eq!(single, [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
+    assert_eq!(
+        bodies(r#", "format": "template", "template": "{tag}={.message};""#),
+        ["t=a;t=b;"]
+    );
+    assert_eq!(
+        bodies(r#", "format": "csv", "columns": ["message"], "header": true"#),
+        ["message\na\nb\n"]
+    );
+}
+
+#[test]
+fn small_batches_leave_together_and_large_ones_in_requests_of_a_size() {
+    let server = Scripted::start(|_| Said::status(200));
+    let upstream = Upstream::memory();
+    for n in 0..50 {
+        upstream.put(packed("t", &format!("{n}\n")), false);
+    }
+    run(&options(&server, r#", "format": "raw""#), &upstream);
+    let requests = server.take_requests();
+    assert!(
+        requests.len() < 10,
+        "{} requests for 50 records",
+        requests.len()
+    );
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", &"123456789\n".repeat(100)), false);
+    run(
+        &options(
+            &server,
+            r#", "format": "raw", "batch": {"size": "100B"}, "in_flight": 1"#,
+        ),
+        &upstream,
+    );
+    let sizes: Vec<_> = server
+        .take_requests()
+        .iter()
+        .map(|request| request.body.len())
+        .collect();
+    assert_eq!(sizes, [100; 10]);
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", &"123456789\n".repeat(10)), false);
+    run(
+        &options(
+            &server,
+            r#", "format": "raw", "batch": {"records": 4}, "in_flight": 1"#,
+        ),
+        &upstream,
+    );
+    let sizes: Vec<_> = server
+        .take_requests()
+        .iter()
+        .map(|request| request.body.len())
+        .collect();
+    assert_eq!(sizes, [40, 40, 20]);
+}
+
+#[test]
+fn url_headers_and_auth_say_what_the_templates_say() {
+    let server = Scripted::start(|_| Said::status(200));
+    let upstream = Upstream::memory();
+    upstream.put(packed("web/front", "a\nb\na\n"), true);
+    let port = server.port();
+    let options = format!(
+        r#"{{"url": "http://127.0.0.1:{port}/{{tag}}/{{.message}}?q=SELECT 1&m={{.message}}", "method": "put", "format": "raw",
+             "headers": {{"X-Tag": "{{tag}}"}}, "auth": {{"username": "u", "password": "p"}}}}"#
+    );
+    run(&options, &upstream);
+    let mut requests = server.take_requests();
+    requests.sort_by_key(|request| request.line.clone());
+    assert_eq!(requests.len(), 2);
+    assert_eq!(
+        requests[0].line,
+        "PUT /web%2Ffront/a?q=SELECT%201&m=a HTTP/1.1"
+    );
+    assert_eq!(requests[0].text(), "a\na\n");
+    assert_eq!(requests[1].text(), "b\n");
+    assert_eq!(requests[0].header("x-tag"), Some("web/front"));
+    assert_eq!(requests[0].header("authorization"), Some("Basic dTpw"));
+    assert_eq!(
+        requests[0].header("host"),
+        Some(&*format!("127.0.0.1:{port}"))
+    );
+    // A record without a value for them leaves by the rejected port.
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", "a\n"), true);
+    let options = format!(r#"{{"url": "http://127.0.0.1:{port}/{{.none}}"}}"#);
+    run(&options, &upstream);
+    assert!(rejected(&upstream)[0].1.contains(".none"));
+}
+
+#[test]
+fn bodies_are_compressed_as_the_options_say() {
+    let server = Scripted::start(|_| Said::status(200));
+    let text = "the same again\n".repeat(1000);
+    for compression in ["gzip", "zstd", "deflate"] {
+        let upstream = Upstream::memory();
+        upstream.put(lines("t", &text), true);
+        let more = format!(r#", "format": "raw", "compression": "{compression}""#);
+        run(&options(&server, &more), &upstream);
+        let request = server.take_requests().remove(0);
+        assert_eq!(request.header("content-encoding"), Some(compression));
+        assert!(request.body.len() < text.len() / 10);
+        let mut plain = Vec::new();
+        use std::io::Read;
+        match compression {
+            "gzip" => flate2::read::GzDecoder::new(&request.body[..]).read_to_end(&mut plain),
+            "deflate" => flate2::read::ZlibDecoder::new(&request.body[..]).read_to_end(&mut plain),
+            _ => {
+                use millstream_wire::compression::{Codec, Inflater};
+                plain.reserve(text.len() + 100);
+                Inflater::new(Codec::Zstd)
+                    .unwrap()
+                    .inflate(&request.body, &mut plain)
+                    .unwrap();
+                Ok(0)
+            }
+        }
+        .unwrap();
+        assert_eq!(String::from_utf8(plain).unwrap(), text);
+    }
+}
+
+#[test]
+fn what_the_server_cannot_take_now_comes_again_with_the_same_body_and_key() {
+    let server = Scripted::start(|n| match n {
+        0 => Said::status(503),
+        1 => Said::status(429).with("Retry-After", "1"),
+        2 => Said::Nothing,
+        3 => Said::status(500),
+        _ => Said::status(200),
+    });
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(packed("t", "a\n"), true);
+    let start = std::time::Instant::now();
+    let rig = run(&options(&server, ""), &upstream);
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    assert!(start.elapsed() >= Duration::from_secs(1), "Retry-After");
+    let requests = server.requests();
+    assert_eq!(requests.len(), 5);
+    let first = (
+        requests[0].text(),
+        requests[0].header("idempotency-key").unwrap().to_owned(),
+    );
+    for request in &requests[1..] {
+        assert_eq!(request.text(), first.0);
+        assert_eq!(request.header("idempotency-key"), Some(&*first.1));
+    }
+    assert!(rig.meter("requests_resent") >= 3);
+    assert!(upstream.rejected().is_empty());
+}
+
+#[test]
+fn one_record_that_is_refused_takes_no_good_neighbour_with_it() {
+    let server = Scripted::answering(|request| match request.text().contains("bad") {
+        true => Said::status(400).body("cannot read bad"),
+        false => Said::status(200),
+    });
+    let upstream = Upstream::durable(7);
+    let text: String = (0..100)
+        .map(|n| {
+            if n == 37 || n == 80 {
+                "bad\n".to_owned()
+            } else {
+                format!("{n}\n")
+            }
+        })
+        .collect();
+    upstream.put(packed("t", &text), false);
+    let rig = run(&options(&server, r#", "format": "raw""#), &upstream);
+    let told = rejected(&upstream);
+    assert_eq!(told.len(), 2);
+    assert!(told.iter().all(|(message, reason)| message.contains("bad")
+        && reason.contains("400 Bad Request: cannot read bad")));
+    let taken: Vec<String> = server
+        .requests()
+        .iter()
+        .filter(|request| !request.text().contains("bad"))
+        .flat_map(|request| {
+            request
+                .text()
+                .lines()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(taken.len(), 98, "each good one once");
+    assert_eq!(upstream.settled(), 1);
+    assert_eq!(rig.meter("records_refused"), 2);
+    // A whole request that is too large is sent in parts.
+    let server = Scripted::answering(|request| match request.body.len() > 50 {
+        true => Said::status(413),
+        false => Said::status(200),
+    });
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", &"123456789\n".repeat(40)), true);
+    run(&options(&server, r#", "format": "raw""#), &upstream);
+    assert!(upstream.rejected().is_empty());
+}
+
+#[test]
+fn what_is_refused_for_good_leaves_by_the_rejected_port_with_the_reason() {
+    let server = Scripted::start(|_| Said::status(404).body("no such channel"));
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(packed("t", "a\nb\n"), true);
+    run(&options(&server, ""), &upstream);
+    assert_eq!(
+        receipt.try_outcome(),
+        Some(Ok(())),
+        "it is kept among the rejected"
+    );
+    assert_eq!(
+        server.requests().len(),
+        1,
+        "its halves would fare no better"
+    );
+    let told = rejected(&upstream);
+    assert_eq!(told.len(), 2);
+    assert!(told[0].1.contains("404 Not Found: no such channel"));
+}
+
+#[test]
+fn a_request_follows_the_server_to_another_path_and_to_no_other_host() {
+    let server = Scripted::answering(|request| match request.line.contains("/there") {
+        true => Said::status(200),
+        false => Said::status(308).with("Location", "/there"),
+    });
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", "a\n"), true);
+    run(&options(&server, ""), &upstream);
+    let lines: Vec<_> = server
+        .requests()
+        .into_iter()
+        .map(|request| request.line)
+        .collect();
+    assert_eq!(lines, ["POST /in HTTP/1.1", "POST /there HTTP/1.1"]);
+    let server = Scripted::start(|n| match n {
+        0 => Said::status(307).with("Location", "http://evil.example/"),
+        _ => Said::status(200),
+    });
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", "a\n"), true);
+    run(&options(&server, ""), &upstream);
+    assert_eq!(server.requests().len(), 2, "it is tried here again");
+}
+
+#[test]
+fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
+    let server = Scripted::start(|_| Said::status(503).body("full"));
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "a\nb\n"), false);
+    let options = options(&server, "").replace(
+        "\"max\": \"50ms\"",
+        "\"max\": \"20ms\", \"give_up\": \"200ms\"",
+    );
+    run(&options, &upstream);
+    let told = rejected(&upstream);
+    assert_eq!(told.len(), 2);
+    assert!(
+        told[0].1.contains("retry.give_up") && told[0].1.contains("full"),
+        "{told:?}"
+    );
+    assert_eq!(upstream.settled(), 1);
+}
+
+#[test]
+fn several_requests_are_under_way_and_cuts_are_settled_in_order() {
+    let server = Scripted::start(|n| match n {
+        0 => Said::status(200).after(Duration::from_millis(400)),
+        _ => Said::status(200),
+    });
+    let upstream = Upstream::durable(7);
+    for n in 0..8 {
+        upstream.put(packed("t", &format!("{n}\n")), false);
+    }
+    let rig = run(
+        &options(&server, r#", "format": "raw", "in_flight": 4"#),
+        &upstream,
+    );
+    assert_eq!(
+        server.requests().len(),
+        8,
+        "behind a durable channel no request holds two frames"
+    );
+    assert_eq!(upstream.settled(), 8);
+    assert!(rig.meter("connections_opened") <= 4);
+}
+
+#[test]
+fn behind_a_durable_channel_keys_and_bodies_are_the_same_after_a_restart() {
+    let text: String = (0..5000).map(|n| format!("line number {n}\n")).collect();
+    let sent = |refusing: bool| {
+        let server = Scripted::start(move |n| match refusing && n >= 2 {
+            true => Said::Nothing,
+            false => Said::status(200),
+        });
+        let upstream = Upstream::durable(0xab);
+        upstream.put(packed("t", &text), false);
+        upstream.put(packed("t", "last\n"), false);
+        upstream.close();
+        let options = options(
+            &server,
+            r#", "format": "raw", "batch": {"size": "10KiB"}, "in_flight": 3"#,
+        );
+        let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+        block_on(async {
+            let limit = Duration::from_millis(if refusing { 300 } else { 50_000 });
+            let _ = tokio::time::timeout(limit, rig.run()).await;
+        });
+        let mut seen = std::collections::BTreeMap::new();
+        for request in server.requests() {
+            let key = request.header("idempotency-key").unwrap().to_owned();
+            let body = request.text();
+            assert!(
+                seen.insert(key, body.clone())
+                    .is_none_or(|before| before == body)
+            );
+        }
+        seen
+    };
+    let (broken, whole) = (sent(true), sent(false));
+    assert!(broken.len() >= 3 && whole.len() >= 9);
+    for (key, body) in broken {
+        assert_eq!(whole.get(&key), Some(&body), "{key}");
+    }
+    assert!(
+        whole
+            .keys()
+            .all(|key| key.starts_with("000000000000000000000000000000ab.1."))
+    );
+    let all: usize = whole.values().map(|body| body.lines().count()).sum();
+    assert_eq!(all, 5001);
+}
+
+#[test]
+fn bulk_reads_the_answer_item_by_item() {
+    let server = Scripted::answering(|request| {
+        let items: Vec<String> = request
+            .text()
+            .lines()
+            .collect::<Vec<_>>()
+            .chunks(2)
+            .map(|pair| {
+                let status = match pair[1] {
+                    doc if doc.contains("busy") && !request.is_again => 429,
+                    doc if doc.contains("bad") => 400,
+                    doc if doc.contains("there") => 409,
+                    _ => 201,
+                };
+                format!(r#"{{"create":{{"status":{status},"error":{{"type":"t","reason":"r"}}}}}}"#)
+            })
+            .collect();
+        Said::status(200).body(&format!(
+            r#"{{"errors":true,"items":[{}]}}"#,
+            items.join(",")
+        ))
+    });
+    let upstream = Upstream::durable(0xab);
+    upstream.put(packed("logs", "a\nbusy\nbad\nthere\nb\n"), false);
+    let more = r#", "framing": "bulk", "add": {}, "bulk": {"index": "{tag}-x"}"#;
+    let rig = run(&options(&server, more), &upstream);
+    let requests = server.requests();
+    let first: Vec<String> = requests[0].text().lines().map(str::to_owned).collect();
+    assert_eq!(first.len(), 10);
+    assert_eq!(
+        first[2],
+        r#"{"create":{"_index":"logs-x","_id":"000000000000000000000000000000ab.1.1.1"}}"#
+    );
+    assert_eq!(first[3], r#"{"message":"busy"}"#);
+    assert_eq!(requests.len(), 2);
+    assert_eq!(
+        requests[1].text(),
+        format!("{}\n{}\n", first[2], first[3]),
+        "alone, with the same id"
+    );
+    let told = rejected(&upstream);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].0.contains("bad") && told[0].1 == "400 t: r");
+    assert_eq!(rig.meter("records_there_already"), 1);
+    assert_eq!(upstream.settled(), 1);
+    assert_eq!(requests[0].header("idempotency-key"), None);
+}
+
+#[test]
+fn otlp_holds_the_records_by_their_resources() {
+    let server = Scripted::start(|_| Said::status(200));
+    let upstream = Upstream::memory();
+    let mut batch = packed("shop", "");
+    let mut body = Vec::new();
+    write_array_len(&mut body, 2);
+    write_int(&mut body, 1_700_000_000);
+    write_map_len(&mut body, 3);
+    for (name, value) in [("message", "hello"), ("level", "warn"), ("user", "ü")] {
+        write_str(&mut body, name.as_bytes());
+        write_str(&mut body, value.as_bytes());
+    }
+    batch.body = [&body[..], &body[..]].concat().into();
+    batch.count = 2;
+    upstream.put(batch, true);
+    run(&options(&server, r#", "framing": "otlp_json""#), &upstream);
+    let request = server.take_requests().remove(0);
+    let told: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+    let logs = &told["resourceLogs"];
+    assert_eq!(logs.as_array().unwrap().len(), 1);
+    assert_eq!(
+        logs[0]["resource"]["attributes"][0]["value"]["stringValue"],
+        "shop"
+    );
+    let records = logs[0]["scopeLogs"][0]["logRecords"].as_array().unwrap();
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[1]["timeUnixNano"], "1700000000000000000");
+    assert_eq!(records[1]["body"]["stringValue"], "hello");
+    assert_eq!(records[1]["severityNumber"], 13);
+    assert_eq!(records[1]["attributes"][1]["key"], "user");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_server_that_is_away() {
+    let server = Scripted::start(|_| Said::status(503));
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "a\n"), false);
+    let mut rig = Rig::new(
+        &COMPONENT,
+        &options(&server, ""),
+        &upstream,
+        "unused".as_ref(),
+    );
+    let running = rig.sink.run(&mut rig.inlet, rig.context.clone());
+    let stopping = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rig.stopper.stop();
+    };
+    let (ended, ()) = block_on(async { tokio::join!(running, stopping) });
+    ended.unwrap();
+    assert_eq!(upstream.settled(), 0, "it is sent after the next start");
+}
+
+#[test]
+fn options_that_cannot_be_are_named() {
+    for (options, named) in [
+        (r#"{"url": "ftp://a"}"#, "http://"),
+        (r#"{"url": "http://{host}/"}"#, "fixed"),
+        (r#"{"url": "http://a", "framing": "bulk"}"#, "index"),
+        (r#"{"url": "http://a", "bulk": {"index": "x"}}"#, "framing"),
+        (
+            r#"{"url": "http://a", "framing": "array", "format": "csv", "columns": ["a"]}"#,
+            "JSON",
+        ),
+        (
+            r#"{"url": "http://a", "framing": "otlp", "format": "json"}"#,
+            "OTLP",
+        ),
+        (r#"{"url": "http://a", "tls": true}"#, "https://"),
+        (r#"{"url": "http://a", "headers": {"Host": "b"}}"#, "Host"),
+        (
+            r#"{"url": "http://a", "headers": {"Authorization": "b"}}"#,
+            "auth",
+        ),
+        (
+            r#"{"url": "http://a", "auth": {"bearer": "b", "username": "c"}}"#,
+            "one of",
+        ),
+        (r#"{"url": "http://a", "in_flight": 0}"#, "1024"),
+        (r#"{"url": "http://a", "colour": 1}"#, "colour"),
+    ] {
+        let problems = try_build(&COMPONENT, options).err().unwrap_or_default();
+        assert!(
+            problems.iter().any(|problem| problem.contains(named)),
+            "{options}: {problems:?}"
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! What a connection that breaks may have lost.
+//!
+//! ```text
+//! | read by its program | in its system's buffer, perhaps | not acknowledged by its system |
+//!              <-- 256 KiB + twice its largest window ---> <---- what our system tells --->
+//! ```
+//! Syslog has no acknowledgements, so this is all that can be known. It promises an upper bound of the second part: a
+//! program that has read a message and died before it kept it is beyond what a sender can see.
+
+use std::collections::VecDeque;
+
+/// So many bytes of written messages are remembered at most: what the buffers of both systems hold at most by default
+/// (net.ipv4.tcp_wmem and tcp_rmem: 4 and 6 MiB), and more.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// A window is half of the buffer, which holds what fits.
+const WINDOWS: u64 = 2;
+/// What its program may have read and not yet looked at: rsyslog reads 128 KiB at once.
+const PROGRAM_BYTES: u64 = 256 << 10;
+
+/// The messages that were written last to one connection.
+#[derive(Debug, Default)]
+pub(super) struct Doubt {
+    lengths: VecDeque<u32>,
+    bytes: u64,
+    /// The largest window that the peer has told.
+    window: u64,
+}
+
+/// How many messages may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// The peer's system has not acknowledged them.
+    pub(super) unacknowledged: u64,
+    /// Its system had them, its program perhaps not.
+    pub(super) in_doubt: u64,
+}
+
+impl Doubt {
+    /// A message was wholly written.
+    pub(super) fn wrote(&mut self, length: usize) {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        self.lengths.push_back(length);
+        self.bytes += u64::from(length);
+        while self.bytes > BYTES_MAX
+            && let Some(first) = self.lengths.pop_front()
+        {
+            self.bytes -= u64::from(first);
+        }
+    }
+
+    /// The peer has told this window.
+    pub(super) fn window(&mut self, bytes: u64) {
+        self.window = self.window.max(bytes);
+    }
+
+    /// The connection is gone. `unsent`: bytes that the peer's system has not acknowledged; `read`: its program had
+    /// read all that its system had (it closed in good order).
+    pub(super) fn broken(&mut self, unsent: u64, read: bool) -> Lost {
+        let beyond = match (read, self.window) {
+            (true, _) | (_, 0) => 0,
+            (false, window) => WINDOWS * window + PROGRAM_BYTES,
+        };
+        let (mut lost, mut bytes) = (Lost::default(), 0);
+        for length in self.lengths.iter().rev() {
+            if bytes >= unsent.saturating_add(beyond) {
+                break;
+            }
+            if bytes < unsent {
+                lost.unacknowledged += 1;
+            } else {
+                lost.in_doubt += 1;
+            }
+            bytes += u64::from(*length);
+        }
+        *self = Self::default();
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doubt(messages: usize) -> Doubt {
+        let mut doubt = Doubt::default();
+        (0..messages).for_each(|_| doubt.wrote(100_000));
+        doubt.window(450_000);
+        doubt.window(250_000);
+        doubt
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_and_what_fits_into_the_window_may_be_lost() {
+        let lost = |unacknowledged, in_doubt| Lost {
+            unacknowledged,
+            in_doubt,
+        };
+        assert_eq!(doubt(20).broken(0, false), lost(0, 12));
+        assert_eq!(doubt(20).broken(150_000, false), lost(2, 12));
+        assert_eq!(doubt(20).broken(150_000, true), lost(2, 0));
+        assert_eq!(doubt(3).broken(150_000, false), lost(2, 1));
+        assert_eq!(doubt(0).broken(0, false), lost(0, 0));
+    }
+
+    #[test]
+    fn a_connection_starts_without_doubts_and_memory_is_bounded() {
+        let mut doubt = doubt(20);
+        doubt.broken(100_000, false);
+        assert_eq!(doubt.broken(100, false), Lost::default());
+        for _ in 0..100_000 {
+            doubt.wrote(1000);
+        }
+        assert!(doubt.bytes <= BYTES_MAX);
+    }
+}

@@ -1,0 +1,190 @@
+//! The connection to the server, whatever it is.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+
+use std::{
+    future::poll_fn,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use millstream_net::{Scheme, Socket, Stream, connect};
+use millstream_pipeline::report::Reporter;
+use millstream_sys::unsent::{peer_window_bytes, unsent_bytes};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    net::{UdpSocket, UnixDatagram, UnixStream, lookup_host},
+    time::timeout,
+};
+
+use super::Syslog;
+
+/// A connection.
+pub(super) enum Link {
+    /// With another handle of its socket, to ask what is under way.
+    Stream(Box<Stream>, OwnedFd, bool),
+    Udp(UdpSocket),
+    Unixgram(UnixDatagram),
+}
+
+/// How a connection has ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The peer closed it, and had read all that its system had.
+    Closed,
+    /// It broke.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl Link {
+    /// Connects, within `retry.timeout`.
+    pub(super) async fn connect(sink: &Syslog, reporter: &Reporter) -> io::Result<Self> {
+        let limit = sink.retry.timeout.as_duration();
+        let late = |_| {
+            let text = format!("no answer within {limit:?}");
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        };
+        timeout(limit, Self::open(sink, reporter))
+            .await
+            .map_err(late)
+            .flatten()
+    }
+
+    async fn open(sink: &Syslog, reporter: &Reporter) -> io::Result<Self> {
+        let url = &sink.url;
+        if let Some(path) = url.path() {
+            if url.scheme() == Scheme::Unixgram {
+                let socket = UnixDatagram::unbound()?;
+                socket.connect(path)?;
+                return Ok(Self::Unixgram(socket));
+            }
+            let socket = Socket::Unix(UnixStream::connect(path).await?);
+            return Self::greet(sink, socket, "localhost", reporter).await;
+        }
+        let address = url.address(sink.port()).unwrap_or_default();
+        if url.scheme() == Scheme::Udp {
+            return udp(&address).await;
+        }
+        let stream = connect(&address, sink.retry.timeout.as_duration(), 0).await?;
+        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
+        Self::greet(sink, Socket::Tcp(stream), host, reporter).await
+    }
+
+    async fn greet(
+        sink: &Syslog,
+        socket: Socket,
+        host: &str,
+        reporter: &Reporter,
+    ) -> io::Result<Self> {
+        let handle = socket.as_fd().try_clone_to_owned()?;
+        let is_tcp = matches!(socket, Socket::Tcp(_));
+        let stream = match &sink.tls {
+            None => Stream::Plain(socket),
+            Some(tls) => {
+                let secure = tls.connect(socket, host, reporter).await;
+                secure.map_err(|error| io::Error::new(error.kind(), format!("TLS: {error}")))?
+            }
+        };
+        Ok(Self::Stream(Box::new(stream), handle, is_tcp))
+    }
+
+    /// Writes some of `bytes`; of datagrams all. A stream whose peer has closed it is not written to.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<usize, Ended> {
+        match self {
+            Self::Stream(stream, ..) => {
+                poll_fn(|context| {
+                    if let Poll::Ready(ended) = poll_ended(stream, context) {
+                        return Poll::Ready(Err(ended));
+                    }
+                    let wrote = ready!(Pin::new(&mut **stream).poll_write(context, bytes));
+                    Poll::Ready(wrote.map_err(Ended::Broken))
+                })
+                .await
+            }
+            Self::Udp(socket) => Ok(socket.send(bytes).await?),
+            Self::Unixgram(socket) => Ok(socket.send(bytes).await?),
+        }
+    }
+
+    /// Sees to it that what was written is with the system.
+    pub(super) async fn flush(&mut self) -> Result<(), Ended> {
+        if let Self::Stream(stream, ..) = self {
+            stream.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns when the peer ends the connection; never for datagrams.
+    pub(super) async fn ended(&mut self) -> Ended {
+        match self {
+            Self::Stream(stream, ..) => poll_fn(|context| poll_ended(stream, context)).await,
+            Self::Udp(_) | Self::Unixgram(_) => std::future::pending().await,
+        }
+    }
+
+    /// Ends it in good order: what was written still goes out.
+    pub(super) async fn close(mut self) {
+        if let Self::Stream(stream, ..) = &mut self {
+            let _ = stream.shutdown().await;
+        }
+    }
+
+    /// Bytes that the peer's system has not acknowledged (a unix socket: that the peer has not read).
+    pub(super) fn unsent(&self) -> u64 {
+        self.handle()
+            .map_or(0, |handle| unsent_bytes(handle).unwrap_or(0))
+    }
+
+    /// The room in the peer's receive buffer as it last told; 0 where there is none but ours.
+    pub(super) fn window(&self) -> u64 {
+        match self {
+            Self::Stream(_, handle, true) => peer_window_bytes(handle.as_fd()).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    fn handle(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Stream(_, handle, _) => Some(handle.as_fd()),
+            Self::Udp(_) | Self::Unixgram(_) => None,
+        }
+    }
+}
+
+/// A socket for datagrams to the first address of a name.
+async fn udp(address: &str) -> io::Result<Link> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(address).await? {
+        let any = match address.is_ipv4() {
+            true => "0.0.0.0:0",
+            false => "[::]:0",
+        };
+        let socket = UdpSocket::bind(any).await?;
+        match socket.connect(address).await {
+            Ok(()) => return Ok(Link::Udp(socket)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Syslog servers say nothing: what they send is passed over, and its end is that of the connection.
+fn poll_ended(stream: &mut Stream, context: &mut Context<'_>) -> Poll<Ended> {
+    let mut bytes = [0; 512];
+    loop {
+        let mut buffer = ReadBuf::new(&mut bytes);
+        match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
+            Ok(()) if buffer.filled().is_empty() => return Poll::Ready(Ended::Closed),
+            Ok(()) => {}
+            Err(error) => return Poll::Ready(Ended::Broken(error)),
+        }
+    }
+}

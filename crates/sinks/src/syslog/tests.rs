@@ -1,0 +1,302 @@
+//! Servers that listen, go, and say nothing.
+
+use std::{
+    io::Read,
+    net::{TcpListener, UdpSocket},
+    os::unix::net::{UnixDatagram, UnixListener},
+    time::Duration,
+};
+
+use millstream_record::Batch;
+
+use super::*;
+use crate::rig::{Rig, Upstream, lines, packed, try_build};
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, future)
+}
+
+/// A listener and the options of a sink that goes to it.
+fn listener(more: &str) -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let options = format!(
+        r#"{{"url": "tcp://127.0.0.1:{port}", "host": "h", "retry": {{"first": "10ms", "max": "20ms"}}{more}}}"#
+    );
+    (listener, options)
+}
+
+/// Everything that comes on the next connection, once it is closed.
+fn all(listener: TcpListener) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    })
+}
+
+const TIME: &str = "2020-09-13T12:26:40.000000Z";
+
+#[test]
+fn messages_are_counted_in_octets_and_settled_when_they_are_written() {
+    let (listener, options) = listener("");
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(packed("t", "one\ntwo and\n"), true);
+    upstream.close();
+    let server = all(listener);
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    let head = format!("<13>1 {TIME} h t - - - ");
+    let (one, two) = (head.len() + 3, head.len() + 7);
+    assert_eq!(
+        server.join().unwrap(),
+        format!("{one} {head}one{two} {head}two and")
+    );
+    assert_eq!(rig.meter("records_settled"), 2);
+    assert_eq!(rig.meter("connections_open"), 0);
+}
+
+#[test]
+fn with_lines_a_newline_within_a_text_is_shown() {
+    let (listener, options) = listener(r#", "framing": "lines", "protocol": "rfc3164""#);
+    let upstream = Upstream::memory();
+    let batch = packed("t", "one two\n");
+    let text = batch.body.iter().map(|byte| match byte {
+        b' ' => b'\n',
+        byte => *byte,
+    });
+    let body: Vec<u8> = text.collect();
+    upstream.put(
+        Batch {
+            body: body.into(),
+            ..batch
+        },
+        true,
+    );
+    upstream.put(lines("t", "plain\n"), true);
+    upstream.close();
+    let server = all(listener);
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    assert_eq!(
+        server.join().unwrap(),
+        "<13>Sep 13 12:26:40 h t: one#012two\n<13>Nov 14 22:13:20 h t: plain\n"
+    );
+}
+
+#[test]
+fn the_whole_record_can_be_the_text() {
+    let (listener, options) = listener(r#", "format": "json", "add": {"n": "1"}"#);
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", "a\n"), true);
+    upstream.close();
+    let server = all(listener);
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    let text = server.join().unwrap();
+    assert!(
+        text.ends_with("- - - {\"message\":\"a\",\"n\":\"1\"}"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_that_comes_late_gets_everything_once() {
+    let (listener, options) = listener("");
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(packed("t", "a\nb\n"), true);
+    upstream.close();
+    let server = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        all(TcpListener::bind(("127.0.0.1", port)).unwrap())
+            .join()
+            .unwrap()
+    });
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    assert!(rig.meter("connections_failed") >= 3);
+    assert_eq!(server.join().unwrap().matches("<13>").count(), 2);
+}
+
+#[test]
+fn what_a_connection_that_breaks_may_have_lost_is_counted() {
+    let (listener, options) = listener("");
+    let upstream = Upstream::memory();
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    // Eight mebibytes: more than the buffers of both systems hold.
+    let text = format!("{}\n", "x".repeat(1023)).repeat(8 << 10);
+    upstream.put(packed("t", &text), true);
+    upstream.close();
+    let server = std::thread::spawn(move || {
+        // The first connection is broken with data that nobody has read.
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 100_000]).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        drop(stream);
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).unwrap();
+        text
+    });
+    block_on(rig.run()).unwrap();
+    let second = server.join().unwrap();
+    let count = |text: &[u8]| text.windows(4).filter(|bytes| bytes == b"<13>").count() as u64;
+    // On the first connection some 90 whole ones were read.
+    let lost = (8 << 10) - count(&second) - 90;
+    let told = rig.meter("records_unacknowledged") + rig.meter("records_in_doubt");
+    assert!(lost > 0, "the buffers held nothing?");
+    assert!(told >= lost, "{lost} are lost, {told} told");
+    assert!(told <= 8 << 10);
+}
+
+#[test]
+fn nothing_is_lost_on_a_connection_that_was_closed_while_idle() {
+    let (listener, options) = listener("");
+    let upstream = Upstream::memory();
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let receipt = upstream.put(packed("t", "a\n"), true);
+    let feeding = upstream.clone();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 20]).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        // It reads all there is and closes.
+        stream.set_nonblocking(true).unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        drop(stream);
+        std::thread::sleep(Duration::from_millis(200));
+        feeding.put(packed("t", "b\n"), true);
+        feeding.close();
+        all(listener).join().unwrap()
+    });
+    block_on(rig.run()).unwrap();
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    assert!(server.join().unwrap().ends_with("- - - b"));
+    assert_eq!(rig.meter("records_unacknowledged"), 0);
+    assert_eq!(rig.meter("records_in_doubt"), 0);
+}
+
+#[test]
+fn datagrams_by_udp_and_unix_hold_one_message_each() {
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let unix = UnixDatagram::bind(&path).unwrap();
+    let port = udp.local_addr().unwrap().port();
+    for url in [
+        format!("udp://127.0.0.1:{port}"),
+        format!("unixgram://{}", path.display()),
+    ] {
+        let upstream = Upstream::memory();
+        upstream.put(
+            packed("t", &format!("one\ntwo\n{}\nthree\n", "x".repeat(66_000))),
+            true,
+        );
+        upstream.close();
+        let options = format!(r#"{{"url": "{url}"}}"#);
+        let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+        block_on(rig.run()).unwrap();
+        let mut bytes = [0; 1024];
+        for text in ["one", "two", "three"] {
+            let length = match url.starts_with("udp") {
+                true => udp.recv(&mut bytes).unwrap(),
+                false => unix.recv(&mut bytes).unwrap(),
+            };
+            let message = String::from_utf8_lossy(&bytes[..length]);
+            assert_eq!(message, format!("<13>1 {TIME} - t - - - {text}"));
+        }
+        let rejected = upstream.rejected();
+        assert_eq!(rejected.len(), 1);
+        assert!(String::from_utf8_lossy(&rejected[0].body).contains("longer than a datagram"));
+    }
+}
+
+#[test]
+fn a_unix_stream_is_a_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let mut text = String::new();
+        listener
+            .accept()
+            .unwrap()
+            .0
+            .read_to_string(&mut text)
+            .unwrap();
+        text
+    });
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", "one\n"), true);
+    upstream.close();
+    let options = format!(r#"{{"url": "unix://{}"}}"#, path.display());
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    assert!(server.join().unwrap().ends_with("- - - one"));
+}
+
+#[test]
+fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
+    let (listener, _) = listener("");
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let options = format!(
+        r#"{{"url": "tcp://127.0.0.1:{port}", "retry": {{"first": "10ms", "max": "20ms", "give_up": "100ms"}}}}"#
+    );
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "a\nb\n"), false);
+    upstream.close();
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    assert_eq!(
+        upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
+    assert_eq!(upstream.settled(), 1);
+    assert_eq!(rig.meter("records_given_up"), 2);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_server_that_is_away() {
+    let (listener, options) = listener("");
+    drop(listener);
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "a\n"), false);
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let running = rig.sink.run(&mut rig.inlet, rig.context.clone());
+    let stopping = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rig.stopper.stop();
+    };
+    let (ended, ()) = block_on(async { tokio::join!(running, stopping) });
+    ended.unwrap();
+    assert_eq!(upstream.settled(), 0, "it is sent after the next start");
+}
+
+#[test]
+fn options_that_cannot_be_are_named() {
+    for (options, named) in [
+        (r#"{"url": "relp://a:1"}"#, "RELP"),
+        (r#"{"url": "udp://a:1", "tls": true}"#, "streams"),
+        (r#"{"url": "tcp://a:1", "facility": "local9"}"#, "facility"),
+        (r#"{"url": "tcp://a:1", "severity": "loud"}"#, "severity"),
+        (r#"{"url": "a:1"}"#, "tcp://a:1"),
+        (r#"{"url": "tcp://a:1", "colour": 1}"#, "colour"),
+    ] {
+        let problems = try_build(&COMPONENT, options).err().unwrap();
+        assert!(problems[0].contains(named), "{options}: {problems:?}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Records to log records of OTLP, and those to requests: in protobuf and in JSON.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! The fields that the decoder writes (see [`super`]) become what they were; every other field becomes an attribute of its
+//! name. A field `severity` or `level` with a name that syslog or loggers use sets the severity too, if there is no other.
+//! A record without `resources` gets those that the caller names. The time is the event time; `observed_time_unix_nano`
+//! the record's, else when it was received.
+//!
+//! Integers that 64 bits with a sign cannot hold become text; text that is not UTF-8 becomes bytes. It promises that
+//! nothing recurses and that nothing allocates for each record. It leaves to others: which records make a request.
+
+use jiff::tz::TimeZone;
+use millstream_record::Time;
+
+use super::{Form, known::Known, value::Stack, write_json, write_protobuf};
+use crate::{
+    event::{Event, Record},
+    json::Unfit,
+    template::{Renderer, Shared, Template},
+};
+
+/// Encodes records. One per task.
+#[derive(Debug)]
+pub struct Encoder {
+    form: Form,
+    /// Attributes of the resource of records that have none.
+    resource: Vec<(Box<str>, Renderer)>,
+    stack: Stack,
+    text: Vec<u8>,
+    /// Names and values of the resource, rendered.
+    rendered: Vec<(usize, Vec<u8>)>,
+}
+
+/// What a record stands in: its resource and its scope, each encoded.
+///
+/// ```text
+/// 0   u32, little endian: length of the resource
+/// 4   the resource, the scope
+/// ```
+const HEAD_BYTES: usize = 4;
+
+impl Encoder {
+    /// An encoder to this form. `resource`: attributes of the resource of records that have no `resources`; what a
+    /// template finds no value for is left out.
+    pub fn new<'t>(
+        form: Form,
+        resource: impl IntoIterator<Item = (&'t str, &'t Template)>,
+    ) -> Self {
+        let resource = resource
+            .into_iter()
+            .map(|(name, template)| (name.into(), Renderer::text(template, TimeZone::UTC)));
+        Self {
+            form,
+            resource: resource.collect(),
+            stack: Stack::default(),
+            text: Vec::new(),
+            rendered: Vec::new(),
+        }
+    }
+
+    /// Appends the log record that `event` becomes to `out`, and what it stands in to `around`.
+    ///
+    /// # Errors
+    /// [`Unfit`]: then both are as they were.
+    pub fn record(
+        &mut self,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        received: Time,
+        out: &mut Vec<u8>,
+        around: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
+        let (out_start, around_start) = (out.len(), around.len());
+        let done = self.write(shared, event, received, out, around);
+        if done.is_err() {
+            out.truncate(out_start);
+            around.truncate(around_start);
+        }
+        done
+    }
+
+    fn write(
+        &mut self,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        received: Time,
+        out: &mut Vec<u8>,
+        around: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
+        let known = match event.record {
+            Record::Packed(map) => Known::of(map)?,
+            Record::Line(line) => Known::line(line),
+            Record::None => Known::default(),
+        };
+        if known.resources.is_empty() {
+            self.render(shared, event);
+        } else {
+            self.rendered.clear();
+        }
+        let start = around.len();
+        around.extend_from_slice(&[0; HEAD_BYTES]);
+        let names = self
+            .rendered
+            .iter()
+            .filter_map(|(place, value)| Some((&*self.resource.get(*place)?.0, &value[..])));
+        let times = (event.time, received);
+        let (stack, text) = (&mut self.stack, &mut self.text);
+        let scope = match self.form {
+            Form::Protobuf => {
+                write_protobuf::record(&known, times, stack, text, out)?;
+                write_protobuf::resource(&known, names, stack, text, around)?;
+                let scope = around.len();
+                write_protobuf::scope(&known, stack, text, around)?;
+                scope
+            }
+            Form::Json => {
+                write_json::record(&known, times, stack, text, out)?;
+                write_json::resource(&known, names, stack, text, around)?;
+                let scope = around.len();
+                write_json::scope(&known, stack, text, around)?;
+                scope
+            }
+        };
+        let length = u32::try_from(scope - start - HEAD_BYTES).map_err(|_| Unfit::TooDeep)?;
+        if let Some(head) = around.get_mut(start..start + HEAD_BYTES) {
+            head.copy_from_slice(&length.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Renders the attributes of the resource.
+    fn render(&mut self, shared: Shared<'_>, event: Event<'_>) {
+        let mut used = 0;
+        for (place, (_, renderer)) in self.resource.iter_mut().enumerate() {
+            if self.rendered.len() == used {
+                self.rendered.push((place, Vec::new()));
+            }
+            let Some((found, value)) = self.rendered.get_mut(used) else {
+                continue;
+            };
+            value.clear();
+            if renderer.render(shared, event, value).is_ok() {
+                *found = place;
+                used += 1;
+            }
+        }
+        self.rendered.truncate(used);
+    }
+}
+
+/// Appends the request that holds these log records, each with what it stands in, as [`Encoder::record`] has written both.
+/// Those with the same around them that follow each other share it.
+pub fn write_request<'a>(
+    form: Form,
+    records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    out: &mut Vec<u8>,
+) {
+    let mut records = records.peekable();
+    let mut scratch = Vec::new();
+    let mut first = true;
+    if form == Form::Json {
+        out.extend_from_slice(b"{\"resourceLogs\":[");
+    }
+    while let Some((record, around)) = records.next() {
+        scratch.clear();
+        append(form, record, &mut scratch, true);
+        while let Some((record, _)) = records.next_if(|(_, other)| *other == around) {
+            append(form, record, &mut scratch, false);
+        }
+        let (head, rest) = around.split_at_checked(HEAD_BYTES).unwrap_or_default();
+        let length = head.try_into().map_or(0, u32::from_le_bytes) as usize;
+        let (resource, scope) = rest.split_at_checked(length).unwrap_or_default();
+        match form {
+            Form::Protobuf => write_protobuf::group(resource, scope, &scratch, out),
+            Form::Json => write_json::group(first, resource, scope, &scratch, out),
+        }
+        first = false;
+    }
+    if form == Form::Json {
+        out.extend_from_slice(b"]}");
+    }
+}
+
+fn append(form: Form, record: &[u8], out: &mut Vec<u8>, first: bool) {
+    match form {
+        Form::Protobuf => write_protobuf::bytes(2, record, out),
+        Form::Json => {
+            if !first {
+                out.push(b',');
+            }
+            out.extend_from_slice(record);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A record taken apart into what OTLP has names for, and the rest.
+
+use crate::{
+    json::Unfit,
+    msgpack::{Reader, write_str},
+    syslog::severity,
+};
+
+/// OpenTelemetry's numbers for the severities of syslog, emerg to debug (its logs data model, appendix B).
+const NUMBERS: [u8; 8] = [21, 19, 18, 17, 13, 10, 9, 5];
+/// The longest id: a trace has 16 bytes.
+const ID_BYTES_MAX: usize = 32;
+
+/// The fields of a record, as MessagePack values where they stand; empty: not there.
+#[derive(Debug, Default)]
+pub(super) struct Known<'a> {
+    pub(super) body: Body<'a>,
+    pub(super) severity_text: &'a [u8],
+    pub(super) severity_number: u64,
+    pub(super) trace_id: Option<Id>,
+    pub(super) span_id: Option<Id>,
+    pub(super) flags: u32,
+    pub(super) event_name: &'a [u8],
+    pub(super) observed: Option<u64>,
+    pub(super) dropped: u64,
+    pub(super) attributes: &'a [u8],
+    pub(super) resources: &'a [u8],
+    pub(super) scope: &'a [u8],
+    /// The whole record, for its other fields; empty of a line.
+    map: &'a [u8],
+}
+
+/// The body.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Body<'a> {
+    #[default]
+    None,
+    Text(&'a [u8]),
+    Value(&'a [u8]),
+}
+
+/// The bytes of an id.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Id {
+    bytes: [u8; ID_BYTES_MAX],
+    length: usize,
+}
+
+impl Id {
+    /// Of hexadecimal digits.
+    fn of(value: &[u8]) -> Option<Self> {
+        let digits = Reader::new(value).bytes().ok()?;
+        let mut id = Self {
+            bytes: [0; ID_BYTES_MAX],
+            length: digits.len() / 2,
+        };
+        if digits.is_empty() || digits.len() % 2 == 1 || id.length > ID_BYTES_MAX {
+            return None;
+        }
+        for (byte, pair) in id.bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            let [high, low] = pair else { return None };
+            *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
+        }
+        Some(id)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl<'a> Known<'a> {
+    /// Of a line.
+    pub(super) fn line(line: &'a [u8]) -> Self {
+        Self {
+            body: Body::Text(line),
+            ..Self::default()
+        }
+    }
+
+    /// Of a record.
+    pub(super) fn of(map: &'a [u8]) -> Result<Self, Unfit> {
+        let mut known = Self {
+            map,
+            ..Self::default()
+        };
+        let mut level: &[u8] = &[];
+        let mut fields = Reader::new(map);
+        for _ in 0..fields.map_len()? {
+            let (key, value) = (fields.value()?, fields.value()?);
+            let name = Reader::new(key).bytes().unwrap_or_default();
+            if matches!(name, b"severity" | b"level") && level.is_empty() {
+                level = text(value);
+            }
+            known.take(name, value);
+        }
+        if known.severity_number == 0 && known.severity_text.is_empty() {
+            let number = str::from_utf8(level).ok().and_then(severity);
+            if let Some(number) = number.and_then(|number| NUMBERS.get(usize::from(number))) {
+                known.severity_number = u64::from(*number);
+                known.severity_text = level;
+            }
+        }
+        Ok(known)
+    }
+
+    /// Takes a field that has a place of its own; false: it is an attribute.
+    fn take(&mut self, name: &[u8], value: &'a [u8]) -> bool {
+        match name {
+            b"message" => self.body = Body::Value(value),
+            b"severity_text" => self.severity_text = text(value),
+            b"severity_number" => self.severity_number = number(value).unwrap_or(0),
+            b"event_name" => self.event_name = text(value),
+            b"observed_time_unix_nano" => self.observed = number(value),
+            b"dropped_attributes_count" => self.dropped = number(value).unwrap_or(0),
+            b"flags" => self.flags = number(value).map_or(0, |flags| flags as u32),
+            b"attributes" if is_map(value) => self.attributes = value,
+            b"resources" if is_map(value) => self.resources = value,
+            b"scope" if is_map(value) => self.scope = value,
+            b"trace_id" => self.trace_id = Id::of(value),
+            b"span_id" => self.span_id = Id::of(value),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Calls `each` with the fields that have no place of their own: key and value.
+    pub(super) fn others(
+        &self,
+        mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,
+    ) -> Result<(), Unfit> {
+        if self.map.is_empty() {
+            return Ok(());
+        }
+        let mut fields = Reader::new(self.map);
+        let mut unused = Known::default();
+        for _ in 0..fields.map_len()? {
+            let (key, value) = (fields.value()?, fields.value()?);
+            let name = Reader::new(key).bytes().unwrap_or_default();
+            // An id that is none is an attribute like any other.
+            let is_id = matches!(name, b"trace_id" | b"span_id");
+            if !unused.take(name, value) || is_id && Id::of(value).is_none() {
+                each(key, value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls `each` with key and value of a map; of nothing, not at all.
+pub(super) fn pairs<'a>(
+    map: &'a [u8],
+    mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,
+) -> Result<(), Unfit> {
+    if map.is_empty() {
+        return Ok(());
+    }
+    let mut reader = Reader::new(map);
+    for _ in 0..reader.map_len()? {
+        each(reader.value()?, reader.value()?)?;
+    }
+    Ok(())
+}
+
+/// A scope: texts, and a map as it stands; empty: not there.
+#[derive(Debug, Default)]
+pub(super) struct Scope<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) version: &'a [u8],
+    pub(super) attributes: &'a [u8],
+}
+
+/// The scope that the field `scope` names.
+pub(super) fn scope_of(scope: &[u8]) -> Result<Scope<'_>, Unfit> {
+    let mut found = Scope::default();
+    pairs(scope, |key, value| {
+        match Reader::new(key).bytes().unwrap_or_default() {
+            b"name" => found.name = text(value),
+            b"version" => found.version = text(value),
+            b"attributes" if is_map(value) => found.attributes = value,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The key of an attribute: text, or what JSON shows of it, in `scratch`.
+pub(super) fn key_text<'s>(key: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
+    match Reader::new(key).bytes() {
+        Ok(text) => text,
+        Err(_) => {
+            scratch.clear();
+            let _ = crate::json::write_value(key, 0, scratch);
+            scratch
+        }
+    }
+}
+
+/// A text as a MessagePack value.
+pub(super) fn packed_text(text: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    write_str(out, text);
+}
+
+fn text(value: &[u8]) -> &[u8] {
+    Reader::new(value).bytes().unwrap_or_default()
+}
+
+fn number(value: &[u8]) -> Option<u64> {
+    u64::try_from(Reader::new(value).int().ok()?).ok()
+}
+
+fn is_map(value: &[u8]) -> bool {
+    Reader::new(value).map_len().is_ok()
+}

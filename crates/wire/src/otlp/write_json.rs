@@ -1,0 +1,276 @@
+//! Log records, resources, scopes and requests in JSON, as protobuf maps to it: 64-bit integers as text, ids as
+//! hexadecimal digits, bytes as base64.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use millstream_record::Time;
+
+use super::{
+    known::{Body, Id, Known, packed_text, pairs, scope_of},
+    value::{Stack, Target},
+};
+use crate::json::{Unfit, append_string};
+
+/// An AnyValue that is being written.
+struct Any<'o>(&'o mut Vec<u8>);
+
+impl Any<'_> {
+    fn put(&mut self, text: &str) {
+        self.0.extend_from_slice(text.as_bytes());
+    }
+}
+
+impl Target for Any<'_> {
+    fn nil(&mut self) {
+        self.put("{}");
+    }
+
+    fn bool(&mut self, value: bool) {
+        self.put(match value {
+            true => "{\"boolValue\":true}",
+            false => "{\"boolValue\":false}",
+        });
+    }
+
+    fn int(&mut self, value: i64) {
+        self.put("{\"intValue\":\"");
+        crate::template::write_number(value, self.0);
+        self.put("\"}");
+    }
+
+    fn double(&mut self, value: f64) {
+        self.put("{\"doubleValue\":");
+        // JSON has no number for these; protobuf's JSON writes their names.
+        match value {
+            _ if value.is_nan() => self.put("\"NaN\""),
+            f64::INFINITY => self.put("\"Infinity\""),
+            f64::NEG_INFINITY => self.put("\"-Infinity\""),
+            _ => {
+                let mut packed = Vec::with_capacity(9);
+                crate::msgpack::write_f64(&mut packed, value);
+                // A finite float can be shown.
+                let _ = crate::json::write_value(&packed, 0, self.0);
+            }
+        }
+        self.put("}");
+    }
+
+    fn text(&mut self, value: &str) {
+        self.put("{\"stringValue\":");
+        append_string(value.as_bytes(), self.0);
+        self.put("}");
+    }
+
+    fn bytes(&mut self, value: &[u8]) {
+        self.put("{\"bytesValue\":\"");
+        self.put(&STANDARD.encode(value));
+        self.put("\"}");
+    }
+
+    fn open(&mut self, is_map: bool) {
+        self.put(match is_map {
+            true => "{\"kvlistValue\":{\"values\":[",
+            false => "{\"arrayValue\":{\"values\":[",
+        });
+    }
+
+    fn element(&mut self, key: Option<&[u8]>, first: bool) {
+        if !first {
+            self.put(",");
+        }
+        if let Some(key) = key {
+            self.put("{\"key\":");
+            append_string(key, self.0);
+            self.put(",\"value\":");
+        }
+    }
+
+    fn end_element(&mut self, is_map: bool) {
+        if is_map {
+            self.put("}");
+        }
+    }
+
+    fn close(&mut self, _: bool) {
+        self.put("]}}");
+    }
+}
+
+/// An object that is being written: puts commas between its members.
+struct Object<'o> {
+    out: &'o mut Vec<u8>,
+    begun: bool,
+}
+
+impl<'o> Object<'o> {
+    fn new(out: &'o mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out, begun: false }
+    }
+
+    /// The name of the next member; its value is appended to what this gives.
+    fn member(&mut self, name: &str) -> &mut Vec<u8> {
+        if std::mem::replace(&mut self.begun, true) {
+            self.out.push(b',');
+        }
+        append_string(name.as_bytes(), self.out);
+        self.out.push(b':');
+        self.out
+    }
+
+    fn text(&mut self, name: &str, value: &[u8]) {
+        if !value.is_empty() {
+            append_string(value, self.member(name));
+        }
+    }
+
+    /// A 64-bit number: as text.
+    fn long(&mut self, name: &str, value: u64) {
+        if value > 0 {
+            self.text(name, value.to_string().as_bytes());
+        }
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        if value > 0 {
+            let out = self.member(name);
+            out.extend_from_slice(value.to_string().as_bytes());
+        }
+    }
+
+    fn id(&mut self, name: &str, id: Option<&Id>) {
+        let Some(id) = id else { return };
+        let out = self.member(name);
+        out.push(b'"');
+        for byte in id.bytes() {
+            let digits =
+                [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+            out.extend_from_slice(&digits);
+        }
+        out.push(b'"');
+    }
+
+    fn close(self) {
+        self.out.push(b'}');
+    }
+}
+
+/// KeyValues in an array that is open; `first`: none stands in it yet.
+fn pair(
+    key: &[u8],
+    value: &[u8],
+    first: &mut bool,
+    stack: &mut Stack,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), Unfit> {
+    let mut any = Any(out);
+    let key = super::known::key_text(key, scratch);
+    any.element(Some(key), std::mem::replace(first, false));
+    stack.write(value, &mut any)?;
+    any.end_element(true);
+    Ok(())
+}
+
+/// A log record.
+pub(super) fn record(
+    known: &Known<'_>,
+    (time, received): (Time, Time),
+    stack: &mut Stack,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), Unfit> {
+    let mut object = Object::new(out);
+    object.long("timeUnixNano", u64::try_from(time.0).unwrap_or(0));
+    let observed = known.observed.or(u64::try_from(received.0).ok());
+    object.long("observedTimeUnixNano", observed.unwrap_or(0));
+    object.number("severityNumber", known.severity_number);
+    object.text("severityText", known.severity_text);
+    match known.body {
+        Body::None => {}
+        Body::Text(line) => {
+            packed_text(line, scratch);
+            stack.write(scratch, &mut Any(object.member("body")))?;
+        }
+        Body::Value(value) => stack.write(value, &mut Any(object.member("body")))?,
+    }
+    let array = object.member("attributes");
+    array.push(b'[');
+    let mut first = true;
+    pairs(known.attributes, |key, value| {
+        pair(key, value, &mut first, stack, scratch, array)
+    })?;
+    known.others(|key, value| pair(key, value, &mut first, stack, scratch, array))?;
+    array.push(b']');
+    object.number("droppedAttributesCount", known.dropped);
+    object.number("flags", known.flags.into());
+    object.id("traceId", known.trace_id.as_ref());
+    object.id("spanId", known.span_id.as_ref());
+    object.text("eventName", known.event_name);
+    object.close();
+    Ok(())
+}
+
+/// A resource: the record's, or `names`.
+pub(super) fn resource<'n>(
+    known: &Known<'_>,
+    names: impl Iterator<Item = (&'n str, &'n [u8])>,
+    stack: &mut Stack,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), Unfit> {
+    out.extend_from_slice(b"{\"attributes\":[");
+    let mut first = true;
+    pairs(known.resources, |key, value| {
+        pair(key, value, &mut first, stack, scratch, out)
+    })?;
+    for (name, value) in names {
+        let mut any = Any(out);
+        any.element(Some(name.as_bytes()), std::mem::replace(&mut first, false));
+        any.text(&String::from_utf8_lossy(value));
+        any.end_element(true);
+    }
+    out.extend_from_slice(b"]}");
+    Ok(())
+}
+
+/// A scope.
+pub(super) fn scope(
+    known: &Known<'_>,
+    stack: &mut Stack,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), Unfit> {
+    let found = scope_of(known.scope)?;
+    let mut object = Object::new(out);
+    object.text("name", found.name);
+    object.text("version", found.version);
+    if !found.attributes.is_empty() {
+        let array = object.member("attributes");
+        array.push(b'[');
+        let mut first = true;
+        pairs(found.attributes, |key, value| {
+            pair(key, value, &mut first, stack, scratch, array)
+        })?;
+        array.push(b']');
+    }
+    object.close();
+    Ok(())
+}
+
+/// The ResourceLogs of `records` (with commas between them) in one resource and scope; `first` of the request.
+pub(super) fn group(first: bool, resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
+    if !first {
+        out.push(b',');
+    }
+    for part in [
+        &b"{\"resource\":"[..],
+        resource,
+        b",\"scopeLogs\":[{\"scope\":",
+        scope,
+        b",\"logRecords\":[",
+        records,
+        b"]}]}",
+    ] {
+        out.extend_from_slice(part);
+    }
+}

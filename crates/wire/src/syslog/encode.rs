@@ -1,0 +1,274 @@
+//! Records to syslog messages: the header of RFC 5424 or RFC 3164, in front of a text.
+//!
+//! Hop: read decode send keep take [encode] write settle.
+//!
+//! ```text
+//! RFC 5424   <PRI>1 2026-11-21T22:14:15.123456Z HOST APP PROCID MSGID [id name="value"]... TEXT
+//! RFC 3164   <PRI>Nov 21 22:14:15 HOST APP[PROCID]: TEXT
+//! ```
+//!
+//! The fields are those that the decoder of this module writes, so that a relay changes nothing; they are listed in
+//! [`super`]. What a record has not is filled in: priority, host and app as the caller says, `-` for the others. It
+//! promises that a header holds only characters that it may hold, whatever the fields hold, and that nothing allocates
+//! for each record. It leaves to others: the text, and how messages are told apart.
+
+use jiff::tz::TimeZone;
+
+use super::{priority, structured_text};
+use crate::{
+    event::{Event, Record},
+    json,
+    msgpack::Reader,
+    template::{Renderer, Shared, Template, write_number},
+};
+
+/// The longest host, app, process id and message id of RFC 5424.
+const HOST_BYTES_MAX: usize = 255;
+const APP_BYTES_MAX: usize = 48;
+const PROCID_BYTES_MAX: usize = 128;
+const MSGID_BYTES_MAX: usize = 32;
+/// The longest tag of RFC 3164.
+const TAG_BYTES_MAX: usize = 32;
+
+/// Which header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// RFC 5424.
+    Rfc5424,
+    /// RFC 3164.
+    Rfc3164,
+}
+
+/// What stands in for fields that a record has not.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// Facility, 0 to 23.
+    pub facility: u8,
+    /// Severity, 0 to 7.
+    pub severity: u8,
+    /// The host.
+    pub host: Template,
+    /// The app.
+    pub app: Template,
+}
+
+/// Writes headers. One per task: it remembers times.
+#[derive(Debug)]
+pub struct Encoder {
+    header: Header,
+    facility: u8,
+    severity: u8,
+    host: Renderer,
+    app: Renderer,
+    time: Renderer,
+    scratch: Vec<u8>,
+}
+
+/// The fields of a record that a header shows, where they stand.
+#[derive(Default)]
+struct Fields<'a> {
+    facility: &'a [u8],
+    severity: &'a [u8],
+    host: &'a [u8],
+    app: &'a [u8],
+    procid: &'a [u8],
+    msgid: &'a [u8],
+    structured: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn of(record: Record<'a>) -> Self {
+        let mut fields = Self::default();
+        if let Record::Packed(map) = record {
+            // A batch holds whole records, so nothing is cut short here.
+            let _ = fields.read(map);
+        }
+        fields
+    }
+
+    fn read(&mut self, map: &'a [u8]) -> Option<()> {
+        let mut reader = Reader::new(map);
+        for _ in 0..reader.map_len().ok()? {
+            let key = reader.value().ok()?;
+            let value = reader.value().ok()?;
+            let field = match Reader::new(key).bytes().unwrap_or_default() {
+                b"facility" => &mut self.facility,
+                b"severity" => &mut self.severity,
+                b"host" => &mut self.host,
+                b"app" => &mut self.app,
+                b"procid" => &mut self.procid,
+                b"msgid" => &mut self.msgid,
+                b"structured_data" => &mut self.structured,
+                _ => continue,
+            };
+            // Of equal keys the first counts; nil is as if it were not there.
+            if field.is_empty() && value != [0xc0] {
+                *field = value;
+            }
+        }
+        Some(())
+    }
+}
+
+impl Encoder {
+    /// An encoder of these headers; times are shown in `zone`.
+    pub fn new(header: Header, zone: &TimeZone, defaults: &Defaults) -> Self {
+        let format = match header {
+            Header::Rfc3164 => "%b %e %T",
+            Header::Rfc5424 if *zone == TimeZone::UTC => "%FT%T.%6fZ",
+            Header::Rfc5424 => "%FT%T.%6f%:z",
+        };
+        let format = Template::parse(format);
+        let format = format.expect("strftime that jiff knows");
+        let text = |template| Renderer::text(template, zone.clone());
+        Self {
+            header,
+            facility: defaults.facility,
+            severity: defaults.severity,
+            host: text(&defaults.host),
+            app: text(&defaults.app),
+            time: text(&format),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Appends the header of a record, up to where its text begins.
+    pub fn head(&mut self, shared: Shared<'_>, event: Event<'_>, out: &mut Vec<u8>) {
+        let fields = Fields::of(event.record);
+        let facility = number(fields.facility, priority::facility).unwrap_or(self.facility);
+        let severity = number(fields.severity, priority::severity).unwrap_or(self.severity);
+        out.push(b'<');
+        write_number(i64::from(facility) * 8 + i64::from(severity), out);
+        out.push(b'>');
+        match self.header {
+            Header::Rfc5424 => self.new_head(&fields, shared, event, out),
+            Header::Rfc3164 => self.old_head(&fields, shared, event, out),
+        }
+    }
+
+    fn new_head(
+        &mut self,
+        fields: &Fields<'_>,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        out.extend_from_slice(b"1 ");
+        if self.time.render(shared, event, out).is_err() {
+            out.push(b'-');
+        }
+        out.push(b' ');
+        self.host(fields, shared, event, out);
+        self.app(fields, shared, event);
+        out.push(b' ');
+        word(&self.scratch, APP_BYTES_MAX, b"-", |_| true, out);
+        for (value, bytes_max) in [
+            (fields.procid, PROCID_BYTES_MAX),
+            (fields.msgid, MSGID_BYTES_MAX),
+        ] {
+            out.push(b' ');
+            text_of(value, &mut self.scratch);
+            word(&self.scratch, bytes_max, b"-", |_| true, out);
+        }
+        out.push(b' ');
+        structured_text::write(fields.structured, &mut self.scratch, out);
+        out.push(b' ');
+    }
+
+    fn old_head(
+        &mut self,
+        fields: &Fields<'_>,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        // Every time there is can be shown in this way.
+        let _ = self.time.render(shared, event, out);
+        out.push(b' ');
+        self.host(fields, shared, event, out);
+        out.push(b' ');
+        self.app(fields, shared, event);
+        let in_tag = |byte| !matches!(byte, b'[' | b']' | b':');
+        word(&self.scratch, TAG_BYTES_MAX, b"-", in_tag, out);
+        text_of(fields.procid, &mut self.scratch);
+        if !self.scratch.is_empty() {
+            out.push(b'[');
+            word(&self.scratch, PROCID_BYTES_MAX, b"-", in_tag, out);
+            out.push(b']');
+        }
+        out.extend_from_slice(b": ");
+    }
+
+    fn host(
+        &mut self,
+        fields: &Fields<'_>,
+        shared: Shared<'_>,
+        event: Event<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        text_of(fields.host, &mut self.scratch);
+        if self.scratch.is_empty() {
+            // A host that is nowhere is nil.
+            let _ = self.host.render(shared, event, &mut self.scratch);
+        }
+        word(&self.scratch, HOST_BYTES_MAX, b"-", |_| true, out);
+    }
+
+    /// The app, in the scratch.
+    fn app(&mut self, fields: &Fields<'_>, shared: Shared<'_>, event: Event<'_>) {
+        text_of(fields.app, &mut self.scratch);
+        if self.scratch.is_empty() {
+            let _ = self.app.render(shared, event, &mut self.scratch);
+        }
+    }
+}
+
+/// The number of a facility or severity: a name that `named` knows, or a number.
+fn number(value: &[u8], named: impl Fn(&str) -> Option<u8>) -> Option<u8> {
+    if value.is_empty() {
+        return None;
+    }
+    match Reader::new(value).bytes() {
+        Ok(text) => named(str::from_utf8(text).ok()?),
+        Err(_) => {
+            let mut text = [0; 3];
+            let number = u8::try_from(Reader::new(value).int().ok()?).ok()?;
+            let digits = [number / 100, number / 10 % 10, number % 10];
+            text.iter_mut()
+                .zip(digits)
+                .for_each(|(text, digit)| *text = b'0' + digit);
+            named(str::from_utf8(&text).ok()?)
+        }
+    }
+}
+
+/// A value as text, in `scratch`: text as it is, nothing as nothing, all else as JSON.
+pub(super) fn text_of(value: &[u8], scratch: &mut Vec<u8>) {
+    scratch.clear();
+    match Reader::new(value).bytes() {
+        Ok(text) => scratch.extend_from_slice(text),
+        Err(_) if value.is_empty() => {}
+        // What JSON cannot show is not shown.
+        Err(_) => drop(json::write_value(value, 0, scratch)),
+    }
+}
+
+/// A word of the header: printable ASCII without spaces, other characters as `_`, at most so long; `nil` if there is none.
+pub(super) fn word(
+    text: &[u8],
+    bytes_max: usize,
+    nil: &[u8],
+    takes: impl Fn(u8) -> bool,
+    out: &mut Vec<u8>,
+) {
+    if text.is_empty() {
+        out.extend_from_slice(nil);
+        return;
+    }
+    let fits = |byte: u8| matches!(byte, 33..=126) && takes(byte);
+    let text = text.get(..bytes_max).unwrap_or(text);
+    out.extend(
+        text.iter()
+            .map(|byte| if fits(*byte) { *byte } else { b'_' }),
+    );
+}
