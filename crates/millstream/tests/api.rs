@@ -105,6 +105,45 @@ fn a_running_instance_says_how_it_is_doing() {
 }
 
 #[test]
+fn the_files_of_a_tail_that_are_furthest_behind_are_named() {
+    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
+    let logs = folder.path().join("logs");
+    fs::create_dir(&logs).unwrap();
+    fs::write(
+        logs.join("slow.log"),
+        ("x".repeat(999) + "\n").repeat(10_000),
+    )
+    .unwrap();
+    fs::write(logs.join("read.log"), "a line\n").unwrap();
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  web: {{ type: tail, paths: \"{0}/logs/*.log\", start: beginning, rate_max: 10KB }}\n\
+         sinks:\n  nowhere: {{ type: discard, inputs: [web] }}\n",
+        folder.path().display()
+    );
+    let program = Program::start(folder.path(), &config).listens(api);
+    let path = logs.join("slow.log").display().to_string();
+    let row = format!("millstream_file_lag_bytes{{component=\"web\",path=\"{path}\"}} ");
+    let lag = |page: &str| -> Option<u64> {
+        let line = page.lines().find(|line| line.starts_with(&row))?;
+        line[row.len()..].parse().ok()
+    };
+    wait_until("the file that is behind is named", || {
+        lag(&get_here(api, "/metrics")).is_some()
+    });
+    let page = get_here(api, "/metrics");
+    assert!((1..=10_000_000).contains(&lag(&page).unwrap()), "{page}");
+    assert!(!page.contains("read.log"), "{page}");
+    let address = format!("127.0.0.1:{api}");
+    let table = String::from_utf8(status(&["--api", &address]).stdout).unwrap();
+    let told = table.lines().find(|line| line.ends_with(&path)).unwrap();
+    assert!(told.starts_with("web  file_lag_bytes"), "{table}");
+    let json = String::from_utf8(status(&["--json", "--api", &address]).stdout).unwrap();
+    assert!(json.contains("\"file_lag_bytes\""), "{json}");
+    program.kill();
+}
+
+#[test]
 fn a_node_that_fails_makes_the_instance_unhealthy() {
     let folder = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());

@@ -19,5 +19,6 @@ pub mod report;
 pub mod running;
 pub mod stop;
 pub mod supervise;
+pub mod tables;
 pub mod tags;
 pub mod threads;

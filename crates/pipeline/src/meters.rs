@@ -1,7 +1,8 @@
 //! Meters: counters and gauges of every node, read by `/metrics`, `status` and tests.
 //!
 //! A meter is an atomic that is touched once per batch. Names follow `millstream_<noun>_<unit>_total` (counters) or
-//! `millstream_<noun>_<unit>` (gauges), with the label `component` = the node's name in the configuration.
+//! `millstream_<noun>_<unit>` (gauges), with the label `component` = the node's name in the configuration. Numbers that need a label more
+//! stand in `tables`.
 
 use std::{
     collections::BTreeMap,
@@ -11,6 +12,8 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
+
+use crate::tables::{Table, Tables};
 
 /// One number. Cloning shares it.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +52,10 @@ type Key = (&'static str, Arc<str>);
 
 /// All meters of the process. Cloning shares them.
 #[derive(Clone, Debug, Default)]
-pub struct Meters(Arc<Mutex<BTreeMap<Key, (Kind, Meter)>>>);
+pub struct Meters {
+    single: Arc<Mutex<BTreeMap<Key, (Kind, Meter)>>>,
+    tables: Tables,
+}
 
 impl Meters {
     /// The meters of one node.
@@ -62,7 +68,7 @@ impl Meters {
 
     /// (component, metric, value) of all, sorted by metric and component.
     pub fn snapshot(&self) -> Vec<(Arc<str>, &'static str, u64)> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.single.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()
             .map(|((name, component), (_, meter))| (component.clone(), *name, meter.get()))
             .collect()
@@ -79,7 +85,7 @@ impl Meters {
 
     /// All of them in the Prometheus text format, version 0.0.4.
     pub fn prometheus(&self) -> String {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.single.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         let mut last = "";
         for ((name, component), (kind, meter)) in all.iter() {
@@ -97,7 +103,14 @@ impl Meters {
                 meter.get()
             );
         }
+        drop(all);
+        self.tables.prometheus(&mut text);
         text
+    }
+
+    /// The numbers that have a label more.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
     }
 }
 
@@ -124,8 +137,17 @@ impl NodeMeters {
         self.meter(name, Kind::Gauge)
     }
 
+    /// Gauges of which there are several, `millstream_<name>` with the label `label` beside `component`.
+    pub fn table(&self, name: &'static str, label: &'static str) -> Table {
+        self.all.tables.table(name, label, &self.component)
+    }
+
     fn meter(&self, name: &'static str, kind: Kind) -> Meter {
-        let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self
+            .all
+            .single
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         all.entry((name, self.component.clone()))
             .or_insert_with(|| (kind, Meter::default()))
             .1

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millstream_pipeline::{running::NodeStatus, supervise::NodeState};
+use millstream_pipeline::{running::NodeStatus, supervise::NodeState, tables::Rows};
 use serde_json::{Map, Value, json};
 
 use super::Shown;
@@ -24,7 +24,7 @@ pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
 
 /// Everything there is to know.
 pub fn status(shown: &Shown) -> Value {
-    let meters = shown.meters.snapshot();
+    let (meters, meters_of) = (shown.meters.snapshot(), &shown.meters);
     let node = |node: &NodeStatus| {
         let (state, why) = words(node);
         let own = meters.iter().filter(|(name, _, _)| *name == node.name);
@@ -34,6 +34,10 @@ pub fn status(shown: &Shown) -> Value {
         let mut shown = json!({
             "name": &*node.name, "section": node.section, "type": node.kind, "state": state, "meters": own,
         });
+        let tables = shown_tables(meters_of.tables().of(&node.name));
+        if !tables.is_empty() {
+            shown["tables"] = Value::Object(tables);
+        }
         if let Some(why) = why {
             shown["why"] = json!(why);
         }
@@ -47,6 +51,15 @@ pub fn status(shown: &Shown) -> Value {
         "memory": { "used_bytes": shown.pool.taken_bytes(), "max_bytes": shown.pool.bytes_max() },
         "nodes": shown.nodes.iter().map(node).collect::<Vec<_>>(),
     })
+}
+
+/// `{ METRIC: [{ LABEL: what, "value": n }, ...] }`, the largest first.
+fn shown_tables(tables: Vec<(&'static str, &'static str, Rows)>) -> Map<String, Value> {
+    let table = |(name, label, rows): (&str, &str, Rows)| {
+        let row = |(what, value): (String, u64)| json!({ (label): what, "value": value });
+        (name.to_owned(), rows.into_iter().map(row).collect())
+    };
+    tables.into_iter().map(table).collect()
 }
 
 /// A state in one word, and why it is no good one.

@@ -22,7 +22,7 @@ Examples:
   millstream status --json | jq .nodes
 
 The columns: IN and OUT count records since the start; PENDING are records whose fate is open (not kept or settled yet);
-REJECTED could not be decoded or were refused for good.
+REJECTED could not be decoded or were refused for good. Below, of a tail, the files that are furthest behind.
 
 Exit codes: 0 every node works, 1 one does not or nobody answers, 78 wrong configuration")]
 pub struct Status {
@@ -139,6 +139,11 @@ fn table(before: &Value, now: &Value) -> String {
         out.push('\n');
         out.push_str(&columns(0, &more, &[]));
     }
+    let behind: Vec<_> = nodes.iter().flat_map(|node| tables(node)).collect();
+    if !behind.is_empty() {
+        out.push('\n');
+        out.push_str(&columns(0, &behind, &[2]));
+    }
     let mut failing = nodes
         .iter()
         .filter(|node| !node["why"].is_null())
@@ -207,6 +212,31 @@ fn more(node: &Value) -> String {
         false => format!("{name}={}", number(value)),
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// The rows of a node's tables: node, metric, number, what it is about.
+fn tables(node: &Value) -> Vec<Vec<String>> {
+    let mut out = Vec::new();
+    for (name, rows) in node["tables"].as_object().into_iter().flatten() {
+        for row in rows.as_array().into_iter().flatten() {
+            let value = number(&row["value"]);
+            let mut labels = row.as_object().into_iter().flatten();
+            let about = labels
+                .find(|(key, _)| *key != "value")
+                .map(|(_, what)| text(what));
+            out.push(vec![
+                text(&node["name"]).to_owned(),
+                name.clone(),
+                if name.contains("bytes") {
+                    page::bytes(value)
+                } else {
+                    page::grouped(value)
+                },
+                about.unwrap_or_default().replace(char::is_control, "?"),
+            ]);
+        }
+    }
+    out
 }
 
 fn text(value: &Value) -> &str {

@@ -103,6 +103,7 @@ impl Run {
             fresh: AtomicBool::new(false),
             lag: meters.gauge("lag_bytes"),
             lag_max: meters.gauge("lag_bytes_max"),
+            lags: meters.table("file_lag_bytes", "path"),
             open_files: meters.gauge("open_files"),
             truncated: meters.counter("files_truncated"),
             too_long: meters.counter("lines_too_long"),

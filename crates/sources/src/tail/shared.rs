@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use millstream_pipeline::meters::Meter;
+use millstream_pipeline::{meters::Meter, tables::Table};
 use tokio::sync::{Notify, Semaphore};
 
 use super::{options::Options, reader::Ended, tracked::Heads, watch::Alarms};
@@ -26,6 +26,8 @@ pub(super) struct Common {
     pub lag: Meter,
     /// The largest lag of a file.
     pub lag_max: Meter,
+    /// The files that are furthest behind.
+    pub lags: Table,
     pub open_files: Meter,
     pub truncated: Meter,
     pub too_long: Meter,

@@ -1,16 +1,21 @@
 //! What a run writes down: the positions, and how far its files are behind.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    cmp::Reverse,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use millstream_pipeline::tables::ROWS_MAX;
 use tokio::time::Instant;
 
-use super::{positions, run::Run};
+use super::{positions, run::Run, tracked::Tracked};
 
 /// Positions are written this long after the first of them moved, and after a failure.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 /// The same behind a durable channel, where they only help to recognise files, once each file has a mark.
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
-/// How often the largest lag is looked for.
+/// How often the largest lags are looked for.
 const LAG_EVERY: Duration = Duration::from_secs(1);
 
 impl Run {
@@ -20,13 +25,23 @@ impl Run {
         self.lag_at.get_or_insert(Instant::now() + LAG_EVERY);
     }
 
-    /// The file that is furthest behind, as long as any is.
+    /// The files that are furthest behind, as long as any is.
     pub(super) fn look_at_lag(&mut self) {
-        let lags = self
-            .files
-            .values()
-            .map(|tracked| tracked.lag.load(Ordering::Relaxed));
-        let most = lags.max().unwrap_or(0);
+        let lags = self.files.values().map(|tracked| {
+            let lag = tracked.lag.load(Ordering::Relaxed);
+            (lag, tracked)
+        });
+        let mut behind: Vec<_> = lags.filter(|(lag, _)| *lag > 0).collect();
+        if behind.len() > ROWS_MAX {
+            behind.select_nth_unstable_by_key(ROWS_MAX - 1, |(lag, _)| Reverse(*lag));
+            behind.truncate(ROWS_MAX);
+        }
+        let most = behind.iter().map(|(lag, _)| *lag).max().unwrap_or(0);
+        let row = |(lag, tracked): (u64, &Arc<Tracked>)| {
+            let path = tracked.state().path.to_string_lossy().into_owned();
+            (path, lag)
+        };
+        self.common.lags.set(behind.into_iter().map(row).collect());
         self.common.lag_max.set(most);
         self.lag_at = (most > 0).then(|| Instant::now() + LAG_EVERY);
     }

@@ -1,0 +1,156 @@
+//! Tables: one number for each of a few things of a node (files, servers ...), shown by `/metrics` with a label of its own, and by `status`.
+//!
+//! How many things there are is for the world to say; how many are shown is not: of any table the [`ROWS_MAX`] largest rows, so
+//! that monitoring is never flooded. A table is replaced as a whole, seldom; nothing on the line touches it.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// So many rows of a table are shown: enough for a page, few enough for every node of a fleet.
+pub const ROWS_MAX: usize = 20;
+
+/// (what a row is about, its number), the largest first.
+pub type Rows = Vec<(String, u64)>;
+
+/// What the rows are about (the label), and the rows.
+#[derive(Clone, Debug)]
+struct Content {
+    label: &'static str,
+    rows: Rows,
+}
+
+/// (name of the metric, component).
+type Key = (&'static str, Arc<str>);
+
+/// All tables of the process. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Tables(Arc<Mutex<BTreeMap<Key, Content>>>);
+
+/// One table. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Table {
+    all: Tables,
+    key: Key,
+    label: &'static str,
+}
+
+impl Tables {
+    pub(crate) fn table(&self, name: &'static str, label: &'static str, of: &Arc<str>) -> Table {
+        Table {
+            all: self.clone(),
+            key: (name, of.clone()),
+            label,
+        }
+    }
+
+    fn content(&self) -> MutexGuard<'_, BTreeMap<Key, Content>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// (metric, label, rows) of the tables of a component that have rows.
+    pub fn of(&self, component: &str) -> Vec<(&'static str, &'static str, Rows)> {
+        let all = self.content();
+        let own = all.iter().filter(|((_, of), _)| &**of == component);
+        own.map(|((name, _), table)| (*name, table.label, table.rows.clone()))
+            .collect()
+    }
+
+    /// All of them in the Prometheus text format.
+    pub(crate) fn prometheus(&self, text: &mut String) {
+        let mut last = "";
+        for ((name, component), Content { label, rows }) in self.content().iter() {
+            if *name != last {
+                let _ = writeln!(text, "# TYPE millstream_{name} gauge");
+                last = name;
+            }
+            for (row, value) in rows {
+                let _ = write!(
+                    text,
+                    "millstream_{name}{{component=\"{component}\",{label}=\""
+                );
+                escape(row, text);
+                let _ = writeln!(text, "\"}} {value}");
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Replaces the rows. Those of one name are added up; the largest stay. Without a row the table is gone.
+    pub fn set(&self, mut rows: Rows) {
+        rows.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        rows.dedup_by(|again, first| {
+            let same = again.0 == first.0;
+            if same {
+                first.1 = first.1.saturating_add(again.1);
+            }
+            same
+        });
+        // Stable: of equal ones the first by name.
+        rows.sort_by_key(|row| std::cmp::Reverse(row.1));
+        rows.truncate(ROWS_MAX);
+        let label = self.label;
+        let mut all = self.all.content();
+        match rows.is_empty() {
+            true => all.remove(&self.key),
+            false => all.insert(self.key.clone(), Content { label, rows }),
+        };
+    }
+}
+
+/// Appends a label's value as the format wants it.
+fn escape(value: &str, text: &mut String) {
+    for letter in value.chars() {
+        match letter {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[(&str, u64)]) -> Rows {
+        rows.iter()
+            .map(|(name, n)| ((*name).to_owned(), *n))
+            .collect()
+    }
+
+    #[test]
+    fn the_largest_rows_are_shown_and_those_of_one_name_are_one() {
+        let tables = Tables::default();
+        let table = tables.table("file_lag_bytes", "path", &"web".into());
+        table.set(rows(&[("b", 2), ("a", 2), ("c", 1), ("b", 3)]));
+        let shown = [(
+            "file_lag_bytes",
+            "path",
+            rows(&[("b", 5), ("a", 2), ("c", 1)]),
+        )];
+        assert_eq!(tables.of("web"), shown);
+        assert!(tables.of("other").is_empty());
+        table.set((0..1000).map(|n| (n.to_string(), n)).collect());
+        let shown = tables.of("web").remove(0).2;
+        assert_eq!((shown.len(), shown[0].1), (ROWS_MAX, 999));
+        table.set(Vec::new());
+        assert!(tables.of("web").is_empty());
+    }
+
+    #[test]
+    fn a_label_is_escaped() {
+        let tables = Tables::default();
+        let table = tables.table("file_lag_bytes", "path", &"web".into());
+        table.set(rows(&[("a\\b\"c\nd", 7)]));
+        let mut text = String::new();
+        tables.prometheus(&mut text);
+        let expected = "# TYPE millstream_file_lag_bytes gauge\n\
+                        millstream_file_lag_bytes{component=\"web\",path=\"a\\\\b\\\"c\\nd\"} 7\n";
+        assert_eq!(text, expected);
+    }
+}
