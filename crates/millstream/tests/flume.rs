@@ -1,99 +1,22 @@
 //! Real Flume 1.11: an agent with its Avro sink, and the RPC client of its SDK, with and without deflate and TLS. Every
-//! event that they send arrives, header for header and byte for byte; and nothing is lost while the receiver is killed.
+//! event that they send arrives, header for header and byte for byte. (`restarts.rs`: while the receiver is killed.)
 //!
 //! Flume is installed by `make deps` into `target/clients/flume`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "what cannot be done fails the test, which says what it did"
-)]
+#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 
+mod flume_agent;
 mod program;
 
-use std::{
-    fs::{self, File},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread::sleep,
-    time::Duration,
-};
+use std::{fs, path::Path, process::Command};
 
+use flume_agent::{AVRO, Agent, installed};
 use millstream_testkit::Authority;
-use program::{Program, free_port, tree, wait_until};
+use program::{Program, free_port, wait_until};
 use rmpv::Value;
 
 /// Events of a run that is compared.
 const EVENTS: usize = 2000;
-/// Events of a transaction of the agent's sink: what may come twice when a connection breaks.
-const BATCH: usize = 100;
-/// How often the receiver is stopped or killed.
-const BREAKS: usize = 20;
-
-fn installed() -> String {
-    let folder = tree().join("target/clients/flume/target");
-    assert!(
-        folder.join("flume-1.jar").exists(),
-        "{} is missing: run `make deps`",
-        folder.display()
-    );
-    format!("{0}/*:{0}/dependency/*", folder.display())
-}
-
-/// A Flume agent that sends the files of a folder. Killed when dropped.
-struct Agent {
-    child: Child,
-    spool: PathBuf,
-}
-
-impl Agent {
-    /// `sink`: more lines for the Avro sink.
-    fn start(folder: &Path, port: u16, sink: &str) -> Self {
-        let spool = folder.join("spool");
-        fs::create_dir_all(&spool).unwrap();
-        let config = format!(
-            "a.sources = s\na.channels = c\na.sinks = k\n\
-             a.sources.s.type = spooldir\na.sources.s.spoolDir = {spool}\na.sources.s.channels = c\n\
-             a.sources.s.basenameHeader = true\na.sources.s.basenameHeaderKey = file\n\
-             a.sources.s.deserializer.maxLineLength = 100000\na.sources.s.pollDelay = 50\n\
-             a.sources.s.interceptors = i t\na.sources.s.interceptors.i.type = static\n\
-             a.sources.s.interceptors.i.key = message\na.sources.s.interceptors.i.value = of the agent\n\
-             a.sources.s.interceptors.t.type = timestamp\n\
-             a.channels.c.type = memory\na.channels.c.capacity = 100000\na.channels.c.transactionCapacity = 1000\n\
-             a.sinks.k.type = avro\na.sinks.k.channel = c\na.sinks.k.hostname = 127.0.0.1\n\
-             a.sinks.k.port = {port}\na.sinks.k.batch-size = {BATCH}\n{sink}",
-            spool = spool.display(),
-        );
-        let path = folder.join("agent.properties");
-        fs::write(&path, config).unwrap();
-        let log = File::create(folder.join("agent.log")).unwrap();
-        let child = Command::new("java")
-            .args(["-Xmx256m", "-cp", &installed()])
-            .args(["org.apache.flume.node.Application", "-n", "a", "-f"])
-            .arg(&path)
-            .arg("--no-reload-conf")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { child, spool }
-    }
-
-    /// Gives it a file to send, whole from the first moment.
-    fn give(&self, name: &str, text: &str) {
-        let beside = self.spool.with_file_name("next");
-        fs::write(&beside, text).unwrap();
-        fs::rename(beside, self.spool.join(name)).unwrap();
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn configuration(folder: &Path, port: u16, source: &str, sink: &str) -> String {
     let place = folder.display();
@@ -120,7 +43,7 @@ fn deliver(variant: &str, source: &str, sink: impl Fn(&Path) -> String) {
     let source = source.replace("FOLDER", &folder.path().display().to_string());
     let config = configuration(folder.path(), port, &source, "format: json");
     let program = Program::start(folder.path(), &config).listens(port);
-    let agent = Agent::start(folder.path(), port, &sink(folder.path()));
+    let agent = Agent::start(folder.path(), port, AVRO, &sink(folder.path()));
     let text: String = (0..EVENTS).map(|n| line(n) + "\n").collect();
     agent.give("input.txt", &text);
     let output = folder.path().join("out.log");
@@ -269,60 +192,4 @@ fn compare(i: usize, entry: &Value) {
         assert_eq!(field(&name), (more < i % 20).then(Vec::new));
     }
     assert_eq!(fields.len(), 3 + 2 * usize::from(third) + i % 20);
-}
-
-#[test]
-fn nothing_is_lost_while_the_receiver_is_killed_and_what_comes_twice_is_what_was_not_answered() {
-    let folder = tempfile::tempdir().unwrap();
-    let port = free_port();
-    let config = configuration(folder.path(), port, "", "format: raw");
-    let mut program = Program::start(folder.path(), &config).listens(port);
-    let agent = Agent::start(folder.path(), port, "");
-    let output = folder.path().join("out.log");
-    let mut sent = 0;
-    let mut give = |files: usize| {
-        for _ in 0..files {
-            let text: String = (sent..sent + 500).map(|n| format!("{n}\n")).collect();
-            agent.give(&format!("{sent:09}.txt"), &text);
-            sent += 500;
-        }
-        sent
-    };
-    let size = || fs::metadata(&output).map_or(0, |file| file.len());
-    for round in 0..BREAKS {
-        // There is more than it can send until then, and it is sending now.
-        give(30);
-        let before = size();
-        wait_until("the agent sends", || size() > before);
-        sleep(Duration::from_millis(round as u64 * 7 % 20));
-        match round % 2 {
-            0 => program.kill(),
-            _ => drop(program.stop()),
-        }
-        program = Program::start(folder.path(), &config).listens(port);
-    }
-    let sent = give(5);
-    let arrived = || {
-        let text = fs::read_to_string(&output).unwrap();
-        let last = text.lines().next_back().and_then(|line| line.parse().ok());
-        last == Some(sent - 1)
-    };
-    wait_until("the last event has arrived", arrived);
-    assert_eq!(program.stop(), Some(0));
-    let text = fs::read_to_string(&output).unwrap();
-    let (mut next, mut rewinds, mut twice) = (0, 0, 0);
-    for line in text.lines() {
-        let n: usize = line.parse().unwrap();
-        assert!(n <= next, "{next} to {n} are lost");
-        if n < next {
-            let back = next - n;
-            assert!(back <= BATCH, "{n} comes again behind {}", next - 1);
-            rewinds += 1;
-            twice += back;
-        }
-        next = n + 1;
-    }
-    println!("{sent} events, {BREAKS} breaks: 0 lost, {twice} twice in {rewinds} batches");
-    assert_eq!(next, sent);
-    assert!(rewinds <= BREAKS);
 }

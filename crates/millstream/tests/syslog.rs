@@ -1,5 +1,6 @@
 //! Real senders of syslog: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS), syslog-ng, `logger` of
-//! util-linux and Python's SysLogHandler: every record that they send arrives in a file, field for field.
+//! util-linux and Python's SysLogHandler: every record that they send arrives in a file, field for field. (`restarts.rs`: RELP while
+//! the receiver is killed.)
 //!
 //! rsyslog and syslog-ng are installed by `make deps`, syslog-ng into `target/clients`, as Debian has but one of them at a
 //! time.
@@ -12,16 +13,15 @@ mod syslog_daemons;
 use std::{
     fs,
     io::Write,
-    net::TcpStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread::{self, sleep},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
 use program::{Program, free_port, wait_until};
 use serde_json::{Value, json};
-use syslog_daemons::{Daemon, certificates, feed, rsyslogd, syslog_ng};
+use syslog_daemons::{certificates, feed, rsyslogd, syslog_ng};
 
 /// Messages of each run.
 const MESSAGES: usize = 500;
@@ -419,108 +419,4 @@ fn the_handler_of_python_delivers_every_message_by_every_socket() {
         child.wait().unwrap();
     }
     assert_eq!(program.stop(), Some(0));
-}
-
-/// rsyslog sends by RELP while its receiver is killed, or ended, and started again. `RESTARTS` says how often.
-#[test]
-fn nothing_that_rsyslog_sends_by_relp_is_lost_over_restarts() {
-    let restarts: usize = std::env::var("RESTARTS")
-        .ok()
-        .map_or(20, |restarts| restarts.parse().unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
-    let (port, input) = (free_port(), free_port());
-    let config = format!(
-        "data_dir: {0}/data\napi: {{ listen: [] }}\nsources:\n  in: {{ type: syslog, listen: \"relp://127.0.0.1:{port}\" }}\n\
-         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
-         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{0}/out/all.log\" }}\n",
-        place.display()
-    );
-    let daemon_config = format!(
-        "global(workDirectory=\"{0}\")\nmain_queue(queue.size=\"1000000\")\nmodule(load=\"imptcp\")\nmodule(load=\"omrelp\")\n\
-         input(type=\"imptcp\" address=\"127.0.0.1\" port=\"{input}\")\n\
-         action(type=\"omrelp\" target=\"127.0.0.1\" port=\"{port}\" windowSize=\"{WINDOW}\" action.resumeInterval=\"1\" \
-         action.resumeRetryCount=\"-1\" queue.type=\"LinkedList\" queue.size=\"1000000\" queue.workerThreads=\"1\")\n",
-        place.display()
-    );
-    let mut program = Some(Program::start(place, &config).listens(port));
-    let daemon = rsyslogd(place, &daemon_config, input);
-    let sent = restarts * PER_RESTART;
-    let feeder = thread::spawn(move || {
-        // Without a pause long enough for a window to empty: kills meet sessions that are busy.
-        let mut stream = TcpStream::connect(("127.0.0.1", input)).unwrap();
-        for first in (0..sent).step_by(PIECE) {
-            let messages =
-                (first..first + PIECE).map(|n| format!("<13>Nov 21 06:40:30 h a: {n}\n"));
-            stream
-                .write_all(messages.collect::<String>().as_bytes())
-                .unwrap();
-            sleep(Duration::from_millis(2));
-        }
-    });
-    for restart in 0..restarts {
-        // Not at the same moment of a session each time.
-        std::thread::sleep(std::time::Duration::from_millis(
-            600 + 37 * (restart as u64 % 17),
-        ));
-        let running = program.take().unwrap();
-        if restart % 2 == 0 {
-            running.kill();
-        } else {
-            assert_eq!(running.stop(), Some(0));
-        }
-        program = Some(Program::start(place, &config).listens(port));
-    }
-    feeder.join().unwrap();
-    let path = output(place, "all");
-    let numbers = || -> Vec<usize> {
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        text.lines().map(|line| line.parse().unwrap()).collect()
-    };
-    wait_until("the last message is there", || {
-        numbers().iter().max() == Some(&(sent - 1))
-    });
-    assert_eq!(program.take().unwrap().stop(), Some(0));
-    drop::<Daemon>(daemon);
-    account(&numbers(), sent, restarts);
-}
-
-/// omrelp's default.
-const WINDOW: usize = 128;
-/// Messages for each restart.
-const PER_RESTART: usize = 20_000;
-/// Messages that are written together.
-const PIECE: usize = 50;
-
-/// Every number is there, and what is there twice is the end of what came before a session broke, at once behind it.
-fn account(numbers: &[usize], sent: usize, restarts: usize) {
-    let (mut next, mut repeats, mut breaks, mut at) = (0, 0, 0, 0);
-    for &number in numbers {
-        if number != at {
-            // A session broke: what was not answered comes again, from its first on.
-            assert!(
-                number < at && at == next,
-                "{number} came where {at} was due: lost, or not adjacent"
-            );
-            assert!(
-                next - number <= WINDOW,
-                "{} came again, which is more than a window",
-                next - number
-            );
-            breaks += 1;
-        }
-        repeats += usize::from(number < next);
-        at = number + 1;
-        next = next.max(at);
-    }
-    assert_eq!(next, sent, "the end is missing");
-    assert!(
-        breaks <= restarts.div_ceil(2),
-        "{breaks} sessions brought something again, but {} were killed",
-        restarts.div_ceil(2)
-    );
-    let text = format!(
-        "{restarts} restarts, {sent} messages, lost 0, {repeats} came again in {breaks} sessions\n"
-    );
-    std::io::stdout().write_all(text.as_bytes()).unwrap();
 }
