@@ -1,0 +1,60 @@
+//! systemd's Journal Export Format: any bytes are what `journalctl` writes, cut into pieces of any size. Every entry becomes one whole
+//! record, and a split of the input changes nothing.
+//!
+//! The first byte is the size of the pieces.
+
+#![no_main]
+
+mod whole;
+
+use libfuzzer_sys::fuzz_target;
+use millstream_record::Time;
+use millstream_wire::journal::{Found, Malformed, find};
+
+const NOW: Time = Time(1_795_243_231_500_000_000);
+
+/// Entries, their cursors, and how it ended.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    entries: usize,
+    body: Vec<u8>,
+    cursors: Vec<Vec<u8>>,
+    malformed: Option<Malformed>,
+    left: Vec<u8>,
+}
+
+fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
+    let mut seen = Seen::default();
+    for piece in pieces {
+        seen.left.extend_from_slice(piece);
+        let mut at = 0;
+        loop {
+            match find(&seen.left[at..]) {
+                Err(malformed) => {
+                    seen.malformed = Some(malformed);
+                    seen.left.clear();
+                    return seen;
+                }
+                Ok(Found::Partial) => break,
+                Ok(Found::Blank(bytes)) => at += bytes,
+                Ok(Found::Entry(entry)) => {
+                    entry.write(NOW, &mut seen.body);
+                    seen.cursors.push(entry.cursor.to_vec());
+                    seen.entries += 1;
+                    at += entry.length;
+                }
+            }
+        }
+        seen.left.drain(..at);
+    }
+    seen
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((piece, input)) = data.split_first() else {
+        return;
+    };
+    let all = read([input].into_iter());
+    whole::assert_whole(&all.body, all.entries);
+    assert_eq!(read(input.chunks(usize::from(*piece).max(1))), all);
+});
