@@ -1,8 +1,13 @@
 //! Ten thousand connections that send nothing, one byte a second, or garbage: memory stays bounded, and senders that mean
 //! it are served meanwhile; where peers must prove something first, the crowd is gone after the deadline.
 
-#![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what cannot be done fails the test, which says what it found"
+)]
 
+mod crowd_clients;
 mod program;
 
 use std::{
@@ -14,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crowd_clients::{Client, call, command, post};
 use millstream_testkit::Authority;
 use millstream_wire::forward::handshake::{Ping, digest, read_helo, read_pong, write_ping};
 use program::{PATIENCE, Program, free_port, wait_until};
@@ -91,15 +97,17 @@ fn deliver(stream: &mut (impl Read + Write), id: &str) {
 
 /// The first bytes of a frame whose payload is long.
 const BEGINNING: &[u8] = b"\x93\xa1t\xdb\x00\xff\xff\xff";
+/// What no forward receiver understands.
+const GARBAGE: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// What the crowd does in its n-th second.
-fn pester(crowd: &mut [TcpStream], second: usize) {
+fn pester(crowd: &mut [TcpStream], second: usize, beginning: &[u8], garbage: &[u8]) {
     for (number, stream) in crowd.iter_mut().enumerate() {
         // Who is closed cannot write; that is as it should be.
         let _ = match number % 4 {
             0 | 1 => Ok(()),
-            2 => stream.write_all(&BEGINNING[second..=second]),
-            _ => stream.write_all(b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            2 => stream.write_all(&beginning[second..=second]),
+            _ => stream.write_all(garbage),
         };
     }
 }
@@ -113,33 +121,159 @@ fn configuration(folder: &Path, port: u16, options: &str) -> String {
     )
 }
 
-#[test]
-fn ten_thousand_idle_slow_and_babbling_peers_cost_little_and_others_are_served() {
-    let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
-    raise_open_files();
-    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-    let config = configuration(folder.path(), port, "limits: { connections: 10100 }");
-    let program = Program::start(folder.path(), &config).listens(port);
-    let mut early = connect(port);
-    deliver(&mut early, "first");
-    let before = memory(&program);
-    let mut crowd: Vec<_> = (0..CROWD).map(|_| connect(port)).collect();
-    for second in 0..4 {
-        let since = Instant::now();
-        pester(&mut crowd, second);
-        for number in 0..20 {
-            deliver(&mut early, &format!("early {second} {number}"));
-            deliver(&mut connect(port), &format!("new {second} {number}"));
-        }
-        std::thread::sleep(Duration::from_secs(1).saturating_sub(since.elapsed()));
+/// A source, what its crowd sends, and how a client that means it is served.
+struct Way {
+    /// The type of the source.
+    source: &'static str,
+    scheme: &'static str,
+    /// How something begins that it understands: sent a byte a second.
+    beginning: &'static [u8],
+    garbage: &'static [u8],
+    /// Makes acquaintance, where the protocol has that.
+    greet: fn(&mut Client),
+    /// Sends a record and waits for its answer.
+    deliver: fn(&mut Client, &Path),
+}
+
+impl Way {
+    fn client(&self, port: u16) -> Client {
+        let stream = connect(port);
+        let mut client = Client {
+            stream,
+            delivered: 0,
+        };
+        (self.greet)(&mut client);
+        client
     }
-    let grown = memory(&program).saturating_sub(before);
-    let most = CROWD as u64 * CONNECTION_BYTES_MAX;
-    assert!(grown < most, "{grown} bytes for {CROWD} connections");
-    drop(crowd);
-    deliver(&mut connect(port), "last");
-    drop(early);
-    assert_eq!(program.stop(), Some(0));
+
+    /// Meets ten thousand connections that are of no use, and those of senders between them.
+    fn meet_the_crowd(&self) {
+        let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
+        raise_open_files();
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let (source, scheme, place) = (self.source, self.scheme, folder.path());
+        let config = format!(
+            "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\nmemory_max: 64MiB\n\
+             sources:\n  in: {{ type: {source}, listen: \"{scheme}://127.0.0.1:{port}\", limits: {{ connections: 10100 }} }}\n\
+             sinks:\n  out: {{ type: file, inputs: [in], path: \"{0}/out.log\", format: raw }}\n",
+            place.display()
+        );
+        let program = Program::start(place, &config).listens(port);
+        let mut early = self.client(port);
+        (self.deliver)(&mut early, place);
+        let before = memory(&program);
+        let mut crowd: Vec<_> = (0..CROWD).map(|_| connect(port)).collect();
+        for second in 0..4 {
+            let since = Instant::now();
+            pester(&mut crowd, second, self.beginning, self.garbage);
+            for _ in 0..20 {
+                (self.deliver)(&mut early, place);
+                (self.deliver)(&mut self.client(port), place);
+            }
+            std::thread::sleep(Duration::from_secs(1).saturating_sub(since.elapsed()));
+        }
+        let grown = memory(&program).saturating_sub(before);
+        let most = CROWD as u64 * CONNECTION_BYTES_MAX;
+        println!(
+            "{source} {scheme}: {} bytes for a connection",
+            grown / CROWD as u64
+        );
+        assert!(grown < most, "{grown} bytes for {CROWD} connections");
+        drop(crowd);
+        (self.deliver)(&mut self.client(port), place);
+        drop(early);
+        assert_eq!(program.stop(), Some(0));
+    }
+}
+
+#[test]
+fn ten_thousand_idle_slow_and_babbling_peers_of_forward_cost_little_and_others_are_served() {
+    Way {
+        source: "forward",
+        scheme: "tcp",
+        beginning: BEGINNING,
+        garbage: GARBAGE,
+        greet: |_| (),
+        deliver: |client, _| {
+            client.delivered += 1;
+            let port = client.stream.local_addr().unwrap().port();
+            let id = format!("the chunk of {port}, {}", client.delivered);
+            deliver(&mut client.stream, &id);
+        },
+    }
+    .meet_the_crowd();
+}
+
+#[test]
+fn ten_thousand_idle_slow_and_babbling_peers_of_flume_cost_little_and_others_are_served() {
+    Way {
+        source: "flume",
+        scheme: "tcp",
+        beginning: &[0, 0, 0, 1],
+        garbage: GARBAGE,
+        greet: |client| call(client, b"", None),
+        deliver: |client, _| {
+            client.delivered += 1;
+            call(client, b"append", Some(b"an event"));
+        },
+    }
+    .meet_the_crowd();
+}
+
+#[test]
+fn ten_thousand_idle_slow_and_babbling_peers_of_http_cost_little_and_others_are_served() {
+    Way {
+        source: "http",
+        scheme: "tcp",
+        beginning: b"POST",
+        garbage: b"\x16\x03\x01\x02\x00 nonsense\r\n\r\n",
+        greet: |_| (),
+        deliver: |client, _| post(client),
+    }
+    .meet_the_crowd();
+}
+
+#[test]
+fn ten_thousand_idle_slow_and_babbling_peers_of_relp_cost_little_and_others_are_served() {
+    Way {
+        source: "syslog",
+        scheme: "relp",
+        beginning: b"1 op",
+        garbage: GARBAGE,
+        greet: |client| {
+            command(
+                client,
+                "open",
+                "relp_version=0\nrelp_software=test\ncommands=syslog",
+            )
+        },
+        deliver: |client, _| command(client, "syslog", "<13>Nov 21 06:40:30 h a: x"),
+    }
+    .meet_the_crowd();
+}
+
+#[test]
+fn ten_thousand_idle_slow_and_babbling_peers_of_syslog_cost_little_and_others_are_served() {
+    Way {
+        source: "syslog",
+        scheme: "tcp",
+        beginning: b"<13>",
+        // Whatever ends with a newline is a message: this does not.
+        garbage: b"\x16\x03\x01\x02\x00 nonsense",
+        greet: |_| (),
+        deliver: |client, place| {
+            client.delivered += 1;
+            let port = client.stream.local_addr().unwrap().port();
+            let text = format!("message {} of {port}", client.delivered);
+            let message = format!("<13>Nov 21 06:40:30 h a: {text}\n");
+            client.stream.write_all(message.as_bytes()).unwrap();
+            wait_until("the message is in the file", || {
+                let written = fs::read_to_string(place.join("out.log")).unwrap_or_default();
+                written.lines().any(|line| line == text)
+            });
+        },
+    }
+    .meet_the_crowd();
 }
 
 /// Proves that it has the key.
@@ -208,7 +342,7 @@ fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
     let before = memory(&program);
     let mut crowd: Vec<_> = (0..CROWD).map(|_| connect(port)).collect();
     for second in 0..3 {
-        pester(&mut crowd, second);
+        pester(&mut crowd, second, BEGINNING, GARBAGE);
         deliver(&mut early, &format!("early {second}"));
         let mut new = secure(folder.path(), port);
         greet(&mut new);
