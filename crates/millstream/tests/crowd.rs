@@ -30,6 +30,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 const CROWD: usize = 10_000;
 /// What one idle connection may cost: its task, its socket's part in this process, its slot in the runtime.
 const CONNECTION_BYTES_MAX: u64 = 16 << 10;
+/// The same with the state and the buffers that hyper has for each.
+const HTTP_CONNECTION_BYTES_MAX: u64 = 32 << 10;
 const KEY: &str = "open sesame";
 
 /// Two crowds at a time would need twice as many open files.
@@ -173,7 +175,11 @@ impl Way {
             std::thread::sleep(Duration::from_secs(1).saturating_sub(since.elapsed()));
         }
         let grown = memory(&program).saturating_sub(before);
-        let most = CROWD as u64 * CONNECTION_BYTES_MAX;
+        let each = match source {
+            "http" => HTTP_CONNECTION_BYTES_MAX,
+            _ => CONNECTION_BYTES_MAX,
+        };
+        let most = CROWD as u64 * each;
         println!(
             "{source} {scheme}: {} bytes for a connection",
             grown / CROWD as u64

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use program::{Program, free_port, wait_until};
+use program::{Program, free_port};
 use serde_json::{Value, json};
 use syslog_daemons::{certificates, feed, rsyslogd, syslog_ng};
 

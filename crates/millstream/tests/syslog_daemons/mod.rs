@@ -1,5 +1,7 @@
 //! rsyslog and syslog-ng of Debian, run in the foreground with a configuration of the test's own, and certificates.
 
+#![allow(dead_code, reason = "each test uses what it needs of it")]
+
 use std::{
     fs,
     io::Write,
