@@ -9,7 +9,11 @@ use rdkafka::{
     message::{BorrowedMessage, Headers},
 };
 
-use super::{config, context::Context, told, unfit};
+use super::{
+    config,
+    context::{Context, agree},
+    told, unfit,
+};
 use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Settings, Taken, Topics};
 
 pub(super) struct Native {
@@ -51,6 +55,20 @@ impl Native {
             self.consumer.rebalance_protocol(),
             RebalanceProtocol::Cooperative
         )
+    }
+}
+
+impl Drop for Native {
+    /// The client's end waits until what the group has decided is agreed to.
+    fn drop(&mut self) {
+        let pending = {
+            let mut heard = self.consumer.context().heard();
+            heard.leaving = true;
+            std::mem::take(&mut heard.rebalances)
+        };
+        for (dealt, partitions) in pending {
+            agree(&self.consumer, dealt, &list(&partitions));
+        }
     }
 }
 
@@ -255,6 +273,8 @@ impl Consumer for Native {
     }
 
     fn close(&mut self) {
+        // What it has is given back when it ends.
+        self.consumer.context().heard().leaving = true;
         self.consumer.unsubscribe();
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rdkafka::{
     ClientContext, TopicPartitionList,
     config::RDKafkaLogLevel,
-    consumer::{BaseConsumer, ConsumerContext},
+    consumer::{BaseConsumer, Consumer as _, ConsumerContext, RebalanceProtocol},
     error::{KafkaError, RDKafkaErrorCode},
     message::{DeliveryResult, Message},
     producer::ProducerContext,
@@ -26,6 +26,8 @@ pub(super) struct Heard {
     pub(super) failed: Vec<Failed>,
     /// What the group has decided: true = dealt, false = taken away.
     pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
+    /// Whether the consumer leaves: what the group decides now is agreed to at once. Its end waits for that.
+    pub(super) leaving: bool,
 }
 
 impl Context {
@@ -76,11 +78,15 @@ impl ConsumerContext for Context {
     /// Only notes what was decided: the source answers when it has committed what it must.
     fn rebalance(
         &self,
-        _: &BaseConsumer<Self>,
+        consumer: &BaseConsumer<Self>,
         error: RDKafkaRespErr,
         partitions: &mut TopicPartitionList,
     ) {
         let dealt = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        if self.heard().leaving {
+            agree(consumer, dealt, partitions);
+            return;
+        }
         let all = partitions.elements();
         let all = all.iter().map(|element| Partition {
             topic: element.topic().to_owned(),
@@ -95,5 +101,26 @@ impl ConsumerContext for Context {
         {
             self.heard().complaint = Some(format!("cannot commit offsets: {error}"));
         }
+    }
+}
+
+/// Takes none of what is dealt, and gives back what is taken away.
+pub(super) fn agree(
+    consumer: &BaseConsumer<Context>,
+    dealt: bool,
+    partitions: &TopicPartitionList,
+) {
+    let cooperative = matches!(
+        consumer.rebalance_protocol(),
+        RebalanceProtocol::Cooperative
+    );
+    // What fails here fails because there is nothing to give back.
+    let agreed = match (cooperative, dealt) {
+        (true, true) => consumer.incremental_assign(&TopicPartitionList::new()),
+        (true, false) => consumer.incremental_unassign(partitions),
+        (false, _) => consumer.unassign(),
+    };
+    if agreed.is_err() {
+        drop(consumer.unassign());
     }
 }
