@@ -6,6 +6,8 @@
 //! It promises that its bytes never change between tries. The payload is the batch's own body where nothing had to be
 //! converted.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use millstream_record::Batch;
 use tokio::time::Instant;
@@ -14,6 +16,9 @@ use super::{flow::Flow, leases::Place};
 
 /// What a chunk holds beside its bytes, roughly: so that many small ones are bounded too.
 const OVERHEAD_BYTES: usize = 1 << 10;
+
+/// Where a chunk stands in the order of what waits: its number, and which copy it is.
+pub(super) type Key = (u64, usize);
 
 /// What a chunk is called.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub(super) struct Name {
 }
 
 /// A frame, ready to be written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chunk {
     /// Its place in the order in which batches were taken.
     pub(super) number: u64,
@@ -39,6 +44,8 @@ pub(super) struct Chunk {
     pub(super) flow: Option<Flow>,
     /// Its frame in the durable channel, and which part of it.
     pub(super) place: Option<Place>,
+    /// It is the copy of this number, for this server alone.
+    pub(super) copy: Option<(usize, Rc<str>)>,
     /// The number of the sync with which its lease is durable; 0 where nothing is leased.
     pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
@@ -60,6 +67,12 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    /// Where it stands among those that wait.
+    pub(super) fn key(&self) -> Key {
+        let copy = self.copy.as_ref().map_or(0, |(copy, _)| *copy);
+        (self.number, copy)
+    }
+
     /// Bytes on the wire.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.payload.len() + self.options.len()
@@ -89,6 +102,7 @@ impl Chunk {
             records: 1,
             flow: None,
             place: None,
+            copy: None,
             lease: 0,
             id: Self::id_for_test(id),
             head: format!("head of {id};").into_bytes(),

@@ -6,17 +6,21 @@
 //! given: what it has not begun goes to the others at once, what it may have is acked there (or, with `failover: resend`,
 //! goes out again when it breaks). It leaves to the links: sockets and failures.
 
-use std::{rc::Rc, sync::Arc};
+use std::{collections::HashSet, rc::Rc, sync::Arc};
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Position;
 use millstream_sys::disk::File;
-use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet, spawn_blocking},
+};
 
 use super::{
     choice::{Choice, wanted},
-    chunk::Chunk,
+    chunk::{Chunk, Key},
     flow::Flow,
+    heart::Pulses,
     hub::{Hub, LinkMeters, Settings},
     leases::Leases,
     link::Link,
@@ -41,6 +45,9 @@ pub(super) struct Cluster {
     meters: LinkMeters,
     reporter: Reporter,
     tasks: JoinSet<()>,
+    /// This lane asks the servers whether they are there; the others hear of it.
+    asks: bool,
+    pulses: watch::Receiver<Pulses>,
 }
 
 impl Cluster {
@@ -50,8 +57,11 @@ impl Cluster {
         settings: Settings,
         meters: LinkMeters,
         reporter: Reporter,
+        lane: usize,
     ) -> Self {
         Self {
+            asks: lane == 0,
+            pulses: settings.hearts.heard(),
             links: Vec::new(),
             choice: Choice::new(0),
             hub,
@@ -91,8 +101,13 @@ impl Cluster {
             self.reporter.clone(),
         ));
         link.leased(self.serial);
-        self.tasks.spawn_local(link.clone().run());
+        let hearts = self.settings.hearts.clone();
+        match self.asks && hearts.beats() {
+            true => self.tasks.spawn_local(hearts.accompany(link.clone())),
+            false => self.tasks.spawn_local(link.clone().run()),
+        };
         self.links.push(link);
+        self.feel();
         self.links.len() - 1
     }
 
@@ -114,6 +129,9 @@ impl Cluster {
 
     /// Gives waiting chunks to servers, and wakes or dismisses standbys.
     pub(super) fn deal(&mut self) {
+        if self.settings.to_all {
+            return self.deal_to_all();
+        }
         loop {
             let pending = self.hub.pending.borrow();
             let first = pending.first_key_value();
@@ -122,8 +140,8 @@ impl Cluster {
             for (link, wanted) in self.links.iter().zip(wanted(&candidates)) {
                 link.want(wanted);
             }
-            let Some((number, chunk)) = first else { break };
-            let (number, flow, in_doubt) = (*number, chunk.flow, self.in_doubt(chunk));
+            let Some((key, chunk)) = first else { break };
+            let (key, flow, in_doubt) = (*key, chunk.flow, self.in_doubt(chunk));
             drop(pending);
             let place = match (in_doubt, flow) {
                 (Some(address), _) => Some(self.holder(address)),
@@ -131,9 +149,74 @@ impl Cluster {
                 (None, None) => self.choice.next(&candidates),
             };
             let Some(place) = place else { break };
-            self.give(number, place);
+            self.give(key, place);
         }
         self.begin_sync();
+    }
+
+    /// Gives every server its copy of the waiting chunks, to each in their order. Without a server they wait.
+    fn deal_to_all(&mut self) {
+        for link in &self.links {
+            link.want(link.takes_all());
+        }
+        self.copy_out();
+        let mut full = HashSet::new();
+        let waiting: Vec<Key> = self.hub.pending.borrow().keys().copied().collect();
+        for key in waiting {
+            let pending = self.hub.pending.borrow();
+            let Some((cost, (_, address))) = pending
+                .get(&key)
+                .and_then(|chunk| Some((chunk.cost(), chunk.copy.clone()?)))
+            else {
+                continue;
+            };
+            drop(pending);
+            let place = self
+                .find(&address)
+                .filter(|place| self.links[*place].takes_all());
+            match place {
+                Some(place)
+                    if !full.contains(&place) && self.links[place].candidate(cost).ready =>
+                {
+                    self.give(key, place);
+                }
+                Some(place) => {
+                    full.insert(place);
+                }
+                // It is no longer a server: nobody waits for it.
+                None => {
+                    self.hub.pending.borrow_mut().remove(&key);
+                    self.hub.done.borrow_mut().push(key.0);
+                    self.hub.changed.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Makes a copy for each server of the waiting chunks that have none.
+    fn copy_out(&mut self) {
+        let takers = self.links.iter().filter(|link| link.takes_all());
+        let takers: Vec<Rc<str>> = takers.map(|link| link.address.as_str().into()).collect();
+        if takers.is_empty() {
+            return;
+        }
+        let mut pending = self.hub.pending.borrow_mut();
+        let whole = pending.iter().filter(|(_, chunk)| chunk.copy.is_none());
+        let whole: Vec<Key> = whole.map(|(key, _)| *key).collect();
+        for key in whole {
+            let Some(chunk) = pending.remove(&key) else {
+                continue;
+            };
+            self.hub
+                .copies
+                .borrow_mut()
+                .insert(chunk.number, takers.len());
+            for (copy, address) in takers.iter().enumerate() {
+                let mut chunk = chunk.clone();
+                chunk.copy = Some((copy, address.clone()));
+                pending.insert(chunk.key(), chunk);
+            }
+        }
     }
 
     /// The server that may have a chunk since before this start, or before the sink began anew.
@@ -158,8 +241,8 @@ impl Cluster {
         })
     }
 
-    fn give(&mut self, number: u64, place: usize) {
-        let Some(mut chunk) = self.hub.pending.borrow_mut().remove(&number) else {
+    fn give(&mut self, key: Key, place: usize) {
+        let Some(mut chunk) = self.hub.pending.borrow_mut().remove(&key) else {
             return;
         };
         let link = &self.links[place];
@@ -204,9 +287,20 @@ impl Cluster {
                 end.map_err(panicked)?;
                 self.tidy();
             }
+            Ok(()) = self.pulses.changed() => {
+                self.feel();
+            }
             else => std::future::pending().await,
         }
         Ok(())
+    }
+
+    /// Tells every link what is known of its server.
+    fn feel(&mut self) {
+        let pulses = self.pulses.borrow_and_update();
+        for link in &self.links {
+            link.feel(pulses.get(&link.address).copied().unwrap_or_default());
+        }
     }
 
     /// Leases up to this number are durable: their chunks go out.

@@ -48,6 +48,8 @@ pub(super) enum End {
     NoAck,
     /// It wants a handshake with a shared key.
     Handshake,
+    /// It does not answer heartbeats.
+    Unanswering,
     /// Neither a byte was taken nor an ack sent for this long.
     Silent(Duration),
 }
@@ -63,6 +65,7 @@ impl fmt::Display for End {
                 f.write_str("it sent something that is no ack; is it a forward receiver?")
             }
             Self::Handshake => f.write_str("it wants a shared key: give `auth`"),
+            Self::Unanswering => f.write_str("it does not answer heartbeats"),
             Self::Silent(limit) => write!(f, "no ack for {limit:?} (ack_timeout)"),
         }
     }
@@ -114,6 +117,9 @@ impl<'a> Connection<'a> {
             };
             if !busy && !self.link.is_wanted() {
                 return Ok(End::Retired);
+            }
+            if link.is_silent() {
+                return Ok(End::Unanswering);
             }
             tokio::select! {
                 biased;

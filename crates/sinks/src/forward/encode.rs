@@ -3,8 +3,8 @@
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
 //! A packed batch travels as it is: its body becomes the payload, uncopied and undecoded. Lines travel as lines between
-//! two Millstreams and become `[time, {"message": line}]` for all others. Only `add` and `time: integer` look into
-//! records. It promises that encoded and rejected together are the records of the batch.
+//! two Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and `metadata: drop`
+//! look into records. It promises that encoded and rejected together are the records of the batch.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use millstream_wire::{
     compression::{Codec, compress},
     format::{self, Reject},
     forward::{Compressed, OPTION_BYTES_MAX, Options, write_frame_head, write_options},
-    msgpack::{entry_head, write_array_len, write_int},
+    msgpack::{entry_head, skip, write_array_len, write_int, write_time},
 };
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::parts::parts;
 
 use super::{
     chunk::{Chunk, Name},
-    options::{Compression, Peer, TimeForm},
+    options::{Compression, Metadata, Peer, TimeForm},
 };
 
 /// A batch larger than this becomes several chunks. Receivers refuse frames above some bound (Millstream: 64 MiB), and a
@@ -49,6 +49,7 @@ pub(super) fn compact(bytes: Bytes) -> Bytes {
 pub(super) struct Encoder {
     pub(super) peer: Peer,
     pub(super) time: TimeForm,
+    pub(super) metadata: Metadata,
     pub(super) compression: Compression,
     /// Whether chunks carry ids, so that they are acked.
     pub(super) ack: bool,
@@ -84,7 +85,11 @@ impl Encoder {
     /// Whether the body of a batch is its payload.
     fn passes(&self, batch: &Batch) -> bool {
         let same = batch.encoding == self.encoding(batch) && !self.adds;
-        same && (self.time == TimeForm::Event || batch.encoding == Encoding::Lines)
+        let as_they_are = || match self.metadata {
+            Metadata::Keep => self.time == TimeForm::Event,
+            Metadata::Drop => self.time == TimeForm::Event && !has_metadata(&batch.body),
+        };
+        same && (batch.encoding == Encoding::Lines || as_they_are())
     }
 
     /// Cuts a batch into what fits into one chunk each, between records: always in the same places.
@@ -132,12 +137,12 @@ impl Encoder {
             out.extend_from_slice(&part.body);
             return part.count;
         }
-        if self.time == TimeForm::Event {
+        if self.time == TimeForm::Event && self.metadata == Metadata::Keep {
             return self.format.encode(part, out, rejects);
         }
         let mut packed = self.pool.take(part.len());
         let count = self.format.encode(part, &mut packed, rejects);
-        integer_times(&packed, out);
+        plain_heads(&packed, self.time, out);
         count
     }
 
@@ -179,6 +184,7 @@ impl Encoder {
             records: part.count,
             flow,
             place,
+            copy: None,
             lease: 0,
             id,
             head,
@@ -204,16 +210,40 @@ impl Encoder {
     }
 }
 
-/// Appends entries with their times as whole seconds, for receivers of before EventTime.
-fn integer_times(packed: &[u8], out: &mut Vec<u8>) {
+/// Whether an entry has a map beside its time.
+fn has_metadata(packed: &[u8]) -> bool {
+    let mut at = 0;
+    while let Ok(head) = entry_head(packed, at) {
+        // Behind the marker of an entry stands its time, or that of an array.
+        if matches!(packed.get(at + 1), Some(0x90..=0x9f | 0xdc | 0xdd))
+            || packed.get(at) != Some(&0x92)
+        {
+            return true;
+        }
+        let mut open = 1;
+        let Ok(end) = skip(packed, head.record, &mut open) else {
+            return false;
+        };
+        at = end;
+    }
+    false
+}
+
+/// Appends entries with nothing but a time before the record, for receivers that know nothing else: EventTime, or whole seconds for
+/// those of before it.
+fn plain_heads(packed: &[u8], form: TimeForm, out: &mut Vec<u8>) {
     let mut at = 0;
     while let Ok(head) = entry_head(packed, at) {
         let mut open = 1;
-        let Ok(end) = millstream_wire::msgpack::skip(packed, head.record, &mut open) else {
+        let Ok(end) = skip(packed, head.record, &mut open) else {
             return;
         };
+        let time = head.time.unwrap_or_default();
         write_array_len(out, 2);
-        write_int(out, head.time.unwrap_or_default().seconds());
+        match form {
+            TimeForm::Event => write_time(out, time),
+            TimeForm::Integer => write_int(out, time.seconds()),
+        }
         out.extend_from_slice(packed.get(head.record..end).unwrap_or_default());
         at = end;
     }

@@ -6,7 +6,13 @@ use millstream_net::ClientTls;
 use millstream_pipeline::meters::{Meter, NodeMeters};
 use tokio::sync::Notify;
 
-use super::{auth::Auth, chunk::Chunk, options::Failover, server::ServerOptions};
+use super::{
+    auth::Auth,
+    chunk::{Chunk, Key},
+    heart::Hearts,
+    options::Failover,
+    server::ServerOptions,
+};
 
 /// What all links of a sink have in common.
 #[derive(Clone, Debug)]
@@ -22,19 +28,45 @@ pub(super) struct Settings {
     pub(super) in_flight_bytes_max: usize,
     pub(super) tls: Option<Arc<ClientTls>>,
     pub(super) auth: Option<Arc<Auth>>,
+    /// Every server gets every chunk.
+    pub(super) to_all: bool,
+    pub(super) hearts: Hearts,
 }
 
 /// What links and the relay share: chunks that wait for a server, and what became of the others.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
     /// Chunks without a server, by number, so that they go out in order however often they came back.
-    pub(super) pending: RefCell<BTreeMap<u64, Chunk>>,
+    pub(super) pending: RefCell<BTreeMap<Key, Chunk>>,
     /// Numbers of chunks that are done.
     pub(super) done: RefCell<Vec<u64>>,
+    /// Of which chunks there are copies, one for each server, and how many are not done.
+    pub(super) copies: RefCell<BTreeMap<u64, usize>>,
     /// The servers there are now, until the relay has heard of it.
     pub(super) servers: RefCell<Option<Vec<ServerOptions>>>,
     /// Something above or the state of a link has changed.
     pub(super) changed: Notify,
+}
+
+impl Hub {
+    /// A chunk, or one of its copies, is done: whether that was the last.
+    pub(super) fn is_last(&self, number: u64) -> bool {
+        let mut copies = self.copies.borrow_mut();
+        match copies.get_mut(&number) {
+            Some(left) if *left > 1 => {
+                *left -= 1;
+                false
+            }
+            Some(_) => copies.remove(&number).is_some(),
+            None => true,
+        }
+    }
+
+    /// Takes back chunks that others may send.
+    pub(super) fn take_back(&self, chunks: Vec<Chunk>) {
+        let chunks = chunks.into_iter().map(|chunk| (chunk.key(), chunk));
+        self.pending.borrow_mut().extend(chunks);
+    }
 }
 
 /// The meters of a link.
@@ -45,6 +77,7 @@ pub(super) struct LinkMeters {
     pub(super) chunks_resent: Meter,
     pub(super) connections_open: Meter,
     pub(super) connections_failed: Meter,
+    pub(super) heartbeats_unanswered: Meter,
 }
 
 impl LinkMeters {
@@ -55,6 +88,7 @@ impl LinkMeters {
             chunks_resent: meters.counter("chunks_resent"),
             connections_open: meters.gauge("connections_open"),
             connections_failed: meters.counter("connections_failed"),
+            heartbeats_unanswered: meters.counter("heartbeats_unanswered"),
         }
     }
 }

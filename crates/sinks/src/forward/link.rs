@@ -12,15 +12,15 @@
 
 use std::{
     cell::{Cell, RefCell},
-    fmt, io,
+    fmt::{self, Write as _},
+    io,
     rc::Rc,
     time::Duration,
 };
 
-use millstream_net::{Socket, Stream, connect_each, open};
+use millstream_net::Stream;
 use millstream_pipeline::{meters::Meter, report::Reporter};
 use tokio::{
-    net::TcpStream,
     sync::Notify,
     time::{Instant, sleep},
 };
@@ -31,12 +31,17 @@ use super::{
     choice::Candidate,
     chunk::Chunk,
     connection::{Connection, End},
+    dial,
     flow::{Flow, wish},
+    heart::Pulse,
     hub::{Hub, LinkMeters, Settings},
     options::Failover,
     server::ServerOptions,
     window::Window,
 };
+
+/// So many chunks in doubt are named in the log: as many as are under way with chunks of 32 KiB.
+const DOUBT_MAX: usize = 128;
 
 /// How a link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +73,10 @@ pub(super) struct Link {
     wanted: Cell<bool>,
     /// It is no longer among the servers: it finishes what it has.
     leaving: Cell<bool>,
+    /// Whether it answers heartbeats, and how often it has begun to again.
+    pulse: Cell<Pulse>,
+    /// It has begun to answer again: the next try need not wait.
+    hurry: Cell<bool>,
     wake: Notify,
 }
 
@@ -85,6 +94,8 @@ impl Link {
             weight: Cell::new(server.weight),
             standby: Cell::new(server.standby),
             leaving: Cell::new(false),
+            pulse: Cell::default(),
+            hurry: Cell::new(false),
             settings,
             hub,
             window: RefCell::default(),
@@ -112,6 +123,11 @@ impl Link {
                     .borrow()
                     .has_room(cost, self.settings.in_flight_bytes_max),
         }
+    }
+
+    /// Whether it is one of those that get everything (`balance: all`).
+    pub(super) fn takes_all(&self) -> bool {
+        self.weight.get() > 0 && !self.leaving.get()
     }
 
     /// Whether a chunk of this flow is with it.
@@ -142,8 +158,7 @@ impl Link {
     pub(super) fn leave(&self) {
         if !self.leaving.replace(true) {
             let chunks = self.window.borrow_mut().take_unbegun();
-            let chunks = chunks.into_iter().map(|chunk| (chunk.number, chunk));
-            self.hub.pending.borrow_mut().extend(chunks);
+            self.hub.take_back(chunks);
             self.wanted.set(false);
             self.wake.notify_one();
         }
@@ -164,6 +179,20 @@ impl Link {
     /// Whether it may take part.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.get()
+    }
+
+    /// What is known by heartbeats.
+    pub(super) fn feel(&self, pulse: Pulse) {
+        let before = self.pulse.replace(pulse);
+        if before != pulse {
+            self.hurry.set(pulse.returns != before.returns);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether it has answered heartbeats and does not any more.
+    pub(super) fn is_silent(&self) -> bool {
+        self.pulse.get().silent
     }
 
     /// Gives it a chunk to send.
@@ -202,6 +231,13 @@ impl Link {
                 self.woken().await;
                 continue;
             }
+            if self.is_silent() {
+                if self.state.get() != State::Failed {
+                    self.fail(format_args!("does not answer heartbeats"), None);
+                }
+                self.woken().await;
+                continue;
+            }
             if self.state.get() == State::Asleep {
                 self.set(State::Trying);
             }
@@ -210,7 +246,7 @@ impl Link {
                 Err(error) => {
                     self.meters.connections_failed.add(1);
                     let wait = backoff.failed();
-                    self.fail(format_args!("cannot be reached ({error})"), wait);
+                    self.fail(format_args!("cannot be reached ({error})"), Some(wait));
                     self.rest(wait).await;
                 }
             }
@@ -248,71 +284,51 @@ impl Link {
                 } else {
                     backoff.failed()
                 };
-                self.fail(format_args!("is disconnected: {end}"), wait);
+                let next = (!self.is_silent()).then_some(wait);
+                self.fail(format_args!("is disconnected: {end}"), next);
                 self.rest(wait).await;
             }
         }
     }
 
-    /// Waits before the next try, unless there is nothing left to try for.
+    /// Waits before the next try, unless there is nothing left to try for, or it has begun to answer.
     async fn rest(&self, wait: Duration) {
-        let gone = async {
-            while !(self.leaving.get() && self.window.borrow().is_empty()) {
+        let over = async {
+            while !(self.hurry.take() || self.leaving.get() && self.window.borrow().is_empty()) {
                 self.woken().await;
             }
         };
         tokio::select! {
             () = sleep(wait) => {}
-            () = gone => {}
+            () = over => {}
         }
     }
 
-    /// Connects to the first address of the name that answers.
-    async fn connect(&self) -> io::Result<Stream> {
-        let (limit, buffer) = (self.settings.connect_timeout, self.settings.send_buffer);
-        connect_each(&self.address, limit, async |address| {
-            self.greet(open(address, buffer).await?).await
-        })
-        .await
+    /// A connection to the server, ready for chunks.
+    pub(super) async fn connect(&self) -> io::Result<Stream> {
+        dial::connect(&self.address, &self.settings, &self.reporter).await
     }
 
-    /// TLS and the shared key, where they are wanted.
-    async fn greet(&self, stream: TcpStream) -> io::Result<Stream> {
-        let socket = Socket::Tcp(stream);
-        let mut stream = match &self.settings.tls {
-            None => Stream::Plain(socket),
-            Some(tls) => {
-                let host = self.address.rsplit_once(':').map(|(host, _)| host);
-                let host = host.unwrap_or(&self.address);
-                let secure = tls.connect(socket, host, &self.reporter).await;
-                secure.map_err(|error| io::Error::new(error.kind(), format!("TLS: {error}")))?
-            }
-        };
-        if let Some(auth) = &self.settings.auth {
-            auth.greet(&mut stream).await?;
-        }
-        Ok(stream)
-    }
-
-    /// Says what happened and hands back what others may send.
-    fn fail(&self, what: fmt::Arguments<'_>, wait: Duration) {
+    /// Says what happened and hands back what others may send. The next try comes after `wait`, or when it answers again.
+    fn fail(&self, what: fmt::Arguments<'_>, wait: Option<Duration>) {
         let chunks = self.release();
         let resend = match chunks.len() {
             0 => String::new(),
             1 => "; 1 chunk goes out again".to_owned(),
             count => format!("; {count} chunks go out again"),
         };
-        let next = match wait.as_secs_f64() {
-            0.0 => "at once".to_owned(),
-            seconds => format!("in {seconds:.1} s"),
+        let doubt = doubt(&chunks);
+        let next = match wait.map(|wait| wait.as_secs_f64()) {
+            None => "when it answers".to_owned(),
+            Some(0.0) => "at once".to_owned(),
+            Some(seconds) => format!("in {seconds:.1} s"),
         };
-        let chunks = chunks.into_iter().map(|chunk| (chunk.number, chunk));
-        self.hub.pending.borrow_mut().extend(chunks);
+        self.hub.take_back(chunks);
         self.set(State::Failed);
         let address = &self.address;
         self.reporter.warn(
             "server",
-            format_args!("server {address} {what}{resend}; next try {next}"),
+            format_args!("server {address} {what}{resend}{doubt}; next try {next}"),
         );
     }
 
@@ -332,6 +348,25 @@ impl Link {
         self.state.set(state);
         self.hub.changed.notify_one();
     }
+}
+
+/// Names the chunks that a server may have although others get them now: what may come twice, and nothing else.
+fn doubt(chunks: &[Chunk]) -> String {
+    let begun: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.begun).collect();
+    if begun.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(", {} of them in doubt", begun.len());
+    let places = begun.iter().filter_map(|chunk| chunk.place);
+    for (count, (position, part)) in places.take(DOUBT_MAX).enumerate() {
+        let before = if count == 0 { ':' } else { ',' };
+        let (epoch, seq) = (position.epoch, position.seq);
+        let _ = write!(text, "{before} {epoch}.{seq}.{part}");
+    }
+    if begun.len() > DOUBT_MAX {
+        text.push_str(" ...");
+    }
+    text
 }
 
 /// Counts a connection while it lives, also when its task is dropped.

@@ -9,8 +9,8 @@
 //! - `relay`: takes batches, deals chunks to servers, settles cuts in order (`crate::ledger`). One task a lane.
 //! - `encode`, `gather`, `crate::ids`: batches to chunks, uncopied wherever the peer takes them as they are.
 //! - `cluster`, `choice`, `discovery`: the servers, who gets the next chunk, who joins and leaves.
-//! - `link`: one server each, and its failures.
-//! - `auth`: the shared key. `connection`, `window`: bytes out, acks in.
+//! - `link`: one server each, and its failures. `heart`: whether servers answer.
+//! - `dial`, `auth`: a connection, the shared key. `connection`, `window`: bytes out, acks in.
 //!
 //! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is sent again
 //! with the same id and the same bytes until then, and that a server that cannot be reached stops nothing but itself.
@@ -41,10 +41,12 @@ mod choice;
 mod chunk;
 mod cluster;
 mod connection;
+mod dial;
 mod discovery;
 mod encode;
 mod flow;
 mod gather;
+mod heart;
 mod hub;
 mod leases;
 mod link;
@@ -59,8 +61,9 @@ mod tests;
 use discovery::Discovery;
 use encode::Encoder;
 use gather::Limits;
+use heart::Hearts;
 use hub::Settings;
-use options::{Balance, Compression, Config, Failover, Peer, TimeForm};
+use options::{Balance, Compression, Config, Failover, Metadata, Peer, TimeForm};
 use relay::Relay;
 use server::ServerOptions;
 
@@ -85,6 +88,7 @@ struct Forward {
     flow: Option<Template>,
     peer: Peer,
     time: TimeForm,
+    metadata: Metadata,
     compression: Compression,
     format: Options,
     /// Who may write the leases: the number of the run that has them.
@@ -123,6 +127,8 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
             in_flight_bytes_max: config.in_flight.as_usize(),
             tls,
             auth: config.auth.map(Arc::new),
+            to_all: config.balance == Balance::All,
+            hearts: Hearts::new(config.heartbeat),
         },
         gather: Limits {
             bytes: config.batch.size.as_usize(),
@@ -130,11 +136,12 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
             linger: config.batch.linger.as_duration(),
         },
         flow: match config.balance {
-            Balance::RoundRobin => None,
+            Balance::RoundRobin | Balance::All => None,
             Balance::Hash(template) => Some(template),
         },
         peer: config.peer,
         time: config.time,
+        metadata: config.metadata,
         compression: config.compression,
         format,
         leases_turn: leases::Turn::default(),
@@ -149,6 +156,7 @@ impl Forward {
         Encoder {
             peer: self.peer,
             time: self.time,
+            metadata: self.metadata,
             compression: self.compression,
             ack: self.settings.ack,
             keep_source: self.settings.give_up.is_some(),
@@ -165,7 +173,8 @@ impl Forward {
 
     /// Whether it is remembered, behind a durable channel, which server may have what.
     fn keeps_leases(&self) -> bool {
-        self.settings.ack && self.settings.failover == Failover::Wait
+        let waits = self.settings.failover == Failover::Wait;
+        self.settings.ack && waits && !self.settings.to_all
     }
 
     /// Whether there is one server and never another.
@@ -203,7 +212,8 @@ impl Sink for Forward {
                 "`ack: false`: what is in flight when the connection breaks is gone",
             );
         }
-        let exact = self.is_alone() || self.keeps_leases();
+        // Where every server gets everything, none gets what another may have.
+        let exact = self.is_alone() || self.keeps_leases() || self.settings.to_all;
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(
                 Guarantee::ExactlyOnce,

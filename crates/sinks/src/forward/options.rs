@@ -46,6 +46,10 @@ pub(super) struct Config {
     /// How event times are written: `event` (nanoseconds), or `integer` seconds for receivers that know nothing else.
     #[serde(default)]
     pub(super) time: TimeForm,
+    /// What becomes of the metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it, or
+    /// `drop` it towards receivers that refuse such records (fluentd up to 1.19.3 acks and drops them).
+    #[serde(default)]
+    pub(super) metadata: Metadata,
     /// New fields and their templates; a field that a record has is never overwritten.
     #[serde(default)]
     pub(super) add: Option<Add>,
@@ -68,6 +72,9 @@ pub(super) struct Config {
     /// How servers that fail are tried again.
     #[serde(default)]
     pub(super) retry: Retry,
+    /// How it is found out that a server does not answer, before records wait for it.
+    #[serde(default)]
+    pub(super) heartbeat: Heartbeat,
     /// What happens to chunks that a server may have, but has not acked, when it fails: `resend` them to another (at
     /// least once), or `wait` until it is back.
     #[serde(default)]
@@ -121,6 +128,55 @@ pub(super) enum Balance {
     /// What this template says of a record (`"{tag}"`, `"{.user}"`) decides: records for which it says the same go to one
     /// server, in their order, as long as that works.
     Hash(Template),
+    /// Every server gets everything; a batch is settled when all of them have it. The slowest sets the pace.
+    All,
+}
+
+/// What becomes of the metadata of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Metadata {
+    /// It travels along.
+    #[default]
+    Keep,
+    /// It is left out.
+    Drop,
+}
+
+/// How servers are asked whether they are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Beat {
+    /// A connection with all its handshakes, closed again at once.
+    #[default]
+    Transport,
+    /// A datagram to the same port, answered by a datagram: it also notices a server that hangs. Where none is ever answered (a
+    /// firewall), nobody is judged by it.
+    Udp,
+    /// Not at all.
+    None,
+}
+
+/// Heartbeats.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Heartbeat {
+    /// How a server is asked.
+    pub(super) by: Beat,
+    /// How often.
+    pub(super) interval: Period,
+    /// A server that has answered before, and then not for so long, gets nothing until it answers again.
+    pub(super) silence: Period,
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self {
+            by: Beat::Transport,
+            interval: Period::secs(1),
+            silence: Period::secs(5),
+        }
+    }
 }
 
 /// What listens at the other end.
@@ -244,7 +300,19 @@ impl Config {
                 );
             }
         }
+        if config.balance == Balance::All && servers.iter().any(|server| server.standby) {
+            let text = "with `all` every server gets everything: none can stand by";
+            wrong("balance", text);
+        }
+        let Heartbeat {
+            interval, silence, ..
+        } = config.heartbeat;
+        if silence.as_duration() < 2 * interval.as_duration() {
+            let text = "it must be at least twice the `interval`: one answer may be lost";
+            wrong("heartbeat.silence", text);
+        }
         for (option, period) in [
+            ("heartbeat.interval", interval),
             ("ack_timeout", config.ack_timeout),
             ("retry.first", config.retry.first),
             ("retry.timeout", config.retry.timeout),

@@ -110,6 +110,7 @@ impl<'a> Relay<'a> {
             sink.settings.clone(),
             LinkMeters::new(&context.meters),
             context.reporter.clone(),
+            context.lane,
         );
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -194,7 +195,9 @@ impl<'a> Relay<'a> {
     /// Takes in what the links report and settles the cuts that wait for nothing more.
     async fn settle(&mut self) -> Result<(), Failure> {
         for number in self.hub.done.take() {
-            self.ledger.done(number);
+            if self.hub.is_last(number) {
+                self.ledger.done(number);
+            }
         }
         while let Some(cut) = self.ledger.ready() {
             let position = cut.position();
@@ -345,7 +348,7 @@ impl<'a> Relay<'a> {
         let mut chunk =
             chunk.map_err(|error| Failure::us(format!("a chunk could not be made: {error}")))?;
         chunk.source = source;
-        self.hub.pending.borrow_mut().insert(number, chunk);
+        self.hub.pending.borrow_mut().insert(chunk.key(), chunk);
         Ok(())
     }
 
@@ -398,7 +401,7 @@ impl<'a> Relay<'a> {
                 None => self.inlet.reject(batch, records, reason).await,
             }
         }
-        self.ledger.done(chunk.number);
+        self.hub.done.borrow_mut().push(chunk.number);
     }
 }
 

@@ -237,7 +237,7 @@ fn a_standby_works_only_while_others_have_failed() {
         let address = main.address;
         let options = format!(
             r#"{{"servers": ["{address}", {{"address": "{}", "standby": true}}],
-                "retry": {{"first": "10ms", "max": "50ms"}}, "batch": {{"size": "0"}}}}"#,
+                "retry": {{"first": "10ms", "max": "50ms"}}, "batch": {{"size": "0"}}, "heartbeat": {{"by": "none"}}}}"#,
             standby.address
         );
         let upstream = Upstream::memory();

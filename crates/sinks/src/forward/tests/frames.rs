@@ -101,6 +101,41 @@ fn old_servers_get_times_as_whole_seconds() {
     assert_eq!(frames[0].messages(), ["one", "two"]);
 }
 
+/// `[[time, {"trace": "t"}], {"message": text}]` as newer Fluent Bits write it, and the same without the map.
+fn with_metadata(text: &str) -> [Vec<u8>; 2] {
+    let time = [
+        &[0xd7, 0][..],
+        &1_600_000_000_u32.to_be_bytes(),
+        &[0, 0, 0, 9],
+    ]
+    .concat();
+    let record = [b"\x81\xa7message\xa3", text.as_bytes()].concat();
+    let header = [&[0x92, 0x92][..], &time, b"\x81\xa5trace\xa1t", &record].concat();
+    [header, [&[0x92][..], &time, &record].concat()]
+}
+
+#[test]
+fn metadata_travels_along_or_is_dropped_towards_receivers_that_refuse_it() {
+    let [one, plain_one] = with_metadata("one");
+    let [_, plain_two] = with_metadata("two");
+    let mut batch = packed("t", "one\ntwo\n");
+    batch.body = [one, plain_two.clone()].concat().into();
+    assert_eq!(sent(batch.clone(), "")[0].payload, batch.body);
+    let expected = [plain_one, plain_two].concat();
+    for more in [
+        r#", "metadata": "drop""#,
+        r#", "metadata": "drop", "peer": "millstream""#,
+    ] {
+        assert_eq!(sent(batch.clone(), more)[0].payload, expected);
+    }
+    // Without any, the batch travels as it is.
+    batch.body = expected.into();
+    assert_eq!(
+        sent(batch.clone(), r#", "metadata": "drop""#)[0].payload,
+        batch.body
+    );
+}
+
 #[test]
 fn payloads_are_compressed_when_asked() {
     use millstream_wire::compression::{Codec, Inflated, Inflater};
@@ -236,6 +271,18 @@ fn options_that_cannot_be_are_named() {
         (r#"{"servers": ["a", "a:24224"]}"#, "already"),
         (r#"{"servers": "a", "retry": {"give_up": "soon"}}"#, "soon"),
         (r#"{"servers": "a", "peer": "fluentd"}"#, "fluentd"),
+        (
+            r#"{"servers": "a", "heartbeat": {"interval": "0s"}}"#,
+            "longer than 0",
+        ),
+        (
+            r#"{"servers": "a", "heartbeat": {"interval": "4s"}}"#,
+            "twice",
+        ),
+        (
+            r#"{"servers": ["a", {"address": "b", "standby": true}], "balance": "all"}"#,
+            "stand by",
+        ),
         (r#"{"servers": "a", "window": "1MiB"}"#, "window"),
     ] {
         let problems = try_build(&COMPONENT, options).err().expect(options);

@@ -6,16 +6,16 @@ use super::{server::Act, *};
 use crate::rig::packed;
 
 /// Options that look for servers in this file.
-fn looking_at(path: &Path, more: &str) -> String {
+pub(super) fn looking_at(path: &Path, more: &str) -> String {
     let path = path.to_str().unwrap();
     format!(
         r#"{{"discovery": {{"file": {path:?}, "interval": "10ms"}}, "batch": {{"size": "0"}},
-            "retry": {{"first": "10ms", "max": "50ms", "timeout": "1s"}}{more}}}"#
+            "retry": {{"first": "10ms", "max": "50ms", "timeout": "1s"}}, "heartbeat": {{"by": "none"}}{more}}}"#
     )
 }
 
 /// Writes the list as tools do: another file that takes its place.
-fn list(path: &Path, servers: &[&Server]) {
+pub(super) fn list(path: &Path, servers: &[&Server]) {
     let lines: String = servers
         .iter()
         .map(|server| format!("- {}\n", server.address))

@@ -1,7 +1,9 @@
 //! The sink against a small honest receiver: what must hold whatever the network does.
 
+mod everyone;
 mod failures;
 mod frames;
+mod hearts;
 mod members;
 mod random;
 mod server;
@@ -39,11 +41,15 @@ fn options(servers: &[&Server], more: &str) -> String {
         .iter()
         .map(|server| server.address.to_string())
         .collect();
-    let retry = r#""retry": {"first": "10ms", "max": "50ms", "timeout": "1s"}"#;
-    if more.contains("retry") {
-        return format!(r#"{{"servers": {servers:?}{more}}}"#);
+    let mut options = format!(r#"{{"servers": {servers:?}{more}"#);
+    if !more.contains("retry") {
+        options += r#", "retry": {"first": "10ms", "max": "50ms", "timeout": "1s"}"#;
     }
-    format!(r#"{{"servers": {servers:?}, {retry}{more}}}"#)
+    // So that the connections that are counted are those of records.
+    if !more.contains("heartbeat") {
+        options += r#", "heartbeat": {"by": "none"}"#;
+    }
+    options + "}"
 }
 
 fn rig(upstream: &Upstream, options: &str) -> Rig {

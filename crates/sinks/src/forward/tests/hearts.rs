@@ -1,0 +1,157 @@
+//! Heartbeats: a server that hangs is taken out before records wait for it, and taken in again when it answers.
+
+use std::{cell::Cell, net::SocketAddr, rc::Rc};
+
+use tokio::net::UdpSocket;
+
+use super::{server::Act, *};
+use crate::rig::packed;
+
+/// Options of a sink that asks by datagrams, often.
+const BY_UDP: &str = r#", "heartbeat": {"by": "udp", "interval": "20ms", "silence": "100ms"}, "batch": {"size": "0"}"#;
+
+/// Answers datagrams as fluentd does, while it may.
+async fn answer(address: SocketAddr) -> Rc<Cell<bool>> {
+    let socket = UdpSocket::bind(address).await.unwrap();
+    let answers = Rc::new(Cell::new(true));
+    let may = answers.clone();
+    tokio::task::spawn_local(async move {
+        let mut byte = [0; 16];
+        while let Ok((_, peer)) = socket.recv_from(&mut byte).await {
+            if may.get() {
+                let _ = socket.send_to(&[0], peer).await;
+            }
+        }
+    });
+    answers
+}
+
+#[test]
+fn what_a_server_that_hangs_may_have_goes_to_another_long_before_the_timeout() {
+    local(async {
+        let (hung, good) = (
+            Server::start(|_| Act::Silence).await,
+            Server::start(|_| Act::Ack).await,
+        );
+        let answers = answer(hung.address).await;
+        let _good = answer(good.address).await;
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &options(&[&hung, &good], BY_UDP));
+        let started = Instant::now();
+        run_until(&mut rig, async {
+            // Long enough to have answered.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let receipts: Vec<_> = (0..10)
+                .map(|number| upstream.put(packed("t", &format!("{number}\n")), true))
+                .collect();
+            hung.has(5).await;
+            answers.set(false);
+            eventually(|| receipts.iter().all(settled)).await;
+            // While it is silent nothing is even tried.
+            let connections = hung.connections();
+            let more = upstream.put(packed("t", "10\n"), true);
+            eventually(|| settled(&more)).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(hung.connections(), connections);
+            hung.act(|_| Act::Ack);
+            answers.set(true);
+            eventually(|| hung.open() == 1).await;
+            let before = hung.received().len();
+            for number in 11..15 {
+                upstream.put(packed("t", &format!("{number}\n")), true);
+            }
+            hung.has(before + 2).await;
+        })
+        .await;
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "the default of ack_timeout is 190 s"
+        );
+        assert!(rig.meter("heartbeats_unanswered") > 0);
+    });
+}
+
+#[test]
+fn with_failover_wait_a_server_that_hangs_keeps_what_it_may_have_and_the_rest_goes_on() {
+    local(async {
+        let (hung, good) = (
+            Server::start(|_| Act::Silence).await,
+            Server::start(|_| Act::Ack).await,
+        );
+        let answers = answer(hung.address).await;
+        let _good = answer(good.address).await;
+        let upstream = Upstream::memory();
+        let more = format!(r#"{BY_UDP}, "failover": "wait""#);
+        let mut rig = rig(&upstream, &options(&[&hung, &good], &more));
+        run_until(&mut rig, async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let put = |number: usize| upstream.put(packed("t", &format!("{number}\n")), true);
+            let first: Vec<_> = (0..10).map(put).collect();
+            hung.has(5).await;
+            answers.set(false);
+            eventually(|| hung.open() == 0).await;
+            let rest: Vec<_> = (10..20).map(put).collect();
+            good.has(15).await;
+            hung.act(|_| Act::Ack);
+            answers.set(true);
+            eventually(|| first.iter().chain(&rest).all(settled)).await;
+        })
+        .await;
+        let ids: Vec<_> = good
+            .received()
+            .iter()
+            .map(|frame| frame.id.clone())
+            .collect();
+        assert!(hung.received().iter().all(|frame| !ids.contains(&frame.id)));
+        assert_eq!(once_each(&hung.received()).len() + ids.len(), 20);
+    });
+}
+
+#[test]
+fn a_server_that_never_answered_a_datagram_is_not_judged() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &options(&[&server], BY_UDP));
+        run_until(&mut rig, async {
+            for number in 0..5 {
+                let receipt = upstream.put(packed("t", &format!("{number}\n")), true);
+                eventually(|| settled(&receipt)).await;
+                tokio::time::sleep(Duration::from_millis(60)).await;
+            }
+        })
+        .await;
+        assert_eq!(server.connections(), 1);
+        assert!(rig.meter("heartbeats_unanswered") > 0);
+    });
+}
+
+#[test]
+fn a_server_that_is_back_is_tried_at_once_however_long_the_pause_would_be() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let address = server.address;
+        let more = r#", "heartbeat": {"by": "transport", "interval": "20ms", "silence": "100ms"},
+            "retry": {"first": "100s", "max": "100s", "timeout": "1s"}"#;
+        let upstream = Upstream::memory();
+        let mut rig = rig(&upstream, &options(&[&server], more));
+        run_until(&mut rig, async {
+            let first = upstream.put(packed("t", "0\n"), true);
+            eventually(|| settled(&first)).await;
+            let connections = server.connections();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(
+                server.connections() > connections,
+                "heartbeats are connections"
+            );
+            drop(server);
+            let second = upstream.put(packed("t", "1\n"), true);
+            // Long enough to fail and to rest.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let server = Server::start_on(address, |_| Act::Ack).await;
+            eventually(|| settled(&second)).await;
+            assert_eq!(server.received().len(), 1);
+        })
+        .await;
+    });
+}
