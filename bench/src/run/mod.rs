@@ -6,6 +6,7 @@
 //! program take turns, so that both meet the same machine; medians; an output that can be verified is.
 
 mod forward_receive;
+mod forward_relay;
 mod forward_to_kafka;
 mod fuse;
 mod idle;
@@ -39,11 +40,16 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
         run: forward_receive::run,
+    },
+    Scenario {
+        name: "forward_relay",
+        readme: include_str!("../../scenarios/forward_relay/README.md"),
+        run: forward_relay::run,
     },
     Scenario {
         name: "forward_to_kafka",
