@@ -193,10 +193,13 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     assert!(!cluster.log().contains("in doubt"), "{}", cluster.log());
 }
 
-/// Kills the second of three receivers, lets the others go on, and starts it again with its disk.
+/// Kills the second of three receivers while it has something to answer, lets the others go on, and starts it again with its disk.
 fn kill_one(more: &str) -> Cluster {
     let mut cluster = Cluster::start(3, more);
     sleep(Duration::from_secs(1));
+    // What is under way then stays so.
+    cluster.receivers[1].as_ref().unwrap().pause();
+    sleep(Duration::from_millis(300));
     cluster.receivers[1].as_mut().unwrap().kill();
     let since = Instant::now();
     // Meanwhile the others have all of it, evenly.
@@ -247,6 +250,10 @@ fn with_failover_resend_nothing_is_lost_and_only_chunks_in_doubt_come_twice() {
         .map(|(_, places)| places.split(';').next().unwrap().split(", ").count())
         .sum();
     println!("{twice} chunks twice, {listed} in doubt");
+    assert!(
+        listed > 0,
+        "it was killed while it had something to answer:\n{log}"
+    );
     assert_eq!(sum(&account, "duplicated"), twice * CHUNK);
     assert!(
         twice <= listed as u64,

@@ -13,11 +13,8 @@ mod program;
 
 use std::{fs, path::Path, process::Command};
 
-use millstream_testkit::{
-    Authority,
-    server::{Server, installed},
-};
-use program::{Program, free_port, millbench, wait_until};
+use millstream_testkit::{Authority, server::Server};
+use program::{Program, free_port, millbench, tree, wait_until};
 
 /// Records of a run.
 const RECORDS: &str = "20000";
@@ -26,7 +23,12 @@ const BREAK_AFTER: &str = "3000";
 
 /// The receiver, which writes to `out.log`.
 fn receiver(folder: &Path, port: u16, environment: &[(&str, &str)]) -> Server {
-    let script = installed("node/server.js");
+    let script = tree().join("target/clients/node/server.js");
+    assert!(
+        script.exists(),
+        "{} is missing: run `make deps`",
+        script.display()
+    );
     let out = folder.join("out.log");
     let environment: Vec<(String, String)> = environment
         .iter()

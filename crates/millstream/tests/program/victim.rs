@@ -155,6 +155,11 @@ impl Victim {
         self.program.take().unwrap().kill();
     }
 
+    /// SIGSTOP: it hangs, and the kernel still takes what is sent to it.
+    pub fn pause(&self) {
+        self.program.as_ref().unwrap().signal("STOP");
+    }
+
     /// Starts it again.
     pub fn restart(&mut self) {
         self.program = Some(Program::start(&self.folder, &self.config).listens(self.port));
