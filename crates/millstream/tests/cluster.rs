@@ -226,7 +226,7 @@ fn chunks(out: &Path) -> BTreeMap<(String, u64), u64> {
             // "mb1 RRRRRRRR.FFFF dNNNNNNNNNNNNNNNN ...": see the generator.
             let (flow, kind) = (&line[4..17], &line[18..19]);
             let number: u64 = line[19..35].trim().parse().unwrap();
-            if kind == "d" && number % CHUNK == 0 {
+            if kind == "d" && number.is_multiple_of(CHUNK) {
                 *chunks.entry((flow.to_owned(), number)).or_default() += 1;
             }
         }
