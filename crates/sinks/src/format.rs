@@ -162,6 +162,12 @@ impl Formatting {
         self.zone.clone()
     }
 
+    /// The same, but nothing is added to a record that `add` does not name.
+    pub(crate) fn bare(mut self) -> Self {
+        self.options.add.get_or_insert_with(Add::default);
+        self
+    }
+
     /// The encoder of a task.
     pub(crate) fn encoder(&self) -> Encoder {
         let encoder = self.options.encoder(&self.zone);

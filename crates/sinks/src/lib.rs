@@ -17,6 +17,7 @@ mod ledger;
 mod parts;
 mod probe;
 #[allow(dead_code, unused_imports, reason = "its sinks come after it")]
+mod object;
 mod publish;
 mod retry;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub const COMPONENTS: &[Component] = &[
     hdfs::COMPONENT,
     http::COMPONENT,
     kafka::COMPONENT,
+    object::COMPONENT,
     stdout::COMPONENT,
     syslog::COMPONENT,
 ];

@@ -6,6 +6,7 @@
 pub mod kafka;
 
 pub mod hdfs;
+pub mod versitygw;
 
 use std::{
     fs, io,

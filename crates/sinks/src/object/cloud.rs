@@ -1,0 +1,287 @@
+//! Object stores as the destination: outputs are uploads in parts, which nobody sees until they are completed.
+//!
+//! `encode -> [write] -> settle`
+//!
+//! The ticket of an output is its upload's id and those of its parts: whoever has it can complete the upload. Every request can be
+//! done again, and is, until it works. Uploads that were begun are noted on this machine, so that the next start can
+//! abort those that no manifest names; it is room they would cost, nothing else.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use millstream_pipeline::{failure::Failure, report::Reporter};
+use object_store::{
+    Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    multipart::{MultipartStore, PartId},
+    path::Path,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::publish::{Patience, Place, Published, Put, Store};
+
+/// S3 takes 10,000 parts.
+const PARTS_MAX: u64 = 9_000;
+
+/// What the stores can do.
+pub(super) trait Objects: ObjectStore + MultipartStore {}
+impl<T: ObjectStore + MultipartStore> Objects for T {}
+
+/// A bucket.
+pub(super) struct Cloud {
+    pub(super) objects: Arc<dyn Objects>,
+    /// As the configuration names it, for errors.
+    pub(super) url: String,
+    /// The folder in the bucket under which everything stands.
+    pub(super) root: String,
+    pub(super) part_bytes: usize,
+    pub(super) patience: Patience,
+    pub(super) reporter: Reporter,
+    /// Where begun uploads are noted.
+    pub(super) begun: PathBuf,
+}
+
+/// An upload.
+pub(super) struct Upload {
+    path: Path,
+    id: String,
+    parts: Vec<String>,
+    buffer: Vec<u8>,
+}
+
+/// What is needed to complete an upload.
+#[derive(Serialize, Deserialize)]
+struct Ticket {
+    id: String,
+    parts: Vec<String>,
+}
+
+impl Cloud {
+    fn at(&self, path: &str) -> Path {
+        Path::from(format!("{}/{path}", self.root))
+    }
+
+    fn trouble(&self, verb: &str, path: &Path, error: &Error) -> Failure {
+        let text = format!("{}: cannot {verb} {path}: {}", self.url, short(error));
+        match error {
+            Error::NotSupported { .. } | Error::NotImplemented { .. } => {
+                Failure::peer(text).never_again()
+            }
+            _ => Failure::peer(text),
+        }
+    }
+
+    async fn put_part(&self, upload: &mut Upload, bytes: Vec<u8>) -> Result<(), Failure> {
+        let payload = PutPayload::from(bytes);
+        let number = upload.parts.len();
+        let part = self
+            .patience
+            .keep_trying(async || {
+                let put = self
+                    .objects
+                    .put_part(&upload.path, &upload.id, number, payload.clone());
+                put.await
+                    .map_err(|error| self.trouble("put a part of", &upload.path, &error))
+            })
+            .await?;
+        upload.parts.push(part.content_id);
+        Ok(())
+    }
+
+    fn note_begun(&self, id: &str, path: &Path) -> io::Result<()> {
+        if let Some(folder) = self.begun.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(&self.begun)?;
+        file.write_all(format!("{id} {path}\n").as_bytes())
+    }
+}
+
+impl Store for Cloud {
+    type Output = Upload;
+
+    async fn create(&mut self, place: &Place) -> Result<Upload, Failure> {
+        let path = self.at(&place.path());
+        let id = self
+            .patience
+            .keep_trying(async || {
+                let begun = self.objects.create_multipart(&path).await;
+                begun.map_err(|error| self.trouble("begin to upload", &path, &error))
+            })
+            .await?;
+        if let Err(error) = self.note_begun(&id, &path) {
+            let at = self.begun.display();
+            self.reporter
+                .warn("uploads", format_args!("cannot write {at}: {error}"));
+        }
+        Ok(Upload {
+            path,
+            id,
+            parts: Vec::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    async fn append(&mut self, upload: &mut Upload, mut bytes: &[u8]) -> Result<(), Failure> {
+        while upload.buffer.len() + bytes.len() >= self.part_bytes {
+            // All parts but the last have the same size: some stores ask for it.
+            let (now, later) = bytes.split_at(self.part_bytes - upload.buffer.len());
+            upload.buffer.extend_from_slice(now);
+            bytes = later;
+            let part = std::mem::take(&mut upload.buffer);
+            self.put_part(upload, part).await?;
+        }
+        upload.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn held(&self, upload: &Upload) -> usize {
+        upload.buffer.len()
+    }
+
+    async fn finish(&mut self, mut upload: Upload) -> Result<String, Failure> {
+        let rest = std::mem::take(&mut upload.buffer);
+        if !rest.is_empty() || upload.parts.is_empty() {
+            self.put_part(&mut upload, rest).await?;
+        }
+        let Upload { id, parts, .. } = upload;
+        serde_json::to_string(&Ticket { id, parts }).map_err(|error| Failure::us(error.to_string()))
+    }
+
+    async fn publish(&mut self, place: &Place, ticket: &str) -> Result<Published, Failure> {
+        let path = self.at(&place.path());
+        let Ticket { id, parts } = serde_json::from_str(ticket).map_err(|error| {
+            Failure::peer(format!("{path}: a manifest names no upload: {error}")).never_again()
+        })?;
+        let part = |content_id: &String| PartId {
+            content_id: content_id.clone(),
+        };
+        self.patience
+            .keep_trying(async || {
+                let parts = parts.iter().map(part).collect();
+                let refused = match self.objects.complete_multipart(&path, &id, parts).await {
+                    Ok(_) => return Ok(Published::Done),
+                    Err(error) => error,
+                };
+                // Completed by an earlier try or run, or aborted: the object itself says which.
+                match self.objects.head(&path).await {
+                    Ok(_) => Ok(Published::Done),
+                    Err(Error::NotFound { .. }) if is_no_upload(&refused) => Ok(Published::Gone),
+                    Err(Error::NotFound { .. }) => {
+                        Err(self.trouble("complete the upload of", &path, &refused))
+                    }
+                    Err(error) => Err(self.trouble("look at", &path, &error)),
+                }
+            })
+            .await
+    }
+
+    async fn withdraw(&mut self, place: &Place) -> Result<(), Failure> {
+        self.delete(&place.path()).await
+    }
+
+    async fn drop_in_use(&mut self, _: &str) -> Result<(), Failure> {
+        let begun = match fs::read_to_string(&self.begun) {
+            Err(_) => return Ok(()),
+            Ok(begun) => begun,
+        };
+        for (id, path) in begun.lines().filter_map(|line| line.split_once(' ')) {
+            let path = Path::parse(path).unwrap_or_else(|_| Path::from(path));
+            let id = id.to_owned();
+            match self.objects.abort_multipart(&path, &id).await {
+                // Those that were published or aborted are no uploads any more.
+                Ok(()) | Err(Error::NotFound { .. }) => {}
+                Err(error) if is_no_upload(&error) => {}
+                Err(error) => {
+                    let failure = self.trouble("abort the upload of", &path, &error);
+                    self.reporter.warn("uploads", failure);
+                }
+            }
+        }
+        let _ = fs::remove_file(&self.begun);
+        Ok(())
+    }
+
+    fn output_max(&self) -> u64 {
+        PARTS_MAX * self.part_bytes as u64
+    }
+
+    async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
+        let path = self.at(path);
+        let payload = PutPayload::from(bytes.to_vec());
+        self.patience
+            .keep_trying(async || {
+                let options = PutOptions::from(PutMode::Create);
+                match self.objects.put_opts(&path, payload.clone(), options).await {
+                    Ok(_) => Ok(Put::Made),
+                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                        Ok(Put::Exists)
+                    }
+                    Err(error) => Err(self.trouble("create", &path, &error)),
+                }
+            })
+            .await
+    }
+
+    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
+        let folder = self.at(folder);
+        let list = self
+            .patience
+            .keep_trying(async || {
+                let list = self.objects.list_with_delimiter(Some(&folder)).await;
+                list.map_err(|error| self.trouble("list", &folder, &error))
+            })
+            .await?;
+        let names = list.objects.iter().filter_map(|object| {
+            let name = object.location.filename()?;
+            Some(name.to_owned())
+        });
+        Ok(names.collect())
+    }
+
+    async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let path = self.at(path);
+        self.patience
+            .keep_trying(async || {
+                let read = async { self.objects.get(&path).await?.bytes().await };
+                match read.await {
+                    Ok(bytes) => Ok(Some(bytes.to_vec())),
+                    Err(Error::NotFound { .. }) => Ok(None),
+                    Err(error) => Err(self.trouble("read", &path, &error)),
+                }
+            })
+            .await
+    }
+
+    async fn delete(&mut self, path: &str) -> Result<(), Failure> {
+        let path = self.at(path);
+        self.patience
+            .keep_trying(async || match self.objects.delete(&path).await {
+                Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(self.trouble("delete", &path, &error)),
+            })
+            .await
+    }
+}
+
+/// Whether a store says that there is no such upload, in whatever form the crate passes it on.
+fn is_no_upload(error: &Error) -> bool {
+    matches!(error, Error::NotFound { .. }) || error.to_string().contains("NoSuchUpload")
+}
+
+/// What a store answered, without the pages of XML that some send, in one line.
+fn short(error: &Error) -> String {
+    let text = error.to_string();
+    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(400) {
+        line.truncate(end);
+        line.push_str("...");
+    }
+    line
+}

@@ -1,0 +1,170 @@
+//! `file://`: a local directory as the destination. Outputs are files in use that are renamed.
+//!
+//! `encode -> [write] -> settle`
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use millstream_pipeline::failure::Failure;
+use millstream_sys::disk::HostDisk;
+
+use crate::{
+    folders::{Folders, folder_of},
+    publish::{Place, Published, Put, Store},
+};
+
+/// A local directory.
+pub(super) struct Local {
+    root: PathBuf,
+    folders: Folders,
+    /// Makes the names of what is not yet put differ.
+    puts: u64,
+}
+
+/// A file in use.
+pub(super) struct InUse {
+    path: PathBuf,
+    file: File,
+}
+
+impl Local {
+    pub(super) fn new(root: &str) -> Self {
+        Self {
+            root: PathBuf::from(root),
+            folders: Folders::default(),
+            puts: 0,
+        }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// Makes the folder of `path`, durably. One that somebody has removed meanwhile is made again.
+    fn make_folder(&mut self, path: &Path) -> io::Result<()> {
+        let folder = folder_of(path);
+        if !folder.is_dir() {
+            self.folders.forget();
+        }
+        self.folders.make(&HostDisk, folder)
+    }
+}
+
+impl Store for Local {
+    type Output = InUse;
+
+    async fn create(&mut self, place: &Place) -> Result<InUse, Failure> {
+        let path = self.at(&place.in_use);
+        let made = self.make_folder(&path).and_then(|()| File::create(&path));
+        let file = made.map_err(|error| trouble("create", &path, &error))?;
+        Ok(InUse { path, file })
+    }
+
+    async fn append(&mut self, output: &mut InUse, bytes: &[u8]) -> Result<(), Failure> {
+        let written = output.file.write_all(bytes);
+        written.map_err(|error| trouble("write", &output.path, &error))
+    }
+
+    fn held(&self, _: &InUse) -> usize {
+        0
+    }
+
+    async fn finish(&mut self, InUse { path, file }: InUse) -> Result<String, Failure> {
+        let synced = file.sync_all().and_then(|()| sync_folder(folder_of(&path)));
+        synced.map_err(|error| trouble("sync", &path, &error))?;
+        Ok(String::new())
+    }
+
+    async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
+        let (from, to) = (self.at(&place.in_use), self.at(&place.path()));
+        let published = self.make_folder(&to).and_then(|()| {
+            match fs::rename(&from, &to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // A lost name would be found here too: what is there has to be durable.
+                    if !to.exists() {
+                        return Ok(Published::Gone);
+                    }
+                }
+                renamed => renamed?,
+            }
+            sync_folder(folder_of(&to))?;
+            Ok(Published::Done)
+        });
+        published.map_err(|error| trouble("publish", &to, &error))
+    }
+
+    async fn withdraw(&mut self, place: &Place) -> Result<(), Failure> {
+        self.delete(&place.path()).await
+    }
+
+    async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
+        let folder = format!("{chain}/open");
+        for name in self.list(&folder).await? {
+            self.delete(&format!("{folder}/{name}")).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
+        let path = self.at(path);
+        self.puts += 1;
+        let new = path.with_extension(format!("new-{}-{}", std::process::id(), self.puts));
+        let put = self.make_folder(&path).and_then(|()| {
+            let mut file = File::create(&new)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            // A link is made only where there is nothing, which a rename cannot promise everywhere.
+            let linked = fs::hard_link(&new, &path);
+            fs::remove_file(&new)?;
+            sync_folder(folder_of(&path))?;
+            match linked {
+                Ok(()) => Ok(Put::Made),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Put::Exists),
+                Err(error) => Err(error),
+            }
+        });
+        put.map_err(|error| trouble("create", &path, &error))
+    }
+
+    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
+        let folder = self.at(folder);
+        let list = || -> io::Result<Vec<String>> {
+            let entries = match fs::read_dir(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            entries
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect()
+        };
+        list().map_err(|error| trouble("list", &folder, &error))
+    }
+
+    async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let path = self.at(path);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(trouble("read", &path, &error)),
+        }
+    }
+
+    async fn delete(&mut self, path: &str) -> Result<(), Failure> {
+        let path = self.at(path);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|error| trouble("remove", &path, &error)),
+        }
+    }
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn trouble(verb: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::disk(format!("cannot {verb} {}: {error}", path.display()))
+}

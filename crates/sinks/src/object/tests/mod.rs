@@ -1,0 +1,182 @@
+//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/object.rs`.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use parquet::file::serialized_reader::SerializedFileReader;
+
+use super::COMPONENT;
+use crate::rig::{Rig, Upstream, lines, packed, try_build};
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(future)
+}
+
+/// The files below `folder` without manifests, by their paths.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("_millstream") {
+                folders.push(path);
+            } else if path.is_file() {
+                let name = path.strip_prefix(folder).unwrap().to_str().unwrap();
+                found.insert(name.to_owned(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn run(upstream: &Upstream, folder: &Path, template: &str, more: &str) -> Rig {
+    let url = format!("file://{}/out/{template}", folder.display());
+    let options = format!(r#"{{"url": {url:?}{more}}}"#);
+    let mut rig = Rig::new(&COMPONENT, &options, upstream, &folder.join("state"));
+    block_on(rig.run()).unwrap();
+    rig
+}
+
+#[test]
+fn records_stand_in_objects_by_tag_under_names_of_their_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(0xabcd_ef01_u128 << 96);
+    upstream.put(lines("web", "a\nb\n"), false);
+    upstream.put(packed("db", "c\n"), false);
+    upstream.put(lines("web", "d\n"), false);
+    upstream.close();
+    let rig = run(&upstream, folder.path(), "{tag}/%Y", r#", "format": "raw""#);
+    let files = files(&folder.path().join("out"));
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "db/2020/sink-abcdef01-1-0000000001-0001.log",
+            "web/2023/sink-abcdef01-1-0000000001-0000.log"
+        ]
+    );
+    let bodies: Vec<_> = files.values().map(Vec::as_slice).collect();
+    assert_eq!(bodies, [&b"c\n"[..], b"a\nb\nd\n"]);
+    assert_eq!(upstream.settled(), 3);
+    assert_eq!(rig.meter("outputs_published"), 2);
+}
+
+#[test]
+fn a_second_run_goes_on_after_the_first_and_publishes_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    upstream.put(lines("web", "a\n"), false);
+    upstream.close();
+    run(
+        &upstream,
+        folder.path(),
+        "",
+        r#", "compression": "gzip", "prefix": "p-""#,
+    );
+    upstream.put(lines("web", "b\n"), false);
+    run(
+        &upstream,
+        folder.path(),
+        "",
+        r#", "compression": "gzip", "prefix": "p-""#,
+    );
+    run(
+        &upstream,
+        folder.path(),
+        "",
+        r#", "compression": "gzip", "prefix": "p-""#,
+    );
+    let names: Vec<_> = files(&folder.path().join("out")).into_keys().collect();
+    assert_eq!(
+        names,
+        [
+            "p-sink-00000000-1-0000000001-0000.json.gz",
+            "p-sink-00000000-1-0000000002-0000.json.gz"
+        ]
+    );
+}
+
+#[test]
+fn a_source_behind_memory_is_answered_when_its_records_are_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::memory();
+    let receipt = upstream.put(lines("web", "a\n"), true);
+    upstream.close();
+    run(&upstream, folder.path(), "x", "");
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    assert_eq!(files(&folder.path().join("out")).len(), 1);
+}
+
+#[test]
+fn what_has_no_folder_is_rejected_and_its_neighbours_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("web", "a\nb\n"), false);
+    upstream.put(packed("web", &"x".repeat(900)), false);
+    upstream.put(lines("web", "c\n"), false);
+    upstream.close();
+    run(&upstream, folder.path(), "{.message}{.message}", "");
+    let rejected = upstream.rejected();
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    assert_eq!(rejected[0].count, 1);
+    assert_eq!(files(&folder.path().join("out")).len(), 3);
+    assert_eq!(upstream.settled(), 3);
+}
+
+#[test]
+fn options_that_cannot_work_are_refused() {
+    let refused = |options: &str| try_build(&COMPONENT, options).err().unwrap_or_default();
+    for (options, what) in [
+        (r#"{"url": "logs/x"}"#, "not the URL"),
+        (r#"{"url": "s3://{tag}/x"}"#, "a bucket cannot change"),
+        (r#"{"url": "s3:///x"}"#, "a bucket cannot change"),
+        (r#"{"url": "file://srv/x"}"#, "which machine"),
+        (r#"{"url": "s3://b/a/../c"}"#, "no folders here"),
+        (
+            r#"{"url": "s3://b", "endpoint": "host:9000"}"#,
+            "no URL of a server",
+        ),
+        (r#"{"url": "s3://b", "part": "1MiB"}"#, "parts of 5MiB"),
+        (r#"{"url": "s3://b", "prefix": "a/b"}"#, "cannot hold"),
+        (
+            r#"{"url": "s3://b", "retry": {"give_up": "1h"}}"#,
+            "given up",
+        ),
+        (r#"{"url": "s3://b", "rotate": {"keep": 3}}"#, "keep"),
+    ] {
+        let problems = refused(options);
+        assert!(
+            problems.iter().any(|problem| problem.contains(what)),
+            "{options}: {problems:?}"
+        );
+    }
+    assert!(refused(r#"{"url": "s3://b/{tag}/dt=%F"}"#).is_empty());
+}
+
+#[test]
+fn parquet_is_written_by_column_and_the_schema_knows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("web", "a\nb\n"), false);
+    upstream.put(lines("web", "c\n"), false);
+    upstream.close();
+    let more = r#", "format": "parquet", "compression": "gzip", "add": {"t": "{tag}"}"#;
+    run(&upstream, folder.path(), "{tag}", more);
+    let files = files(&folder.path().join("out"));
+    let (name, bytes) = files.first_key_value().unwrap();
+    assert!(name.ends_with("-0000.parquet"), "{name}");
+    let reader = SerializedFileReader::new(bytes::Bytes::from(bytes.clone())).unwrap();
+    let rows: Vec<String> = reader
+        .into_iter()
+        .map(|row| row.unwrap().to_string())
+        .collect();
+    assert_eq!(rows.len(), 3);
+    assert!(rows[0].contains(r#"tag: "web""#), "{rows:?}");
+    assert!(rows[2].contains(r#"{"message":"c","t":"web"}"#), "{rows:?}");
+    let schema = serde_json::to_string(&(COMPONENT.schema)()).unwrap();
+    assert!(schema.contains(r#""parquet""#));
+}
