@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use parquet::file::serialized_reader::SerializedFileReader;
+use parquet::file::{reader::FileReader, serialized_reader::SerializedFileReader};
 
 use super::COMPONENT;
 use crate::rig::{Rig, Upstream, lines, packed, try_build};
@@ -171,7 +171,8 @@ fn parquet_is_written_by_column_and_the_schema_knows_it() {
     assert!(name.ends_with("-0000.parquet"), "{name}");
     let reader = SerializedFileReader::new(bytes::Bytes::from(bytes.clone())).unwrap();
     let rows: Vec<String> = reader
-        .into_iter()
+        .get_row_iter(None)
+        .unwrap()
         .map(|row| row.unwrap().to_string())
         .collect();
     assert_eq!(rows.len(), 3);
