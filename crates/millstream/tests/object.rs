@@ -220,8 +220,9 @@ fn a_writer_that_wakes_up_past_its_successor_publishes_nothing_and_says_so() {
     zombie.signal("STOP");
     let copied = Command::new("cp")
         .arg("-a")
-        .args([old.join("data"), new.join("data")]);
-    assert!({ copied }.status().unwrap().success());
+        .args([old.join("data"), new.join("data")])
+        .status();
+    assert!(copied.unwrap().success());
     let port = free_port();
     let config = config(&new.join("data"), port, &server.endpoint());
     let successor = Program::start(&new, &config).listens(port);

@@ -72,10 +72,6 @@ impl<O> Generation<O> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.finished.is_empty()
-    }
-
     /// Whether it is time for a manifest, whatever the clock says: most of it is in outputs that are full, or they are
     /// many.
     pub(super) fn is_due(&self) -> bool {
