@@ -24,7 +24,7 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
 };
-use millstream_wire::{compression::Codec, format::Format, template::Template};
+use millstream_wire::{avro::container, compression::Codec, format::Format, template::Template};
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 
@@ -143,6 +143,7 @@ impl ObjectSink {
         };
         let extension = match columnar {
             true => ".parquet".to_owned(),
+            false if format.format() == Format::AvroEvent => ".avro".to_owned(),
             false => {
                 let text = extension(format.format());
                 format!("{text}{}", config.compression.extension())
@@ -180,6 +181,9 @@ impl ObjectSink {
     fn encode(&self) -> Result<Box<dyn Encode>, Failure> {
         match self.columnar {
             true => publish::parquet(&self.format, self.codec),
+            false if self.format.format() == Format::AvroEvent => {
+                publish::avro(&self.format, blocks(self.codec))
+            }
             false => publish::text(&self.format, self.codec),
         }
     }
@@ -276,7 +280,7 @@ impl Config {
 /// Reads the options. Parquet is no format of `wire`: what it holds of a record is JSON, so those are its options.
 fn options(node: &Node, columnar: bool) -> Checked<(Formatting, Config)> {
     if !columnar {
-        return Formatting::with(node);
+        return Formatting::with_avro(node);
     }
     if node.get("delimiter").is_some() {
         let problem = node.problem_at("delimiter", "`delimiter` does nothing with this format");
@@ -286,6 +290,15 @@ fn options(node: &Node, columnar: bool) -> Checked<(Formatting, Config)> {
     rest.take("format");
     let (format, config) = Formatting::with(&rest)?;
     Ok((format.bare(), config))
+}
+
+/// How the blocks of an Avro file are compressed.
+fn blocks(codec: Option<Codec>) -> container::Codec {
+    match codec {
+        None => container::Codec::Null,
+        Some(Codec::Gzip) => container::Codec::Deflate,
+        Some(Codec::Zstd) => container::Codec::Zstandard,
+    }
 }
 
 /// The options with `format: parquet` among the formats.
@@ -311,6 +324,7 @@ fn extension(format: Format) -> &'static str {
         Format::Raw => ".log",
         Format::Msgpack => ".msgpack",
         Format::Template => ".txt",
+        Format::AvroEvent => ".avro",
     }
 }
 
