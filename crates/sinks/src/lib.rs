@@ -14,10 +14,9 @@ mod http;
 mod ids;
 mod kafka;
 mod ledger;
+mod object;
 mod parts;
 mod probe;
-#[allow(dead_code, unused_imports, reason = "its sinks come after it")]
-mod object;
 mod publish;
 mod retry;
 #[cfg(test)]

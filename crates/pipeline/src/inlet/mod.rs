@@ -147,6 +147,15 @@ impl Inlet {
         }
     }
 
+    /// A cut behind the last batch that was taken, for a sink that wants to settle now; None if nothing was taken since the
+    /// last one.
+    pub fn cut_now(&mut self) -> Option<Cut> {
+        match self.cut()? {
+            Event::Cut(cut) => Some(cut),
+            Event::Batch(..) => None,
+        }
+    }
+
     /// Whether the channel is nearly full: a sink that holds cuts back settles them soon.
     pub fn hurry(&self) -> bool {
         self.reader.hurry()

@@ -174,6 +174,14 @@ impl<S: Store> Running<'_, S> {
                     self.uncut = true;
                     self.taken += batch.len();
                     self.take(inlet, &batch, position).await?;
+                    // Outputs that are full need not wait for the next cut.
+                    if self.generation.is_due()
+                        && let Some(cut) = inlet.cut_now()
+                    {
+                        self.uncut = false;
+                        self.cuts.push(cut);
+                        self.commit(inlet).await?;
+                    }
                 }
                 Some(Some(Event::Cut(cut))) => {
                     self.uncut = false;
