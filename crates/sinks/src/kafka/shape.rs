@@ -38,7 +38,7 @@ pub(super) struct Shaper {
 
 enum Values {
     Wire(Box<Encoder>),
-    Connect(Connect),
+    Connect(Box<Connect>),
 }
 
 impl Shaper {
@@ -48,7 +48,7 @@ impl Shaper {
         let headers = config.headers.iter().flat_map(|headers| &headers.0);
         Self {
             values: match config.format {
-                Format::Connect => Values::Connect(Connect::new(config.schemas)),
+                Format::Connect => Values::Connect(Box::new(Connect::new(config.schemas))),
                 _ => Values::Wire(Box::new(config.encoder())),
             },
             topics: Topics::new(&config.topic, text(&config.topic)),
