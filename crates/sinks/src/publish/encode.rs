@@ -20,6 +20,8 @@ use crate::format::Formatting;
 
 /// Buffers that have grown larger are not kept.
 const KEEP_BYTES_MAX: usize = 2 << 20;
+/// Logs are seldom compressed better.
+const SHRINKS_TO_ONE_IN: usize = 8;
 
 /// Begins outputs.
 pub(crate) trait Encode {
@@ -39,6 +41,12 @@ pub(crate) trait Body {
 
     /// Bytes that it holds in memory.
     fn held(&self) -> usize;
+
+    /// About how many bytes of the output that becomes, rather too few: an output whose size is cut by a rule is not cut into
+    /// ever smaller pieces as it comes near.
+    fn becomes(&self) -> usize {
+        self.held()
+    }
 
     /// Appends what is complete (a piece, blocks) to `out`; at the `end` all the rest and what ends the output.
     fn drain(&mut self, out: &mut Vec<u8>, end: bool) -> Result<(), Failure>;
@@ -97,6 +105,13 @@ impl Body for Text {
 
     fn held(&self) -> usize {
         self.text.len()
+    }
+
+    fn becomes(&self) -> usize {
+        match self.shared.borrow().members {
+            None => self.text.len(),
+            Some(_) => self.text.len() / SHRINKS_TO_ONE_IN,
+        }
     }
 
     fn drain(&mut self, out: &mut Vec<u8>, _end: bool) -> Result<(), Failure> {

@@ -238,7 +238,7 @@ fn held<S: Store>(store: &S, open: &Open<S::Output>) -> usize {
 
 fn is_large<S: Store>(open: &Open<S::Output>, to: &To<'_, S>) -> bool {
     let size = to.settings.rotate.size.min(to.store.output_max());
-    open.written + open.body.held() as u64 >= size
+    open.written + open.body.becomes() as u64 >= size
 }
 
 /// Writes what the body has ready.

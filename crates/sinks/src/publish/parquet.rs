@@ -140,6 +140,11 @@ impl Body for File {
         self.bodies.len() + 16 * self.times.len() + self.writer.inner().len()
     }
 
+    fn becomes(&self) -> usize {
+        // Columns of text; compressed they shrink a good deal more.
+        self.writer.inner().len() + self.bodies.len() / 4
+    }
+
     fn drain(&mut self, out: &mut Vec<u8>, end: bool) -> Result<(), Failure> {
         if end {
             self.write().map_err(failed)?;
