@@ -31,7 +31,7 @@ use jiff::tz::TimeZone;
 use millstream_wire::template::Template;
 
 pub(crate) use avro::avro;
-pub(crate) use encode::{Body, Encode, text};
+pub(crate) use encode::{Encode, text};
 pub(crate) use options::{Compression, Rotate, RotateConfig, split_root};
 pub(crate) use parquet::parquet;
 pub(crate) use patience::Patience;
