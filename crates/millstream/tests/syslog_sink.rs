@@ -9,7 +9,6 @@
 )]
 
 mod program;
-#[allow(dead_code, reason = "one of two tests that use it")]
 mod syslog_daemons;
 
 use std::{
