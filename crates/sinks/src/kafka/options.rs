@@ -91,8 +91,8 @@ fn record_max() -> Size {
     Size::bytes(1_000_000)
 }
 
-/// Little enough to stay in the cache, where the client's thread finds it: librdkafka alone took 1.2 M records of 125 bytes a
-/// CPU-second with it and 0.85 M with 64 MiB, on a busy machine. A cluster that takes 10 ms to answer is given 400 MB/s.
+/// Little enough to stay in the cache, where the client's thread finds it (what that gains is not measured yet). A cluster
+/// that takes 10 ms to answer is given 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
 }
