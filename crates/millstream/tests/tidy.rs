@@ -15,7 +15,7 @@ use serde_json::Value;
 const LINES_MAX: usize = 1000;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
         .join("../..")
         .canonicalize()
         .unwrap()

@@ -141,8 +141,8 @@ fn the_page_says_what_somebody_needs_at_night() {
     let page = text::render(&Explained::new(&plan()));
     let expected = include_str!("testdata/page.txt");
     if std::env::var_os("UPDATE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/explain/testdata/page.txt");
-        std::fs::write(path, &page).unwrap();
+        let here = std::env::var("CARGO_MANIFEST_DIR").unwrap();
+        std::fs::write(here + "/src/explain/testdata/page.txt", &page).unwrap();
         return;
     }
     assert_eq!(page, expected, "rewrite it with UPDATE=1");

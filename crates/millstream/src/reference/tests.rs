@@ -10,7 +10,7 @@ use super::{
 use crate::registry;
 
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..")
 }
 
 /// Compares a file with what it should be, or rewrites it with UPDATE=1.
