@@ -44,10 +44,8 @@ const WINDOW: usize = 128;
 /// Messages that are given to rsyslog together, and how often.
 const PIECE: usize = 50;
 const PIECE_EVERY: Duration = Duration::from_millis(10);
-/// Lines of a file for the Flume agent.
-const FILE_LINES: usize = 1000;
-/// The agent has so many lines to send, more or less.
-const AHEAD: usize = 10_000;
+/// Lines of a file for the Flume agent, and how many it has to send at least.
+const FILE_LINES: usize = 10_000;
 /// Who sends, by the tag of what it sends.
 const SENDERS: [&str; 3] = ["relp", "avro", "bench"];
 /// Records a second of the forward sender.
@@ -217,7 +215,7 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_what_was_not_answered_comes_
     );
     let mut given = 0;
     let mut give = |arrived: usize| {
-        while given < arrived + AHEAD {
+        while given < arrived + FILE_LINES {
             let text: String = (given..given + FILE_LINES)
                 .map(|n| format!("{n}\n"))
                 .collect();

@@ -28,7 +28,8 @@ pub fn installed() -> String {
     format!("{0}/*:{0}/dependency/*", folder.display())
 }
 
-/// A Flume agent that sends the files of a folder. Killed when dropped.
+/// A Flume agent that sends the files of a folder, oldest first, and deletes them: a list of a short folder is of one moment, one of a
+/// long folder may have a new file and not the one before it. Killed when dropped.
 pub struct Agent {
     child: Child,
     spool: PathBuf,
@@ -42,7 +43,7 @@ impl Agent {
         let config = format!(
             "a.sources = s\na.channels = c\na.sinks = k\n\
              a.sources.s.type = spooldir\na.sources.s.spoolDir = {spool}\na.sources.s.channels = c\n\
-             a.sources.s.basenameHeader = true\na.sources.s.basenameHeaderKey = file\n\
+             a.sources.s.deletePolicy = immediate\na.sources.s.basenameHeader = true\na.sources.s.basenameHeaderKey = file\n\
              a.sources.s.deserializer.maxLineLength = 100000\na.sources.s.pollDelay = 50\n\
              a.sources.s.interceptors = i t\na.sources.s.interceptors.i.type = static\n\
              a.sources.s.interceptors.i.key = message\na.sources.s.interceptors.i.value = of the agent\n\
