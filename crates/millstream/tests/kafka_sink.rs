@@ -410,7 +410,7 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
             killed += 1;
         }
         // Some transactions must get through between two kills of the broker.
-        broker.server().wait_ready();
+        broker.wait_ready();
         thread::sleep(Duration::from_millis(1000 + random.below(1500)));
     }
     println!("{killed} kills, {restarts} restarts of the broker");

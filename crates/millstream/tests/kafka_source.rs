@@ -212,7 +212,7 @@ fn fixed_partitions_arrive_exactly_once_while_the_reader_and_the_broker_are_kill
         }
         program = Program::start(&home, &config);
         // kcat gives up when its only broker is down.
-        broker.server().wait_ready();
+        broker.wait_ready();
     }
     wait_for(&[&home], RECORDS);
     assert_eq!(program.stop(), Some(0));

@@ -1,28 +1,25 @@
 //! Drives the built program: writes a configuration, starts it, waits until it is ready, stops or kills it.
 
-#![allow(dead_code, reason = "each test uses what it needs of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test uses what it needs of it"
+)]
 
 pub mod victim;
 
 use std::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
 
+pub use millstream_testkit::server::free_port;
+
 /// How long anything may take before a test fails. Not a measurement: machines differ.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
 
 /// Waits until `done` says so.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{Server, free_port, installed};
+use super::{Server, free_port, installed, wait_for};
 
 /// Any 16 bytes in base64 are the id of a cluster.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
@@ -118,6 +118,22 @@ impl Broker {
     pub fn kill_and_restart(&mut self) {
         self.server.kill();
         self.server.restart();
+    }
+
+    /// Waits until it answers: it takes connections long before that, and kcat ends when its only broker closes them.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_ready(&mut self) {
+        self.server.wait_ready();
+        let address = self.address();
+        wait_for("the broker answers", || {
+            let mut kcat = Command::new("kcat");
+            kcat.args(["-L", "-m", "5", "-b", &address]);
+            let output = kcat.output();
+            let output = output.unwrap_or_else(|error| panic!("kcat: {error}: run `make deps`"));
+            output.status.success()
+        });
     }
 
     /// The server.

@@ -13,6 +13,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -176,13 +177,29 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A port that was free a moment ago.
+/// The first of the ports that [`free_port`] gives, and how many there are.
+const PORTS: (u32, u32) = (10_000, 20_000);
+
+/// A port that was free a moment ago, and that no other call in this process gives.
+///
+/// It lies below those that the kernel takes for outgoing connections. From there a server that was killed might find its port taken
+/// when it comes back, and who looks whether it is there yet may be given that very port as its own and connect to itself.
+///
+/// # Panics
+/// When none is free.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map_or_else(
-        |error| panic!("no free port: {error}"),
-        |address| address.port(),
-    )
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let (first, count) = PORTS;
+    // Where processes begin is far apart, so that tests side by side do not race for the same one.
+    let begin = std::process::id().wrapping_mul(7919);
+    for _ in 0..count {
+        let next = begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count;
+        let port = u16::try_from(first + next).unwrap_or_default();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between {first} and {}", first + count);
 }
 
 /// A file of the clients that `make deps` installs into `target/clients`.
