@@ -21,7 +21,7 @@ pub trait Producer: Send {
     /// Takes the records from the one at `from` on, until the queue is full or one is refused at once. Never blocks.
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent;
 
-    /// Lets the client tell what it has learned; waits so long at most if there is nothing to tell.
+    /// Lets the client tell what it has learned, and waits so long.
     fn serve(&mut self, wait: Duration);
 
     /// Records that were taken and whose fate is open. When it is 0, every one of them was acknowledged or is among

@@ -1,13 +1,14 @@
 //! A producer of librdkafka.
 //!
-//! Three traps are stepped around. The client's own waiting (`flush`, and `commit_transaction` with records in flight) goes in
+//! Four traps are stepped around. The client's own waiting (`flush`, and `commit_transaction` with records in flight) goes in
 //! steps of 100 ms, so in-flight records are waited for in steps of a millisecond before anything else. And reports of
 //! success cost more than the records are worth: only failures are reported, and nothing in flight means all is well. And the
 //! binding names a topic by its text for every record, which is copied and looked up under a lock: `millstream_sys::kafka`
-//! has it looked up once.
+//! has it looked up once. The fourth is the binding's own waiting ([`Native::look`]).
 
 use std::{
     collections::HashMap,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -102,13 +103,20 @@ impl Native {
         topic
     }
 
+    /// Hears what the client has to tell, and sleeps. The binding's own waiting rounds what is left down to milliseconds, and spends the
+    /// last one asking again and again.
+    fn look(&self, wait: Duration) {
+        self.sender.producer().poll(Duration::ZERO);
+        thread::sleep(wait);
+    }
+
     fn drain(&self, timeout: Duration) -> Result<(), Error> {
         let until = Instant::now() + timeout;
         while self.sender.producer().in_flight_count() > 0 {
             if Instant::now() >= until {
                 return Err(Error::new(Kind::Again, "records are still in flight"));
             }
-            self.sender.producer().poll(STEP);
+            self.look(STEP);
         }
         Ok(())
     }
@@ -184,7 +192,7 @@ impl Producer for Native {
     }
 
     fn serve(&mut self, wait: Duration) {
-        self.sender.producer().poll(wait);
+        self.look(wait);
     }
 
     fn in_flight(&self) -> usize {

@@ -77,6 +77,23 @@ impl Program {
         arguments: &[&str],
         environment: &[(&str, &Path)],
     ) -> Self {
+        Self::start_by(
+            Command::new(env!("CARGO_BIN_EXE_millstream")).envs(environment.iter().copied()),
+            folder,
+            config,
+            arguments,
+        )
+    }
+
+    /// The same by a shell that has changed what the program finds.
+    pub fn start_after(folder: &Path, config: &str, shell: &[&str]) -> Self {
+        let (first, rest) = shell.split_first().unwrap();
+        let mut command = Command::new(first);
+        command.args(rest).arg(env!("CARGO_BIN_EXE_millstream"));
+        Self::start_by(&mut command, folder, config, &[])
+    }
+
+    fn start_by(command: &mut Command, folder: &Path, config: &str, arguments: &[&str]) -> Self {
         let path = folder.join("millstream.yaml");
         std::fs::write(&path, config).unwrap();
         let log = folder.join("log");
@@ -85,11 +102,10 @@ impl Program {
             .append(true)
             .open(&log)
             .unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        let child = command
             .arg("run")
             .args(arguments)
             .arg(&path)
-            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)
