@@ -250,6 +250,8 @@ impl Producer for Writer {
 
     fn serve(&mut self, _: Duration) {}
 
+    fn flush(&mut self, _: Duration) {}
+
     fn in_flight(&self) -> usize {
         0
     }

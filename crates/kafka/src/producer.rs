@@ -24,6 +24,10 @@ pub trait Producer: Send {
     /// Lets the client tell what it has learned, and waits so long.
     fn serve(&mut self, wait: Duration);
 
+    /// Has everything sent that was taken, without waiting for more to go with it, and waits until nothing is in flight, so
+    /// long at most.
+    fn flush(&mut self, wait: Duration);
+
     /// Records that were taken and whose fate is open. When it is 0, every one of them was acknowledged or is among
     /// [`Producer::take_failed`].
     fn in_flight(&self) -> usize;

@@ -1,4 +1,4 @@
-//! One call of librdkafka that its Rust binding makes dear: a record goes out by the handle of its topic.
+//! Two calls of librdkafka that its Rust binding makes dear: a record goes out by the handle of its topic, and a flush.
 //!
 //! `rdkafka::producer::BaseProducer::send` names the topic by its text, which it copies for every record, and the client
 //! looks that text up in a list, under a lock that its own threads want too. Here a topic is looked up once.
@@ -6,7 +6,7 @@
 //! It promises that the client has copied a record's bytes when a call returns, and that a topic's handle never outlives
 //! its client. Everything else about producers is left to the binding, by [`Sender::producer`].
 
-use std::{ffi::CString, ptr};
+use std::{ffi::CString, ptr, time::Duration};
 
 use rdkafka::{
     bindings as native,
@@ -91,6 +91,18 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Sender<C> {
         }
         self.topics.push(Handle(handle));
         Some(Topic(self.topics.len() - 1))
+    }
+
+    /// Sends what was taken without waiting for more (`linger.ms`), and waits until nothing is in flight, so long at most. The binding's
+    /// flush looks once and then waits in steps of 100 ms; this one is woken by the last answer. Failures are heard by polling.
+    pub fn flush(&self, wait: Duration) {
+        let wait = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the client lives as long as `self`.
+        #[allow(unsafe_code)]
+        unsafe {
+            // What it says, that something is still in flight, is asked for where it matters.
+            native::rd_kafka_flush(self.producer.client().native_ptr(), wait);
+        }
     }
 
     /// Hands a record and its headers to the client, which copies them. Never blocks.

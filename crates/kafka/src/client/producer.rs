@@ -1,7 +1,7 @@
 //! A producer of librdkafka.
 //!
 //! Four traps are stepped around. The client's own waiting (`flush`, and `commit_transaction` with records in flight) goes in
-//! steps of 100 ms, so in-flight records are waited for in steps of a millisecond before anything else. And reports of
+//! steps of 100 ms, so in-flight records are waited for by `millstream_sys::kafka` before anything else. And reports of
 //! success cost more than the records are worth: only failures are reported, and nothing in flight means all is well. And the
 //! binding names a topic by its text for every record, which is copied and looked up under a lock: `millstream_sys::kafka`
 //! has it looked up once. The fourth is the binding's own waiting ([`Native::look`]).
@@ -23,8 +23,8 @@ use rdkafka::{
 use super::{admin, config, context::Context, kind, told, unfit};
 use crate::{Error, Failed, Kind, Outgoing, Producer, Sent, Settings, Store};
 
-/// Between two looks whether anything is still in flight.
-const STEP: Duration = Duration::from_millis(1);
+/// Between two looks for failures while something is in flight; the last answer is told at once.
+const STEP: Duration = Duration::from_millis(10);
 
 pub(super) struct Native {
     settings: Settings,
@@ -107,7 +107,9 @@ impl Native {
     /// last one asking again and again.
     fn look(&self, wait: Duration) {
         self.sender.producer().poll(Duration::ZERO);
-        thread::sleep(wait);
+        if !wait.is_zero() {
+            thread::sleep(wait);
+        }
     }
 
     fn drain(&self, timeout: Duration) -> Result<(), Error> {
@@ -116,7 +118,8 @@ impl Native {
             if Instant::now() >= until {
                 return Err(Error::new(Kind::Again, "records are still in flight"));
             }
-            self.look(STEP);
+            self.sender.flush(STEP);
+            self.look(Duration::ZERO);
         }
         Ok(())
     }
@@ -193,6 +196,11 @@ impl Producer for Native {
 
     fn serve(&mut self, wait: Duration) {
         self.look(wait);
+    }
+
+    fn flush(&mut self, wait: Duration) {
+        self.sender.flush(wait);
+        self.look(Duration::ZERO);
     }
 
     fn in_flight(&self) -> usize {

@@ -15,8 +15,10 @@ use millstream_record::Batch;
 
 use super::shape::Refused;
 
-/// Between two looks whether there is room or nothing is in flight: short, because a commit waits for it.
+/// Between two looks whether there is room.
 const STEP: Duration = Duration::from_millis(1);
+/// Between two looks for failures while something is in flight; the last answer is told at once.
+const FLUSH: Duration = Duration::from_millis(10);
 /// Calls that may take longer are cut into pieces of this, so that a stop is seen.
 pub(super) const SLICE: Duration = Duration::from_secs(1);
 
@@ -91,7 +93,8 @@ impl Link {
     /// Waits until nothing is in flight. What failed stands in `failed`.
     pub(super) fn drain(&mut self) -> Result<(), Halt> {
         while self.producer.in_flight() > 0 {
-            self.step()?;
+            self.producer.flush(FLUSH);
+            self.heed()?;
         }
         self.producer.serve(Duration::ZERO);
         self.listen();
@@ -109,6 +112,11 @@ impl Link {
 
     fn step(&mut self) -> Result<(), Halt> {
         self.producer.serve(STEP);
+        self.heed()
+    }
+
+    /// Hears the client, and whether the process wants to end.
+    fn heed(&mut self) -> Result<(), Halt> {
         self.listen();
         if self.durable && self.context.stop.is_stopped() {
             return Err(Halt::Stopped);

@@ -154,7 +154,7 @@ pub(super) struct Batching {
     pub(super) size: Size,
     /// Records of a batch at most; 0: no limit.
     pub(super) records: u32,
-    /// How long the first of them waits for more.
+    /// How long the first of them waits for more. Where an answer is waited for, none waits.
     pub(super) linger: Period,
 }
 
@@ -163,8 +163,9 @@ impl Default for Batching {
         Self {
             size: Size::mib(1),
             records: 0,
-            // What the client does by default: less makes more requests and nothing faster.
-            linger: Period::millis(5),
+            // Longer than a broker takes to answer: an idempotent producer has one request per partition under way, and
+            // while what waits behind it is overdue the client asks without rest whether it may go.
+            linger: Period::millis(100),
         }
     }
 }
