@@ -90,19 +90,11 @@ impl Run {
         }
         let text = gzip::first_line(file, HEAD_BYTES_MAX)?;
         let head = key(&file_id(stat.inode, 0, &text));
-        let is_source = |tracked: &Arc<Tracked>| {
-            let state = tracked.state();
-            let mut name = state.path.clone().into_os_string();
-            name.push(".gz");
-            // One that was renamed before its first line was sent may be what this one was made of.
-            let may_be = state.began_as(head) || state.is_unknown();
-            // The walk may have seen it just before it was renamed.
-            let is_gone =
-                || Stat::at(&state.path).map(|stat| stat.inode).ok() != Some(tracked.inode);
-            may_be && (state.rotated.is_some() || name == found.path || is_gone())
-        };
-        if !text.is_empty() && self.files.values().any(is_source) {
-            // What it was made of is still being read.
+        let is_source = |tracked: &Arc<Tracked>| tracked.is_source_of(head, &found.path);
+        if !text.is_empty()
+            && (self.files.values().any(is_source) || self.will_read(found, head)?)
+        {
+            // What it was made of is still being read, or will be.
             self.deferred = true;
             return Ok(None);
         }
@@ -118,6 +110,26 @@ impl Run {
             return Ok(None);
         }
         begins(Begin::Gzip(None, places, !found.matches))
+    }
+
+    /// Whether what a compressed file is made of still has its name and will get a reader by it: who compresses removes it
+    /// last, so as long as it is there a later walk may find it, whatever this one has seen.
+    fn will_read(&self, found: &Found, head: u64) -> io::Result<bool> {
+        let plain = found.path.with_extension("");
+        let Some(stat) = Stat::at(&plain).ok().filter(|stat| stat.is_file) else {
+            return Ok(false);
+        };
+        let is_wanted = match self.known.find(stat.inode) {
+            Some(past) => past.offset < stat.len,
+            None => self.common.options.patterns.takes(&plain) && !self.is_too_old(&stat),
+        };
+        if plain == found.path || !is_wanted || self.files.contains_key(&stat.inode) {
+            return Ok(false);
+        }
+        let Ok(file) = fs::File::open(&plain) else {
+            return Ok(false);
+        };
+        Ok(key(&file_id(stat.inode, 0, &read_start(&file)?)) == head)
     }
 
     fn judge(&mut self, file: &fs::File, found: &Found) -> io::Result<Option<Beginning>> {

@@ -5,7 +5,7 @@
 //! Positions are offsets in the inflated text. A compressed file that holds what was read before it was compressed
 //! (logrotate's `compress`) goes on where that was left: it is found by the same head, and held against its marks.
 
-use std::{fs, io, io::Write};
+use std::{fs, io, io::Write, time::Duration};
 
 use flate2::write::MultiGzDecoder;
 use millstream_record::FileId;
@@ -25,6 +25,8 @@ const BYTES_MIN: u64 = 20;
 const INFLATE_BYTES: usize = 4 << 10;
 /// Inflated bytes that are passed over before others have a turn.
 const TURN_BYTES: u64 = 512 << 10;
+/// How often a file is looked at of which not as much is there as was read of what it is made of.
+const GROWTH_LOOK: Duration = Duration::from_millis(500);
 /// So many files of a source are inflated at a time: each holds a window of text.
 pub(super) const AT_ONCE: usize = 4;
 
@@ -163,11 +165,11 @@ impl Reader {
                 .filter(|mark| mark.offset <= candidate.offset);
             self.inflater = Some(Inflater::default());
             if let Some(mark) = mark.filter(|mark| mark.offset > 0)
-                && self.skip_to(mark.offset).await? != Some(mark)
+                && self.reach(mark.offset).await? != Some(mark)
             {
                 continue;
             }
-            if let Some(mark) = self.skip_to(candidate.offset).await? {
+            if let Some(mark) = self.reach(candidate.offset).await? {
                 self.next = mark;
                 self.flight = Flight::new(mark);
                 self.pace.last_read = std::time::Instant::now();
@@ -190,6 +192,31 @@ impl Reader {
             self.announce_start().await;
         }
         Ok(())
+    }
+
+    /// Passes over the text up to an offset, and waits for it where the file is still being written; the mark there, if there
+    /// is so much text at last.
+    async fn reach(&mut self, offset: u64) -> io::Result<Option<Mark>> {
+        loop {
+            let mark = self.skip_to(offset).await?;
+            if mark.is_some() || self.stop.is_stopped() || !self.may_grow()? {
+                return Ok(mark);
+            }
+            self.pause(GROWTH_LOOK).await;
+        }
+    }
+
+    /// Whether there may come more text than was inflated.
+    fn may_grow(&self) -> io::Result<bool> {
+        let (Some(inflater), Some(file)) = (&self.inflater, &self.file) else {
+            return Ok(false);
+        };
+        let stat = Stat::of(file)?;
+        let is_over = self.context.once
+            || inflater.broken.is_some()
+            || stat.age > self.common.options.rotate_wait
+            || is_read(file, stat.len, inflater.end())?;
+        Ok(!is_over)
     }
 
     /// Passes over the text up to an offset; the mark there, if there is so much text.

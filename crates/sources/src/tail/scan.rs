@@ -145,6 +145,11 @@ impl Patterns {
                 .is_some_and(|name| self.excluded_names.is_match(Path::new(name)))
     }
 
+    /// Whether a path is one of those that are read.
+    pub(super) fn takes(&self, path: &Path) -> bool {
+        self.matches.is_match(path) && !self.excludes(path)
+    }
+
     /// Whether some beginning of the file's name, cut where a suffix starts, is a name that matches.
     fn matches_beginning(&self, path: &Path) -> bool {
         let Some(name) = path.file_name() else {
@@ -156,7 +161,7 @@ impl Patterns {
             .filter(|at| !name[*at].is_ascii_alphanumeric());
         cuts.take(8).any(|at| {
             let shorter = path.with_file_name(OsStr::from_bytes(&name[..at]));
-            self.matches.is_match(&shorter) && !self.excludes(&shorter)
+            self.takes(&shorter)
         })
     }
 

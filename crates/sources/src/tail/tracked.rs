@@ -88,6 +88,37 @@ impl Tracked {
         })
     }
 
+    /// Whether a compressed file at `to` whose text begins with this head may hold what is still being read here: it was made
+    /// of it, or of a copy of what was truncated away.
+    pub(super) fn is_source_of(&self, head: u64, to: &Path) -> bool {
+        let (path, last) = {
+            let state = self.state();
+            // One that was renamed before its first line was sent may be what the other was made of.
+            if !state.began_as(head) && !state.is_unknown() {
+                return false;
+            }
+            if state.rotated.is_some() {
+                return true;
+            }
+            (state.path.clone(), state.marks.back().copied())
+        };
+        let mut name = path.clone().into_os_string();
+        name.push(".gz");
+        // The walk may have seen it just before it was renamed, and its reader is later than who truncates it.
+        name == to || !self.is_as_read(&path, last).unwrap_or(false)
+    }
+
+    /// Whether the path leads to it, and what was read last still stands in it.
+    fn is_as_read(&self, path: &Path, last: Option<Mark>) -> io::Result<bool> {
+        if Stat::at(path)?.inode != self.inode {
+            return Ok(false);
+        }
+        match last {
+            Some(last) => Ok(Mark::read(&fs::File::open(path)?, last.offset)? == Some(last)),
+            None => Ok(true),
+        }
+    }
+
     /// Its state, for a moment.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

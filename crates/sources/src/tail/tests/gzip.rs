@@ -93,6 +93,89 @@ fn a_file_that_is_compressed_while_we_read_it_is_not_read_twice() {
 }
 
 #[test]
+fn a_file_and_what_is_just_made_of_it_are_found_together_and_read_once() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log.1");
+    append(&path, &text(0..5000));
+    // gzip is done, and has not removed it yet.
+    fs::write(place.log("a.log.1.gz"), packed(&text(0..5000))).unwrap();
+    let running = place.start(
+        "a.log*",
+        r#", "rotate_wait": "200ms", "rescan": "50ms""#,
+        &to,
+    );
+    until("all lines", || to.lines().len() >= 5000);
+    fs::remove_file(&path).unwrap();
+    fs::rename(place.log("a.log.1.gz"), place.log("a.log.2.gz")).unwrap();
+    append(&place.log("a.log"), "new\n");
+    // What only the compressed one has shows that it was looked at.
+    let mut file = fs::File::options()
+        .append(true)
+        .open(place.log("a.log.2.gz"))
+        .unwrap();
+    file.write_all(&packed("packed\n")).unwrap();
+    until("what only the compressed one has", || {
+        to.lines().contains(&"packed".to_owned())
+    });
+    running.stop();
+    let mut expected = numbers(0..5000);
+    expected.extend(["new".to_owned(), "packed".to_owned()]);
+    assert!(sorted(to.lines()) == sorted(expected));
+}
+
+#[test]
+fn a_compressed_copy_waits_until_the_truncation_is_noticed_however_long_that_takes() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    append(&path, &text(0..1000));
+    let running = place.start(
+        "a.log*",
+        r#", "rotate_wait": "200ms", "rescan": "50ms""#,
+        &to,
+    );
+    until("the first lines", || to.lines().len() == 1000);
+    // Its reader waits for answers when it is truncated.
+    to.hold();
+    append(&path, &text(1000..1001));
+    until("one line more", || to.lines().len() == 1001);
+    fs::write(place.log("a.log.1.gz"), packed(&text(0..1002))).unwrap();
+    fs::write(&path, "after\n").unwrap();
+    thread::sleep(Duration::from_millis(500));
+    to.settle();
+    until("the end of the copy", || {
+        to.lines().contains(&"line 1001".to_owned())
+    });
+    until("what came after", || {
+        to.lines().contains(&"after".to_owned())
+    });
+    running.stop();
+    let mut expected = numbers(0..1002);
+    expected.push("after".to_owned());
+    assert!(sorted(to.lines()) == sorted(expected));
+}
+
+#[test]
+fn what_was_read_before_it_was_compressed_is_not_read_from_a_file_that_is_still_being_written() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    append(&path, &text(0..100_000));
+    place.once("a.log*", "", &to);
+    fs::remove_file(&path).unwrap();
+    let all = packed(&text(0..100_001));
+    let path = place.log("a.log.1.gz");
+    fs::write(&path, &all[..all.len() / 2]).unwrap();
+    let running = place.start("a.log*", r#", "rotate_wait": "1h", "rescan": "50ms""#, &to);
+    thread::sleep(Duration::from_millis(700));
+    let mut file = fs::File::options().append(true).open(&path).unwrap();
+    file.write_all(&all[all.len() / 2..]).unwrap();
+    until("the rest", || {
+        to.lines().contains(&"line 100000".to_owned())
+    });
+    running.stop();
+    assert!(to.lines() == numbers(0..100_001));
+}
+
+#[test]
 fn a_copy_that_was_truncated_away_and_compressed_is_not_read_twice() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
