@@ -6,7 +6,7 @@
 //! given: what it has not begun goes to the others at once, what it may have is acked there (or, with `failover: resend`,
 //! goes out again when it breaks). It leaves to the links: sockets and failures.
 
-use std::{collections::HashSet, rc::Rc, sync::Arc};
+use std::{ops::Bound, rc::Rc, sync::Arc};
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Position;
@@ -45,6 +45,8 @@ pub(super) struct Cluster {
     meters: LinkMeters,
     reporter: Reporter,
     tasks: JoinSet<()>,
+    /// Which links take no more in this deal (`balance: all`); kept for its memory.
+    full: Vec<bool>,
     /// This lane asks the servers whether they are there; the others hear of it.
     asks: bool,
     pulses: watch::Receiver<Pulses>,
@@ -72,6 +74,7 @@ impl Cluster {
             meters,
             reporter,
             tasks: JoinSet::new(),
+            full: Vec::new(),
         }
     }
 
@@ -160,29 +163,20 @@ impl Cluster {
             link.want(link.takes_all());
         }
         self.copy_out();
-        let mut full = HashSet::new();
-        let waiting: Vec<Key> = self.hub.pending.borrow().keys().copied().collect();
-        for key in waiting {
-            let pending = self.hub.pending.borrow();
-            let Some((cost, (_, address))) = pending
-                .get(&key)
-                .and_then(|chunk| Some((chunk.cost(), chunk.copy.clone()?)))
-            else {
-                continue;
-            };
-            drop(pending);
+        self.full.clear();
+        self.full.resize(self.links.len(), false);
+        let mut after = Bound::Unbounded;
+        while let Some((key, server, cost)) = self.next_copy(after) {
+            after = Bound::Excluded(key);
+            let Some(address) = server else { continue };
             let place = self
                 .find(&address)
                 .filter(|place| self.links[*place].takes_all());
             match place {
-                Some(place)
-                    if !full.contains(&place) && self.links[place].candidate(cost).ready =>
-                {
+                Some(place) if !self.full[place] && self.links[place].candidate(cost).ready => {
                     self.give(key, place);
                 }
-                Some(place) => {
-                    full.insert(place);
-                }
+                Some(place) => self.full[place] = true,
                 // It is no longer a server: nobody waits for it.
                 None => {
                     self.hub.pending.borrow_mut().remove(&key);
@@ -193,19 +187,35 @@ impl Cluster {
         }
     }
 
+    /// The next chunk that waits: its key, whose copy it is, and what it costs.
+    fn next_copy(&self, after: Bound<Key>) -> Option<(Key, Option<Rc<str>>, usize)> {
+        let pending = self.hub.pending.borrow();
+        let (key, chunk) = pending.range((after, Bound::Unbounded)).next()?;
+        let server = chunk.copy.as_ref().map(|(_, server)| server.clone());
+        Some((*key, server, chunk.cost()))
+    }
+
     /// Makes a copy for each server of the waiting chunks that have none.
     fn copy_out(&mut self) {
+        let mut pending = self.hub.pending.borrow_mut();
+        if pending.values().all(|chunk| chunk.copy.is_some()) {
+            return;
+        }
         let takers = self.links.iter().filter(|link| link.takes_all());
         let takers: Vec<Rc<str>> = takers.map(|link| link.address.as_str().into()).collect();
         if takers.is_empty() {
             return;
         }
-        let mut pending = self.hub.pending.borrow_mut();
-        let whole = pending.iter().filter(|(_, chunk)| chunk.copy.is_none());
-        let whole: Vec<Key> = whole.map(|(key, _)| *key).collect();
-        for key in whole {
+        let mut after = Bound::Unbounded;
+        loop {
+            let mut waiting = pending.range((after, Bound::Unbounded));
+            let whole = waiting.find(|(_, chunk)| chunk.copy.is_none());
+            let Some(key) = whole.map(|(key, _)| *key) else {
+                return;
+            };
+            after = Bound::Excluded(key);
             let Some(chunk) = pending.remove(&key) else {
-                continue;
+                return;
             };
             self.hub
                 .copies

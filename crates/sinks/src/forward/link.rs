@@ -185,7 +185,9 @@ impl Link {
     pub(super) fn feel(&self, pulse: Pulse) {
         let before = self.pulse.replace(pulse);
         if before != pulse {
-            self.hurry.set(pulse.returns != before.returns);
+            // Whatever else is heard before the link looks: it has come back.
+            self.hurry
+                .set(self.hurry.get() || pulse.returns != before.returns);
             self.wake.notify_one();
         }
     }
