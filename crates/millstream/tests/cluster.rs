@@ -1,5 +1,6 @@
 //! Scaling out and in: a relay deals what comes to several receivers, one Millstream each with a disk. One joins and one is drained under
-//! load, one is killed and comes back: nothing is lost, what comes twice is what was in doubt, and the load is even again within 2 s.
+//! load, one is killed and comes back: nothing is lost, what comes twice is what was in doubt, and the load is even again within the
+//! chunks of 2 s.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,11 +13,12 @@ mod program;
 use std::{
     collections::BTreeMap,
     fs,
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
     thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use program::{
@@ -26,20 +28,21 @@ use program::{
 };
 
 /// Records, and how many a second.
-const RECORDS: &str = "750000";
+const RECORDS: &str = "1050000";
 const RATE: &str = "30000";
 /// The generator's records in a chunk.
 const CHUNK: u64 = 400;
-/// After a change of the servers the load is even again within this ...
-const EVEN_WITHIN: Duration = Duration::from_secs(2);
-/// ... looked at for so long, ...
-const LOOK: Duration = Duration::from_secs(2);
-/// So many looks on a busy machine.
-const LOOKS_MAX: u32 = 6;
-/// ... as far as servers may differ from the mean.
+/// After a change of the servers the load is even again within so many chunks of each of its three flows: those of 2 s. Chunks are
+/// counted, and not seconds: a busy machine is slower, and as even.
+const EVEN_WITHIN: u64 = 50;
+/// It is looked at for so many, ...
+const LOOK: u64 = 50;
+/// ... and waited for some more: flows are not at one place, and the outputs are behind.
+const BEHIND: u64 = 40;
+/// As far as servers may differ from the mean.
 const UNEVEN_MAX: f64 = 0.2;
 
-/// Two at a time would not leave each enough of a machine to say who gets what within two seconds.
+/// Two at a time would have to share a machine that is small enough for one.
 static ONE_CLUSTER: Mutex<()> = Mutex::new(());
 
 /// The relay, its receivers, and the load.
@@ -71,7 +74,8 @@ impl Cluster {
             "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\n\
              sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
              channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
-             sinks:\n  next: {{ type: forward, inputs: [kept], discovery: {{ file: {1} }}, peer: millstream{more} }}\n",
+             sinks:\n  next: {{ type: forward, inputs: [kept], discovery: {{ file: {1} }}, peer: millstream, \
+             in_flight: 64MiB{more} }}\n",
             place.display(),
             cluster.place("servers.yaml").display()
         );
@@ -123,22 +127,38 @@ impl Cluster {
         (0..self.receivers.len()).map(size).collect()
     }
 
-    /// From two seconds after `since` on these receivers get equal shares; on a busy machine it may take a few looks.
-    fn is_even(&self, numbers: &[usize], since: Instant) {
-        sleep(EVEN_WITHIN.saturating_sub(since.elapsed()));
-        for look in 1..=LOOKS_MAX {
-            let before = self.sizes();
-            sleep(LOOK);
-            let after = self.sizes();
-            let shares: Vec<u64> = numbers.iter().map(|n| after[*n] - before[*n]).collect();
-            println!("look {look}: shares of {LOOK:?}: {shares:?}");
-            let mean = shares.iter().sum::<u64>() as f64 / shares.len() as f64;
-            let is_near = |share: &u64| (*share as f64 - mean).abs() <= UNEVEN_MAX * mean;
-            if mean > 0.0 && shares.iter().all(is_near) {
-                return;
-            }
-        }
-        panic!("the shares are never even");
+    /// The newest chunk that has arrived anywhere: its place in its flow.
+    fn newest(&self) -> u64 {
+        let newest = |number| {
+            let mut file = fs::File::open(self.place(&format!("out/{number}.log"))).ok()?;
+            let end = file.seek(SeekFrom::End(0)).ok()?;
+            file.seek(SeekFrom::Start(end.saturating_sub(TAIL_BYTES)))
+                .ok()?;
+            let mut tail = Vec::new();
+            file.read_to_end(&mut tail).ok()?;
+            let text = String::from_utf8_lossy(&tail);
+            let whole = text.lines().filter_map(number_of);
+            whole.map(|(_, number)| number / CHUNK).max()
+        };
+        let all = (0..self.receivers.len()).filter_map(newest);
+        all.max().unwrap_or(0)
+    }
+
+    /// Lets as many chunks pass as it takes to be even again and to see that, and `more`.
+    fn pass(&self, more: u64) {
+        let until = self.newest() + EVEN_WITHIN + LOOK + BEHIND + more;
+        wait_until("enough chunks have passed", || self.newest() >= until);
+    }
+
+    /// Which chunks each receiver has got: their places in their flows, sorted.
+    fn dealt(&self) -> Vec<Vec<u64>> {
+        let of = |number| {
+            let places = chunks_of(&self.place(&format!("out/{number}.log")));
+            let mut places: Vec<u64> = places.into_iter().map(|(_, n)| n / CHUNK).collect();
+            places.sort_unstable();
+            places
+        };
+        (0..self.receivers.len()).map(of).collect()
     }
 
     /// Waits for the end of the load and ends everybody.
@@ -177,6 +197,50 @@ fn sum(account: &serde_json::Value, what: &str) -> u64 {
     flows.iter().map(|flow| flow[what].as_u64().unwrap()).sum()
 }
 
+/// The end of an output in which there is a whole line.
+const TAIL_BYTES: u64 = 4096;
+
+/// The flow and the number of a record: "mb1 RRRRRRRR.FFFF dNNNNNNNNNNNNNNNN ..." (see the generator).
+fn number_of(line: &str) -> Option<(&str, u64)> {
+    let (flow, kind) = (line.get(4..17)?, line.get(18..19)?);
+    let number = line.get(19..35)?.trim().parse().ok()?;
+    (kind == "d" && line.starts_with("mb1 ")).then_some((flow, number))
+}
+
+/// The chunks in an output: flow and first number.
+fn chunks_of(path: &Path) -> Vec<(String, u64)> {
+    let text = fs::read_to_string(path).unwrap();
+    let numbers = text.lines().filter_map(number_of);
+    let firsts = numbers.filter(|(_, number)| number.is_multiple_of(CHUNK));
+    firsts
+        .map(|(flow, number)| (flow.to_owned(), number))
+        .collect()
+}
+
+/// From soon after `change` on, a place in the flows, these receivers have got equal shares.
+fn assert_even(dealt: &[Vec<u64>], numbers: &[usize], change: u64) {
+    let from = change + EVEN_WITHIN;
+    let range = from..from + LOOK;
+    let share = |number: &usize| {
+        let chunks = dealt[*number].iter();
+        chunks.filter(|place| range.contains(place)).count()
+    };
+    let shares: Vec<usize> = numbers.iter().map(share).collect();
+    println!("change at {change}: shares of the chunks {range:?}: {shares:?}");
+    let mean = shares.iter().sum::<usize>() as f64 / shares.len() as f64;
+    let is_near = |share: &usize| (*share as f64 - mean).abs() <= UNEVEN_MAX * mean;
+    assert!(
+        mean > 0.0 && shares.iter().all(is_near),
+        "of the chunks {range:?} the receivers {numbers:?} have got {shares:?}"
+    );
+}
+
+/// Between which two chunks a receiver has got none for longest.
+fn pause_of(places: &[u64]) -> (u64, u64) {
+    let pauses = places.windows(2).map(|pair| (pair[0], pair[1]));
+    pauses.max_by_key(|(last, next)| next - last).unwrap()
+}
+
 /// Several servers cannot keep the order of a connection.
 const ORDER: [&str; 2] = ["--allow", "reordered"];
 
@@ -185,17 +249,25 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     let mut cluster = Cluster::start(3, "");
     cluster.join();
     cluster.list(&[0, 1, 2, 3]);
-    cluster.is_even(&[0, 1, 2, 3], Instant::now());
+    wait_until("the new one has something", || cluster.sizes()[3] > 0);
+    cluster.pass(0);
     cluster.list(&[0, 2, 3]);
-    cluster.is_even(&[0, 2, 3], Instant::now());
-    // It has been given nothing for two seconds: it can go.
-    let before = cluster.sizes()[1];
+    // The list is looked at every second.
+    cluster.pass(EVEN_WITHIN);
+    let stopped = cluster.newest();
     cluster.receivers[1].take().unwrap().stop();
-    assert_eq!(cluster.sizes()[1], before);
     cluster.finish();
     let account = cluster.account(&ORDER);
     assert_eq!((sum(&account, "lost"), sum(&account, "duplicated")), (0, 0));
     assert!(!cluster.log().contains("in doubt"), "{}", cluster.log());
+    let dealt = cluster.dealt();
+    assert_even(&dealt, &[0, 1, 2, 3], dealt[3][0]);
+    let drained = *dealt[1].last().unwrap();
+    assert_even(&dealt, &[0, 2, 3], drained);
+    assert!(
+        drained + EVEN_WITHIN < stopped,
+        "it was given chunks up to {drained}, and stopped at {stopped}"
+    );
 }
 
 /// Kills the second of three receivers while it has something to answer, lets the others go on, and starts it again with its disk.
@@ -206,12 +278,20 @@ fn kill_one(more: &str) -> Cluster {
     cluster.receivers[1].as_ref().unwrap().pause();
     sleep(Duration::from_millis(300));
     cluster.receivers[1].as_mut().unwrap().kill();
-    let since = Instant::now();
-    // Meanwhile the others have all of it, evenly.
-    cluster.is_even(&[0, 2], since);
+    // Meanwhile the others have all of it.
+    cluster.pass(EVEN_WITHIN);
     cluster.receivers[1].as_mut().unwrap().restart();
-    cluster.is_even(&[0, 1, 2], Instant::now());
+    let before = cluster.sizes()[1];
+    wait_until("it is given something again", || {
+        cluster.sizes()[1] > before
+    });
+    cluster.pass(EVEN_WITHIN);
     cluster.finish();
+    let dealt = cluster.dealt();
+    let (last, next) = pause_of(&dealt[1]);
+    assert!(last + EVEN_WITHIN + LOOK <= next, "it was away too shortly");
+    assert_even(&dealt, &[0, 2], last);
+    assert_even(&dealt, &[0, 1, 2], next);
     cluster
 }
 
@@ -226,14 +306,8 @@ fn with_failover_wait_a_receiver_that_is_killed_costs_nothing_and_doubles_nothin
 fn chunks(out: &Path) -> BTreeMap<(String, u64), u64> {
     let mut chunks = BTreeMap::new();
     for file in fs::read_dir(out).unwrap() {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap();
-        for line in text.lines() {
-            // "mb1 RRRRRRRR.FFFF dNNNNNNNNNNNNNNNN ...": see the generator.
-            let (flow, kind) = (&line[4..17], &line[18..19]);
-            let number: u64 = line[19..35].trim().parse().unwrap();
-            if kind == "d" && number.is_multiple_of(CHUNK) {
-                *chunks.entry((flow.to_owned(), number)).or_default() += 1;
-            }
+        for chunk in chunks_of(&file.unwrap().path()) {
+            *chunks.entry(chunk).or_default() += 1;
         }
     }
     chunks
