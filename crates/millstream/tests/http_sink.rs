@@ -9,7 +9,6 @@
 )]
 
 mod http_peers;
-mod millbench;
 mod program;
 
 use std::{
@@ -22,8 +21,10 @@ use std::{
 };
 
 use http_peers::{Cut, Keeper};
-use millbench::{Generator, Random};
-use program::{Program, free_port, tree, victim::Victim, victim::settle};
+use program::{
+    Program, free_port, millbench, tree,
+    victim::{Generator, Random, Victim, generate, settle},
+};
 use serde_json::{Value, json};
 
 /// How often Millstream is killed, sender and receiver together.
@@ -69,7 +70,7 @@ fn into_our_own_source_each_record_comes_once_however_often_both_are_killed() {
     let mut first = Victim::start(one, entry, config);
     let config = receiver(&two, between, &out);
     let mut second = Victim::start(two, between, config);
-    let generator = Generator::start(place, entry, "150000", "8000");
+    let generator = Generator::start(&generate(place, entry, "150000", "8000"));
     let mut random = Random::new();
     for n in 0..KILLS {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
@@ -99,7 +100,7 @@ fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() 
     let more = ", format: raw, compression: gzip";
     let config = sender(&one, entry, &url, more);
     let mut first = Victim::start(one, entry, config);
-    let generator = Generator::start(place, entry, "150000", "8000");
+    let generator = Generator::start(&generate(place, entry, "150000", "8000"));
     let mut random = Random::new();
     for n in 0..KILLS {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX / 2)));
@@ -124,7 +125,7 @@ fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() 
 
 /// Every record of the ledger is in the output; `allowed` may be.
 fn account(place: &Path, allowed: &str) {
-    let account = Command::new(millbench::millbench())
+    let account = Command::new(millbench())
         .args(["verify", "--allow", allowed, "--ledger"])
         .args([place.join("ledger"), place.join("out")])
         .output()

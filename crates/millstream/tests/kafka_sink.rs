@@ -7,7 +7,6 @@
     reason = "what cannot be done fails the test, which says what it did"
 )]
 
-mod millbench;
 mod program;
 
 use std::{
@@ -19,12 +18,15 @@ use std::{
     time::Duration,
 };
 
-use millbench::{Generator, Random, verify};
 use millstream_testkit::{
     Authority,
     server::kafka::{Broker, Listeners, USER},
 };
-use program::{Program, free_port, wait_until};
+use program::{
+    Program, free_port,
+    victim::{Generator, Random, generate, verify},
+    wait_until,
+};
 
 /// Two lines out of a file into as many sinks as `sinks` says, to the end.
 fn run_once(folder: &Path, lines: &str, sinks: &str) -> String {
@@ -365,7 +367,7 @@ fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
     for (topic, text) in topics.iter().zip(read()) {
         fs::write(out.join(format!("{topic}.log")), text).unwrap();
     }
-    verify(folder);
+    verify(&out, &folder.join("ledger"));
 }
 
 /// How often Millstream and the broker are killed: with `STORM=full` as often as the product is held to (about 3 minutes).
@@ -394,7 +396,7 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
     let mut program = Program::start(folder.path(), &config).listens(port);
     broker.server().restart();
     let (number, rate) = (records.to_string(), RATE.to_string());
-    let generator = Generator::start(folder.path(), port, &number, &rate);
+    let generator = Generator::start(&generate(folder.path(), port, &number, &rate));
     let mut killed = 0;
     for round in 1..=restarts {
         match random.below(3) {
@@ -428,7 +430,7 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     let port = free_port();
     let config = receiver(folder.path(), "data", port, &address);
     let zombie = Program::start(folder.path(), &config).listens(port);
-    let generator = Generator::start(folder.path(), port, "150000", "15000");
+    let generator = Generator::start(&generate(folder.path(), port, "150000", "15000"));
     wait_until("some of it is committed", || {
         topics(&broker)
             .iter()

@@ -7,7 +7,6 @@
     reason = "what cannot be done fails the test, which says what it did"
 )]
 
-mod millbench;
 mod program;
 
 use std::{
@@ -20,9 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millbench::Random;
 use millstream_testkit::server::kafka::Broker;
-use program::{PATIENCE, Program};
+use program::{PATIENCE, Program, victim::Random};
 
 /// A source and a file behind a disk channel. `home`: where its data and its output are.
 fn reader(home: &Path, broker: &str, more: &str) -> String {

@@ -7,7 +7,6 @@
 )]
 #![allow(clippy::print_stdout, reason = "a test says what it did")]
 
-mod millbench;
 mod program;
 
 use std::{
@@ -18,9 +17,12 @@ use std::{
     time::Duration,
 };
 
-use millbench::{Generator, Random, verify};
 use millstream_testkit::server::versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw};
-use program::{Program, free_port, wait_until};
+use program::{
+    Program, free_port,
+    victim::{Generator, Random, generate, verify},
+    wait_until,
+};
 
 /// How often the program is killed, and the server.
 const KILLS: u64 = 50;
@@ -73,16 +75,10 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The records of a sink's objects, unpacked into the folder `out` of a new folder beside the ledger, for the verifier.
+/// The records of a sink's objects, unpacked into a new folder, for the verifier.
 fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
     let read = place.join("read").join(sink);
-    fs::create_dir_all(read.join("out")).unwrap();
-    // A ledger is a file or a folder.
-    let copied = Command::new("cp")
-        .arg("-r")
-        .args([place.join("ledger"), read.clone()])
-        .status();
-    assert!(copied.unwrap().success());
+    fs::create_dir_all(&read).unwrap();
     let objects = objects(&server.bucket("lake").join(sink));
     println!("{sink}: {} objects", objects.len());
     for (n, path) in objects.iter().enumerate() {
@@ -93,7 +89,7 @@ fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
         let unpacked = Command::new(tool).arg(path).output().unwrap();
         let said = String::from_utf8_lossy(&unpacked.stderr);
         assert!(unpacked.status.success(), "{tool} {path:?}: {said}");
-        fs::write(read.join("out").join(format!("{n}.log")), unpacked.stdout).unwrap();
+        fs::write(read.join(format!("{n}.log")), unpacked.stdout).unwrap();
     }
     read
 }
@@ -128,7 +124,7 @@ fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
     // A store that is away does not stop a start.
     server.server.kill();
     let mut program = Program::start(place, &config).listens(port);
-    let generator = Generator::start(place, port, "250000", "14000");
+    let generator = Generator::start(&generate(place, port, "250000", "14000"));
     sleep(Duration::from_millis(500));
     server.server.restart();
     for kill in 0..KILLS {
@@ -153,7 +149,7 @@ fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
     let log = program.log();
     assert_eq!(program.stop(), Some(0), "{log}");
     for (sink, ..) in SINKS {
-        verify(&unpack(place, &server, sink));
+        verify(&unpack(place, &server, sink), &place.join("ledger"));
     }
 }
 
@@ -213,7 +209,7 @@ fn a_writer_that_wakes_up_past_its_successor_publishes_nothing_and_says_so() {
     let port = free_port();
     let zombie = Program::start(&old, &config(&old.join("data"), port, &server.endpoint()));
     let zombie = zombie.listens(port);
-    let generator = Generator::start(place, port, "150000", "20000");
+    let generator = Generator::start(&generate(place, port, "150000", "20000"));
     wait_until("something is published", || {
         objects(&server.bucket("lake")).len() > 4
     });
@@ -239,6 +235,6 @@ fn a_writer_that_wakes_up_past_its_successor_publishes_nothing_and_says_so() {
     let log = successor.log();
     assert_eq!(successor.stop(), Some(0), "{log}");
     for (sink, ..) in SINKS {
-        verify(&unpack(place, &server, sink));
+        verify(&unpack(place, &server, sink), &place.join("ledger"));
     }
 }

@@ -70,6 +70,16 @@ impl Generator {
         *self = Self::start(&self.arguments);
     }
 
+    /// Goes on towards another port with what is not acked.
+    pub fn turn_to(mut self, port: u16) -> Self {
+        let mut arguments = self.arguments.clone();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let address = arguments.iter().position(|word| word == "--forward");
+        arguments[address.unwrap() + 1] = format!("127.0.0.1:{port}");
+        Self::start(&arguments)
+    }
+
     /// Waits until it has every ack.
     pub fn finish(mut self) {
         wait_until("the generator has all acks", || {
