@@ -9,6 +9,7 @@ mod forward_receive;
 mod forward_relay;
 mod forward_to_kafka;
 mod fuse;
+mod hdfs;
 mod idle;
 mod kafka;
 mod machine;
@@ -17,6 +18,7 @@ mod report;
 mod scenario;
 mod server;
 mod syslog_receive;
+mod syslog_to_hdfs;
 mod tail_to_file;
 
 use std::{
@@ -40,7 +42,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 8] = [
+const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -65,6 +67,11 @@ const SCENARIOS: [Scenario; 8] = [
         name: "syslog_receive",
         readme: include_str!("../../scenarios/syslog_receive/README.md"),
         run: syslog_receive::run,
+    },
+    Scenario {
+        name: "syslog_to_hdfs",
+        readme: include_str!("../../scenarios/syslog_to_hdfs/README.md"),
+        run: syslog_to_hdfs::run,
     },
     Scenario {
         name: "fuse_to_file",

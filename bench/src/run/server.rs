@@ -27,6 +27,7 @@ pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
     log: PathBuf,
+    quiet: Duration,
 }
 
 impl Server {
@@ -67,7 +68,14 @@ impl Server {
             process,
             address,
             log,
+            quiet: QUIET,
         })
+    }
+
+    /// It is done when it has used no CPU for so long: its pipeline rests until a time comes.
+    pub fn quiet_after(mut self, quiet: Duration) -> Self {
+        self.quiet = quiet;
+        self
     }
 
     /// Waits until it takes connections.
@@ -85,7 +93,7 @@ impl Server {
 
     /// Waits until it is done, and says when that was.
     pub fn settled(&self) -> Result<Instant, Failure> {
-        let settled = self.process.settled(QUIET, DRAIN);
+        let settled = self.process.settled(self.quiet, DRAIN);
         settled.map_err(|error| self.explain(&error.to_string()))
     }
 

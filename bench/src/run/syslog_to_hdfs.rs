@@ -1,0 +1,73 @@
+//! The scenario `syslog_to_hdfs`: see its README for what is measured.
+
+use std::{fs, time::Duration};
+
+use super::{
+    Bench,
+    hdfs::Cluster,
+    scenario::{Goal, Row, Run},
+    server::{self, Load, Protocol, Server},
+};
+use crate::{Failure, verify};
+
+/// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
+const SEND_BUFFER: &str = "128KiB";
+/// A message of 300 bytes: the header, a text of this size, and what ends it.
+const FORM: &[&str] = &["--form", "rfc3164", "--size", "254"];
+/// Longer than a second, after which files are published.
+const QUIET: Duration = Duration::from_millis(1500);
+
+const MEMORY: &str = include_str!("../../scenarios/syslog_to_hdfs/memory.yaml");
+const EXACT: &str = include_str!("../../scenarios/syslog_to_hdfs/exact.yaml");
+
+/// A row: its name, the configuration and how headers are called.
+const ROWS: [(&str, &str, &str); 3] = [
+    ("flume headers", MEMORY, "flume"),
+    ("own headers", MEMORY, "own"),
+    ("exact, flume headers", EXACT, "flume"),
+];
+
+/// Runs the scenario.
+pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let row = |(name, ..): &(&str, &str, &str)| Row::new(*name, false, vec![Goal::PerCpu(1e6)]);
+    let mut rows: Vec<Row> = ROWS.iter().map(row).collect();
+    bench.choose(&mut rows);
+    let cluster = Cluster::start(&bench.work)?;
+    for round in 1..=bench.runs {
+        for row in &mut rows {
+            eprintln!("{round}/{}: {}", bench.runs, row.name);
+            if let Some((_, config, headers)) = ROWS.iter().find(|(name, ..)| *name == row.name) {
+                row.runs.push(measure(bench, &cluster, config, headers)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(bench: &Bench, cluster: &Cluster, config: &str, headers: &str) -> Result<Run, Failure> {
+    let conf = cluster.conf.to_string_lossy();
+    let settings = [
+        ("CLUSTER", &*cluster.url),
+        ("CONF", &*conf),
+        ("HEADERS", headers),
+    ];
+    let load = Load {
+        protocol: Protocol::Syslog(FORM),
+        mode: "",
+        connections: 1,
+        acks: false,
+        single_writes: false,
+        send_buffer: SEND_BUFFER,
+        tls: false,
+    };
+    let mut server = Server::start(bench, config, &settings)?.quiet_after(QUIET);
+    // Once before: until the sink is connected and has its place in the chain, memory is full and the sender waits.
+    let mut run = server::measure(&mut server, bench, &load, true)?;
+    run.wrong = run.wrong.or(server.stop());
+    let bodies = cluster.take("/bench")?;
+    let report = verify::strict(vec![bodies.clone()])?;
+    fs::remove_dir_all(&bodies)?;
+    let wrong = (!report.right).then(|| report.wrong.join("; "));
+    run.wrong = run.wrong.or(wrong);
+    Ok(run)
+}
