@@ -7,6 +7,7 @@
 //! abort those that no manifest names; it is room they would cost, nothing else.
 
 use std::{
+    cell::Cell,
     fs,
     io::{self, Write},
     path::PathBuf,
@@ -162,21 +163,25 @@ impl Store for Cloud {
         let part = |content_id: &String| PartId {
             content_id: content_id.clone(),
         };
+        let missing = Cell::new(false);
         self.patience
             .keep_trying(async || {
                 let parts = parts.iter().map(part).collect();
-                let refused = match self.objects.complete_multipart(&path, &id, parts).await {
-                    Ok(_) => return Ok(Published::Done),
-                    Err(error) => error,
-                };
-                // Completed by an earlier try or run, or aborted: the object itself says which.
-                match self.objects.head(&path).await {
-                    Ok(_) => Ok(Published::Done),
-                    Err(Error::NotFound { .. }) if is_no_upload(&refused) => Ok(Published::Gone),
-                    Err(Error::NotFound { .. }) => {
+                let completed = self.objects.complete_multipart(&path, &id, parts).await;
+                // The object itself says what became of it: it may be there since an earlier try or run, and a server that died
+                // while it completed an upload was seen to say that all is well to the next try, with nothing there.
+                match (self.objects.head(&path).await, completed) {
+                    (Ok(_), _) => Ok(Published::Done),
+                    (Err(Error::NotFound { .. }), Err(refused)) if is_no_upload(&refused) => {
+                        Ok(Published::Gone)
+                    }
+                    (Err(Error::NotFound { .. }), Err(refused)) => {
                         Err(self.trouble("complete the upload of", &path, &refused))
                     }
-                    Err(error) => Err(self.trouble("look at", &path, &error)),
+                    (Err(Error::NotFound { .. }), Ok(_)) if missing.replace(true) => {
+                        Ok(Published::Gone)
+                    }
+                    (Err(error), _) => Err(self.trouble("look at", &path, &error)),
                 }
             })
             .await
