@@ -11,6 +11,7 @@ mod program;
 
 use std::{
     fs,
+    io::Write,
     net::TcpStream,
     path::Path,
     process::{Command, Stdio},
@@ -454,6 +455,10 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     generator.finish();
     thread::sleep(Duration::from_secs(2));
     zombie.signal("CONT");
+    // It may have had nothing left to write when it was stopped: it learns of its successor when it writes.
+    let late = b"\x93\xa4late\xce\x65\x00\x00\x00\x81\xa7message\xa4late";
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    sender.write_all(late).unwrap();
     wait_until("the zombie knows", || {
         zombie.log().contains("has taken over")
     });
