@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! | read by its program | in its system's buffer, perhaps | not acknowledged by its system |
-//!              <-- 256 KiB + twice its largest window ---> <---- what our system tells --->
+//!              <- 256 KiB + 6 MiB or twice its window ---> <---- what our system tells --->
 //! ```
 //! Syslog has no acknowledgements, so this is all that can be known. It promises an upper bound of the second part: a
 //! program that has read a message and died before it kept it is beyond what a sender can see.
@@ -15,6 +15,9 @@ const BYTES_MAX: u64 = 16 << 20;
 
 /// A window is half of the buffer, which holds what fits.
 const WINDOWS: u64 = 2;
+/// What a buffer grows to by default (net.ipv4.tcp_rmem). The windows that are seen are those of a buffer that is nearly full: of its
+/// size they say little.
+const BUFFER_BYTES: u64 = 6 << 20;
 /// What its program may have read and not yet looked at: rsyslog reads 128 KiB at once.
 const PROGRAM_BYTES: u64 = 256 << 10;
 
@@ -23,8 +26,8 @@ const PROGRAM_BYTES: u64 = 256 << 10;
 pub(super) struct Doubt {
     lengths: VecDeque<u32>,
     bytes: u64,
-    /// The largest window that the peer has told.
-    window: u64,
+    /// The largest window that the peer has told, which may be 0; None without TCP.
+    window: Option<u64>,
 }
 
 /// How many messages may be lost.
@@ -50,7 +53,7 @@ impl Doubt {
     }
 
     /// The peer has told this window.
-    pub(super) fn window(&mut self, bytes: u64) {
+    pub(super) fn window(&mut self, bytes: Option<u64>) {
         self.window = self.window.max(bytes);
     }
 
@@ -58,8 +61,8 @@ impl Doubt {
     /// read all that its system had (it closed in good order).
     pub(super) fn broken(&mut self, unsent: u64, read: bool) -> Lost {
         let beyond = match (read, self.window) {
-            (true, _) | (_, 0) => 0,
-            (false, window) => WINDOWS * window + PROGRAM_BYTES,
+            (true, _) | (_, None) => 0,
+            (false, Some(window)) => BUFFER_BYTES.max(WINDOWS * window) + PROGRAM_BYTES,
         };
         let (mut lost, mut bytes) = (Lost::default(), 0);
         for length in self.lengths.iter().rev() {
@@ -85,8 +88,8 @@ mod tests {
     fn doubt(messages: usize) -> Doubt {
         let mut doubt = Doubt::default();
         (0..messages).for_each(|_| doubt.wrote(100_000));
-        doubt.window(450_000);
-        doubt.window(250_000);
+        doubt.window(Some(4_500_000));
+        doubt.window(Some(250_000));
         doubt
     }
 
@@ -96,11 +99,15 @@ mod tests {
             unacknowledged,
             in_doubt,
         };
-        assert_eq!(doubt(20).broken(0, false), lost(0, 12));
-        assert_eq!(doubt(20).broken(150_000, false), lost(2, 12));
-        assert_eq!(doubt(20).broken(150_000, true), lost(2, 0));
+        assert_eq!(doubt(150).broken(0, false), lost(0, 93));
+        assert_eq!(doubt(150).broken(150_000, false), lost(2, 93));
+        assert_eq!(doubt(150).broken(150_000, true), lost(2, 0));
         assert_eq!(doubt(3).broken(150_000, false), lost(2, 1));
         assert_eq!(doubt(0).broken(0, false), lost(0, 0));
+        let mut full = Doubt::default();
+        (0..150).for_each(|_| full.wrote(100_000));
+        full.window(Some(0));
+        assert_eq!(full.broken(0, false), lost(0, 66));
     }
 
     #[test]

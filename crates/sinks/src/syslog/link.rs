@@ -143,11 +143,11 @@ impl Link {
             .map_or(0, |handle| unsent_bytes(handle).unwrap_or(0))
     }
 
-    /// The room in the peer's receive buffer as it last told; 0 where there is none but ours.
-    pub(super) fn window(&self) -> u64 {
+    /// The room in the peer's receive buffer as it last told; None where there is none but ours.
+    pub(super) fn window(&self) -> Option<u64> {
         match self {
-            Self::Stream(_, handle, true) => peer_window_bytes(handle.as_fd()).unwrap_or(0),
-            _ => 0,
+            Self::Stream(_, handle, true) => Some(peer_window_bytes(handle.as_fd()).unwrap_or(0)),
+            _ => None,
         }
     }
 
