@@ -61,8 +61,8 @@ fn lost(reporter: &Reporter, number: u64, gone: &[String]) {
     reporter.error(
         "gone",
         format_args!(
-            "{} outputs of manifest {number} were removed by somebody else before they were published ({first} ...): all of \
-             that manifest is taken back and written again from the channel",
+            "{} outputs of manifest {number} are gone, removed by somebody else or lost by the destination, before they were \
+             published ({first} ...): all of that manifest is taken back and written again from the channel",
             gone.len()
         ),
     );
