@@ -2,14 +2,14 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 
-use std::{io, time::Duration};
+use std::{io, sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
+    heads::Likeness,
     identity::{Mark, Stat, read_file_id},
     reader::{READ_BYTES, Reader},
-    tracked::Likeness,
 };
 use crate::flight::Flight;
 
@@ -95,6 +95,8 @@ impl Reader {
         self.publish();
         self.common.truncated.add(1);
         self.tracked.state().replace();
+        self.common.urgent.store(true, Ordering::Relaxed);
+        self.common.dirty.notify_one();
         self.generation = self.generation.wrapping_add(u16::from(self.id.is_some()));
         self.id = None;
         self.next = Mark::default();

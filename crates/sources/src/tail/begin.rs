@@ -6,6 +6,7 @@ use millstream_sys::disk::read_at;
 
 use super::{
     gzip::{self, Form},
+    heads::key,
     identity::{
         HEAD_BYTES_MAX, Mark, Stat, begins_as, file_id, generation, read_file_id, read_start,
     },
@@ -14,7 +15,7 @@ use super::{
     reader::Begin,
     run::{Run, open},
     scan::Found,
-    tracked::{Previous, Tracked, key},
+    tracked::{Previous, Tracked},
 };
 
 /// A file and where its reader begins.

@@ -8,9 +8,9 @@ use millstream_record::FileId;
 
 use super::{
     gzip::Candidate,
+    heads::key,
     identity::{Inode, Mark, Stat, begins_as, generation, read_start},
     positions::{self, Entry},
-    tracked::key,
 };
 
 /// One file as it was left.

@@ -3,7 +3,8 @@
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! - `scan.rs`: which files the patterns name; `watch.rs`: when that or a file changes.
-//! - `identity.rs`: what tells one file from another; `known.rs`, `positions.rs`: what earlier runs knew.
+//! - `identity.rs`: what tells one file from another; `known.rs`, `positions.rs`: what earlier runs knew;
+//!   `tracked.rs`, `heads.rs`: what a file that is being read held, and whether another is its copy.
 //! - `run.rs`, `begin.rs`, `store.rs`: gives each file a reader, and says where it begins.
 //! - `reader.rs`, `send.rs`: the hop itself, a file to batches; `framed.rs`: the same line by line; `rest.rs`: waiting at its end;
 //!   `anew.rs`, `hole.rs`, `long_line.rs`, `gzip.rs`, `done.rs`.
@@ -16,6 +17,7 @@ mod begin;
 mod done;
 mod framed;
 mod gzip;
+mod heads;
 mod hole;
 mod identity;
 mod known;

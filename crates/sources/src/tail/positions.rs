@@ -2,10 +2,13 @@
 //! still has the marks, by which a file is recognised that was truncated and grew while we did not run.
 //!
 //! ```text
-//! millstream tail positions 1
+//! millstream tail positions 2
+//! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a file that was truncated lately: one line for each of its last marks
 //! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line a file; HEAD and CRC in hex, SEEN in seconds since 1970
 //! end CRC                                            CRC-32C of all that stands before this line, in hex
 //! ```
+//!
+//! Version 1 had no lines `was`.
 //!
 //! The new file is written beside the old one, synced, renamed over it, and the folder is synced: after a crash there is
 //! the old one or the new one. It stands there from the first run on, also without a line: that it is there says that what
@@ -28,7 +31,9 @@ const NAME: &str = "positions";
 const NEW_NAME: &str = "positions.new";
 /// The first line without the version.
 const TITLE: &str = "millstream tail positions ";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Begins the line of a file that was truncated.
+const WAS: &str = "was ";
 /// A file that nobody has seen for so long is forgotten; until then it may come back (an unmounted folder).
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -45,6 +50,27 @@ pub(super) struct Entry {
     pub path: String,
 }
 
+/// Up to where a file was read that was truncated since, and one of its marks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Truncated {
+    /// Which file.
+    pub id: FileId,
+    /// Where a batch ended.
+    pub mark: Mark,
+    /// Up to where it was settled.
+    pub end: u64,
+    /// Where it was.
+    pub path: String,
+}
+
+/// All that is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Positions {
+    pub entries: Vec<Entry>,
+    /// What was truncated lately: lines of one content follow each other, with ascending marks.
+    pub truncated: Vec<Truncated>,
+}
+
 /// Seconds since 1970, now.
 pub(super) fn now() -> u64 {
     SystemTime::now()
@@ -54,7 +80,7 @@ pub(super) fn now() -> u64 {
 }
 
 /// Reads the positions; None if there are none yet.
-pub(super) fn load(folder: &Path) -> Result<Option<Vec<Entry>>, Failure> {
+pub(super) fn load(folder: &Path) -> Result<Option<Positions>, Failure> {
     let path = folder.join(NAME);
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -67,7 +93,7 @@ pub(super) fn load(folder: &Path) -> Result<Option<Vec<Entry>>, Failure> {
         }
     };
     match parse(&text) {
-        Ok(entries) => Ok(Some(entries)),
+        Ok(positions) => Ok(Some(positions)),
         Err(why) => Err(Failure::disk(format!(
             "{} {why}; if it is removed, the files are read again as `start` says",
             path.display()
@@ -76,7 +102,7 @@ pub(super) fn load(folder: &Path) -> Result<Option<Vec<Entry>>, Failure> {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Vec<Entry>, String> {
+fn parse(text: &[u8]) -> Result<Positions, String> {
     let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is no text".to_owned())?;
     let version = text
         .strip_prefix(TITLE)
@@ -84,7 +110,7 @@ fn parse(text: &[u8]) -> Result<Vec<Entry>, String> {
     let version: u32 = version
         .and_then(|version| version.parse().ok())
         .ok_or("is damaged: it has no title")?;
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return Err(format!(
             "has the format version {version}; this program knows {VERSION}"
         ));
@@ -95,50 +121,76 @@ fn parse(text: &[u8]) -> Result<Vec<Entry>, String> {
     if crc.and_then(|crc| u32::from_str_radix(crc, 16).ok()) != Some(crc32c(body.as_bytes())) {
         return Err("is damaged: its checksum is wrong".to_owned());
     }
-    let entries = body
-        .lines()
-        .skip(1)
-        .map(|line| entry(line).ok_or_else(|| format!("is damaged at `{line}`")));
-    entries.collect()
+    let mut positions = Positions::default();
+    for line in body.lines().skip(1) {
+        let (was, rest) = match line.strip_prefix(WAS) {
+            Some(rest) => (true, rest),
+            None => (false, line),
+        };
+        let (id, mark, number, path) =
+            fields(rest).ok_or_else(|| format!("is damaged at `{line}`"))?;
+        match was {
+            true => positions.truncated.push(Truncated {
+                id,
+                mark,
+                end: number,
+                path,
+            }),
+            false => positions.entries.push(Entry {
+                id,
+                mark,
+                seen: number,
+                path,
+            }),
+        }
+    }
+    Ok(positions)
 }
 
-fn entry(line: &str) -> Option<Entry> {
+/// What a line holds: the third is SEEN or END.
+fn fields(line: &str) -> Option<(FileId, Mark, u64, String)> {
     let mut words = line.splitn(8, ' ');
-    Some(Entry {
-        id: FileId {
-            device: words.next()?.parse().ok()?,
-            inode: words.next()?.parse().ok()?,
-            birth: words.next()?.parse().ok()?,
-            head: u64::from_str_radix(words.next()?, 16).ok()?,
-        },
-        mark: Mark {
-            offset: words.next()?.parse().ok()?,
-            crc: u32::from_str_radix(words.next()?, 16).ok()?,
-        },
-        seen: words.next()?.parse().ok()?,
-        path: words.next()?.to_owned(),
-    })
+    let id = FileId {
+        device: words.next()?.parse().ok()?,
+        inode: words.next()?.parse().ok()?,
+        birth: words.next()?.parse().ok()?,
+        head: u64::from_str_radix(words.next()?, 16).ok()?,
+    };
+    let mark = Mark {
+        offset: words.next()?.parse().ok()?,
+        crc: u32::from_str_radix(words.next()?, 16).ok()?,
+    };
+    Some((
+        id,
+        mark,
+        words.next()?.parse().ok()?,
+        words.next()?.to_owned(),
+    ))
+}
+
+/// What [`fields`] reads.
+fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &str) {
+    // The path is for people only, and stays on its line.
+    let path = path.replace(char::is_control, "?");
+    let _ = writeln!(
+        text,
+        "{} {} {} {:016x} {} {:08x} {number} {path}",
+        id.device, id.inode, id.birth, id.head, mark.offset, mark.crc
+    );
 }
 
 /// Replaces the positions; they survive a power cut when this returns. Blocks.
-pub(super) fn store(folder: &Path, entries: &[Entry]) -> io::Result<()> {
+pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = format!("{TITLE}{VERSION}\n");
-    for Entry {
-        id,
-        mark,
-        seen,
-        path,
-    } in entries.iter().filter(|entry| entry.seen >= oldest)
-    {
-        // It is for people only, and stays on its line.
-        let path = path.replace(char::is_control, "?");
-        let _ = writeln!(
-            text,
-            "{} {} {} {:016x} {} {:08x} {seen} {path}",
-            id.device, id.inode, id.birth, id.head, mark.offset, mark.crc
-        );
+    for was in &positions.truncated {
+        text.push_str(WAS);
+        write_fields(&mut text, &was.id, was.mark, was.end, &was.path);
+    }
+    let recent = |entry: &&Entry| entry.seen >= oldest;
+    for entry in positions.entries.iter().filter(recent) {
+        write_fields(&mut text, &entry.id, entry.mark, entry.seen, &entry.path);
     }
     let crc = crc32c(text.as_bytes());
     let _ = writeln!(text, "end {crc:08x}");
@@ -154,20 +206,31 @@ pub(super) fn store(folder: &Path, entries: &[Entry]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn example() -> Entry {
-        Entry {
-            id: FileId {
-                device: 1,
-                inode: 2,
-                birth: -3,
-                head: 0xffff_0000_0000_0001,
-            },
-            mark: Mark {
-                offset: 12,
-                crc: 0xabc,
-            },
-            seen: now(),
-            path: "/var/log/end of a name".to_owned(),
+    fn example() -> Positions {
+        let id = FileId {
+            device: 1,
+            inode: 2,
+            birth: -3,
+            head: 0xffff_0000_0000_0001,
+        };
+        let mark = Mark {
+            offset: 12,
+            crc: 0xabc,
+        };
+        let path = "/var/log/end of a name".to_owned();
+        Positions {
+            entries: vec![Entry {
+                id,
+                mark,
+                seen: now(),
+                path: path.clone(),
+            }],
+            truncated: vec![Truncated {
+                id,
+                mark,
+                end: 13,
+                path,
+            }],
         }
     }
 
@@ -176,27 +239,43 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("made/when/needed");
         assert_eq!(load(&folder).unwrap(), None);
-        store(&folder, &[]).unwrap();
-        assert_eq!(load(&folder).unwrap(), Some(vec![]));
+        store(&folder, &Positions::default()).unwrap();
+        assert_eq!(load(&folder).unwrap(), Some(Positions::default()));
+        let mut positions = example();
         let forgotten = Entry {
             seen: 5,
-            ..example()
+            ..positions.entries[0].clone()
         };
-        store(&folder, &[example(), forgotten]).unwrap();
-        assert_eq!(load(&folder).unwrap(), Some(vec![example()]));
+        positions.entries.push(forgotten);
+        store(&folder, &positions).unwrap();
+        assert_eq!(load(&folder).unwrap(), Some(example()));
+    }
+
+    #[test]
+    fn positions_of_version_1_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let body = format!("{TITLE}1\n1 2 -3 ffff000000000001 12 00000abc 77 /var/log/a\n");
+        let text = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
+        fs::write(folder.path().join(NAME), text).unwrap();
+        let positions = load(folder.path()).unwrap().unwrap();
+        let [entry] = &positions.entries[..] else {
+            panic!("{positions:?}");
+        };
+        assert_eq!((entry.mark.offset, entry.seen), (12, 77));
+        assert_eq!(positions.truncated, []);
     }
 
     #[test]
     fn a_damaged_or_newer_file_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
-        store(folder.path(), &[example()]).unwrap();
+        store(folder.path(), &example()).unwrap();
         let path = folder.path().join(NAME);
         let text = fs::read_to_string(&path).unwrap();
         for broken in [
             text.replace(" 12 ", " 13 "),
             text[..text.len() / 2].to_owned(),
             String::new(),
-            text.replace("positions 1", "positions 2"),
+            text.replace("positions 2", "positions 3"),
         ] {
             fs::write(&path, broken).unwrap();
             let failure = load(folder.path()).unwrap_err();
@@ -206,7 +285,7 @@ mod tests {
             load(folder.path())
                 .unwrap_err()
                 .message
-                .contains("version 2")
+                .contains("version 3")
         );
     }
 }

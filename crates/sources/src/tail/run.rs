@@ -26,6 +26,7 @@ use tokio::{
 use super::{
     begin::Beginning,
     gzip::AT_ONCE,
+    heads::Heads,
     identity::Inode,
     known::Known,
     options::Options,
@@ -33,7 +34,7 @@ use super::{
     reader::{Ended, Reader},
     scan::{Found, Scan},
     shared::{Common, EndGuard},
-    tracked::{Heads, Tracked},
+    tracked::Tracked,
     watch::Watch,
 };
 
@@ -100,7 +101,7 @@ impl Run {
             alarms: watch.as_ref().map(Watch::alarms),
             dirty: Notify::new(),
             scan_wanted: Notify::new(),
-            fresh: AtomicBool::new(false),
+            urgent: AtomicBool::new(false),
             lag: meters.gauge("lag_bytes"),
             lag_max: meters.gauge("lag_bytes_max"),
             lags: meters.table("file_lag_bytes", "path"),
@@ -117,9 +118,11 @@ impl Run {
             ended: Notify::new(),
         };
         let now = Instant::now();
+        let stored = stored.unwrap_or_default();
+        common.heads.restore(stored.truncated);
         Ok(Self {
             common: Arc::new(common),
-            known: Known::new(origins.unwrap_or_default(), stored.unwrap_or_default()),
+            known: Known::new(origins.unwrap_or_default(), stored.entries),
             had_run,
             first: true,
             watch,

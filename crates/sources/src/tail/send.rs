@@ -109,7 +109,7 @@ impl Reader {
         state.advance(self.next);
         drop(state);
         self.common.heads.put(&id, &self.tracked);
-        self.common.fresh.store(true, Ordering::Relaxed);
+        self.common.urgent.store(true, Ordering::Relaxed);
     }
 
     /// Lets others know up to where it is settled.

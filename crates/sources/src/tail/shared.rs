@@ -8,7 +8,7 @@ use std::sync::{
 use millstream_pipeline::{meters::Meter, tables::Table};
 use tokio::sync::{Notify, Semaphore};
 
-use super::{options::Options, reader::Ended, tracked::Heads, watch::Alarms};
+use super::{heads::Heads, options::Options, reader::Ended, watch::Alarms};
 
 /// What the readers of a source share.
 pub(super) struct Common {
@@ -19,8 +19,8 @@ pub(super) struct Common {
     pub alarms: Option<Alarms>,
     /// Told when a position has moved.
     pub dirty: Notify,
-    /// There is a file of which no mark is stored.
-    pub fresh: AtomicBool,
+    /// The positions are to be stored soon: of a file no mark is stored, or one was truncated.
+    pub urgent: AtomicBool,
     /// Told when a reader does not find its file under its name.
     pub scan_wanted: Notify,
     pub lag: Meter,

@@ -9,11 +9,15 @@ use std::{
 use millstream_pipeline::tables::ROWS_MAX;
 use tokio::time::Instant;
 
-use super::{positions, run::Run, tracked::Tracked};
+use super::{
+    positions::{self, Positions},
+    run::Run,
+    tracked::Tracked,
+};
 
 /// Positions are written this long after the first of them moved, and after a failure.
 const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same behind a durable channel, where they only help to recognise files, once each file has a mark.
+/// The same behind a durable channel, where they only help to recognise files, unless it is urgent.
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
 /// How often the largest lags are looked for.
 const LAG_EVERY: Duration = Duration::from_secs(1);
@@ -47,8 +51,8 @@ impl Run {
     }
 
     pub(super) fn store_soon(&mut self) {
-        let known = self.had_run && !self.common.fresh.load(Ordering::Relaxed);
-        let wait = match self.common.durable && known {
+        let calm = self.had_run && !self.common.urgent.load(Ordering::Relaxed);
+        let wait = match self.common.durable && calm {
             true => STORE_WAIT_DURABLE,
             false => STORE_WAIT,
         };
@@ -63,16 +67,20 @@ impl Run {
         if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
             return;
         }
-        self.common.fresh.store(false, Ordering::Relaxed);
+        self.common.urgent.store(false, Ordering::Relaxed);
         for tracked in self.files.values() {
             let state = tracked.state();
             if let Some((id, mark)) = state.settled {
                 self.known.set(id, mark, &state.path);
             }
         }
-        let entries = self.known.entries();
+        let positions = Positions {
+            entries: self.known.entries(),
+            truncated: self.common.heads.truncated(),
+        };
         let folder = self.context.folder.clone();
-        let stored = tokio::task::spawn_blocking(move || positions::store(&folder, &entries)).await;
+        let stored =
+            tokio::task::spawn_blocking(move || positions::store(&folder, &positions)).await;
         match stored {
             Ok(Ok(())) => self.had_run = true,
             Ok(Err(error)) => {
