@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 /// A read of fewer bytes is small: a few messages, each of which costs a wake-up.
 const SMALL_READ_BYTES: usize = 2 << 10;
+/// A read of so many bytes shows a peer that does not wait for us: once a tick would be too seldom for it, as its own
+/// buffer is full before.
+const LARGE_READ_BYTES: usize = 16 << 10;
 /// After so many small reads within [`QUICK`] a connection is read once a tick.
 const SMALL_READS: u32 = 5;
 /// See [`SMALL_READS`].
@@ -33,7 +36,7 @@ impl Pace {
     /// Whether to wait before the next read, after one of `count` bytes at `now` that took all there was. `asked`: the
     /// peer waits for acks, so waiting would slow it down.
     pub(crate) fn is_busy(&mut self, count: usize, now: Instant, asked: bool) -> bool {
-        if asked {
+        if asked || count >= LARGE_READ_BYTES {
             self.calm();
         } else if !self.busy {
             if now.duration_since(self.since) > QUICK || count >= SMALL_READ_BYTES {
@@ -49,5 +52,30 @@ impl Pace {
     pub(crate) fn calm(&mut self) {
         self.busy = false;
         self.small = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_reads_close_together_make_a_connection_busy_until_one_is_large() {
+        let mut pace = Pace::new(Duration::from_millis(1));
+        let now = Instant::now();
+        let mut read = |count| pace.is_busy(count, now, false);
+        assert!((1..SMALL_READS).all(|_| !read(200)));
+        assert!(read(200));
+        assert!(read(LARGE_READ_BYTES - 1));
+        assert!(!read(LARGE_READ_BYTES));
+        assert!(!read(200));
+    }
+
+    #[test]
+    fn neither_slow_reads_nor_a_peer_that_waits_for_acks_make_it_busy() {
+        let mut pace = Pace::new(Duration::from_millis(1));
+        let begin = Instant::now();
+        assert!((0..100).all(|read| !pace.is_busy(200, begin + QUICK * read, false)));
+        assert!((0..100).all(|_| !pace.is_busy(200, begin, true)));
     }
 }

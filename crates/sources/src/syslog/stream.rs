@@ -7,7 +7,6 @@ use std::{io, sync::Arc, time::Instant};
 use millstream_net::{Connection, sides::Reading};
 use millstream_record::Time;
 use millstream_wire::syslog::After;
-use tokio::time::sleep;
 
 use super::{Shared, flow::Flow};
 use crate::{
@@ -108,7 +107,7 @@ impl Intake {
 
     /// Reads a busy connection once a tick, until nothing has come for a tick. Whether its peer has closed it.
     async fn read_by_the_clock(&mut self, reader: &Reading) -> Result<bool, End> {
-        sleep(self.flow.shared.gather).await;
+        reader.gather(self.flow.shared.gather).await;
         while let Some((count, drained)) = self.stash.fill_aside(reader)? {
             if count == 0 {
                 return Ok(true);
@@ -118,7 +117,7 @@ impl Intake {
                 break;
             }
             if drained {
-                sleep(self.flow.shared.gather).await;
+                reader.gather(self.flow.shared.gather).await;
             }
         }
         Ok(false)
