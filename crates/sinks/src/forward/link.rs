@@ -224,8 +224,9 @@ impl Link {
             });
         let mut backoff = Backoff::new(self.settings.retry_first, self.settings.retry_max, seed);
         loop {
-            if !self.wanted.get() && self.window.borrow().is_empty() {
-                if self.leaving.get() {
+            let leaves = self.leaving.get();
+            if (leaves || !self.wanted.get()) && self.window.borrow().is_empty() {
+                if leaves {
                     self.set(State::Left);
                     return;
                 }
@@ -243,7 +244,13 @@ impl Link {
             if self.state.get() == State::Asleep {
                 self.set(State::Trying);
             }
-            match self.connect().await {
+            let connected = tokio::select! {
+                biased;
+                // A try that began while nobody was there waits for the kernel's next SYN, up to a minute: begin anew.
+                () = self.called_off() => continue,
+                connected = self.connect() => connected,
+            };
+            match connected {
                 Ok(stream) => self.talk(stream, &mut backoff).await,
                 Err(error) => {
                     self.meters.connections_failed.add(1);
@@ -295,14 +302,16 @@ impl Link {
 
     /// Waits before the next try, unless there is nothing left to try for, or it has begun to answer.
     async fn rest(&self, wait: Duration) {
-        let over = async {
-            while !(self.hurry.take() || self.leaving.get() && self.window.borrow().is_empty()) {
-                self.woken().await;
-            }
-        };
         tokio::select! {
             () = sleep(wait) => {}
-            () = over => {}
+            () = self.called_off() => {}
+        }
+    }
+
+    /// Returns when it has begun to answer, or there is nothing left to connect for.
+    async fn called_off(&self) {
+        while !(self.hurry.take() || self.leaving.get() && self.window.borrow().is_empty()) {
+            self.woken().await;
         }
     }
 
