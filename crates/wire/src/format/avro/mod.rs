@@ -14,7 +14,14 @@
 //! names and values of headers are such. They are copied 32 bytes at a time, and checked to be ASCII together at the end.
 //! Everything else, and whatever that check does not like, is taken value by value.
 
+mod datum;
+mod levels;
+
 use millstream_record::Batch;
+
+use datum::{SHORT_BYTES, bytes, copy_short, head_at, short};
+pub(super) use datum::{string, value};
+use levels::{LEVELS, Levels, is_level, level_at, write_level, write_priority};
 
 use super::{
     Headers, Reason,
@@ -27,13 +34,7 @@ use crate::{
     json::{self, Unfit},
     msgpack::{self, Head, Reader},
     room::Room,
-    syslog,
 };
-
-/// A text of fewer bytes has a head of one byte, there and here.
-const SHORT_BYTES: usize = 32;
-/// Bytes of the longest long.
-const LONG_BYTES_MAX: usize = 10;
 
 #[derive(Debug)]
 pub(super) struct AvroEvent {
@@ -45,17 +46,6 @@ pub(super) struct AvroEvent {
     line_seen: u64,
     flume: Option<Levels>,
     scratch: Vec<u8>,
-}
-
-/// What Flume calls facility and severity. Nearly every record of syslog begins with them, and mostly as the one before it.
-#[derive(Debug, Default)]
-struct Levels {
-    /// How the two fields stand in the record: two pairs.
-    stand: Vec<u8>,
-    /// The three headers that they become.
-    written: Vec<u8>,
-    /// Which of the added fields these are.
-    seen: u64,
 }
 
 /// What the fields of a record have become.
@@ -317,31 +307,6 @@ impl AvroEvent {
     }
 }
 
-/// The length of a short text with this head.
-#[inline(always)]
-fn short(head: u8) -> Option<usize> {
-    matches!(head, 0xa0..=0xbf).then_some(usize::from(head & 0x1f))
-}
-
-/// Copies the short text at `at`, with a head of Avro's.
-#[inline(always)]
-fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: usize) -> Option<()> {
-    let head = (length as u8) << 1;
-    match body.get(at..)?.first_chunk::<SHORT_BYTES>() {
-        Some(chunk) => {
-            let mut chunk = *chunk;
-            chunk[0] = head;
-            *room.ahead(SHORT_BYTES).first_chunk_mut()? = chunk;
-            room.advance(1 + length);
-        }
-        None => {
-            room.byte(head);
-            room.bytes(body.get(at + 1..at + 1 + length)?);
-        }
-    }
-    Some(())
-}
-
 /// Writes over the byte at `start` how many headers there are, and ends them.
 #[inline(always)]
 fn end_headers(room: &mut Room<'_>, start: usize, headers: u32) {
@@ -355,181 +320,5 @@ fn end_headers(room: &mut Room<'_>, start: usize, headers: u32) {
             head_at(room, start, headers as usize);
             room.byte(0);
         }
-    }
-}
-
-/// Writes over the byte at `start` a length of any size; what stands behind it moves.
-#[cold]
-fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
-    let mut head = [0; LONG_BYTES_MAX];
-    let size = long(length, &mut head);
-    room.insert(start + 1, size - 1);
-    room.patch(start, head.get(..size).unwrap_or_default());
-}
-
-/// A length as a long; its bytes.
-#[inline(always)]
-fn long(length: usize, head: &mut [u8; LONG_BYTES_MAX]) -> usize {
-    let mut bits = (length as u64) << 1;
-    let mut size = 0;
-    for byte in head {
-        size += 1;
-        if bits < 0x80 {
-            *byte = bits as u8;
-            break;
-        }
-        *byte = bits as u8 | 0x80;
-        bits >>= 7;
-    }
-    size
-}
-
-/// Writes bytes: their length and they.
-#[inline(always)]
-fn bytes(room: &mut Room<'_>, bytes: &[u8]) {
-    match bytes.len() {
-        length @ 0..64 => room.byte((length as u8) << 1),
-        length @ 64..8192 => {
-            let bits = (length as u16) << 1;
-            room.bytes(&[bits as u8 | 0x80, (bits >> 7) as u8]);
-        }
-        length => {
-            let mut head = [0; LONG_BYTES_MAX];
-            let size = long(length, &mut head);
-            room.bytes(head.get(..size).unwrap_or_default());
-        }
-    }
-    room.bytes(bytes);
-}
-
-/// Writes a string, as base64 if it is not UTF-8.
-#[inline]
-pub(super) fn string(room: &mut Room<'_>, text: &[u8]) {
-    if text.is_ascii() || str::from_utf8(text).is_ok() {
-        bytes(room, text);
-    } else {
-        not_utf8(room, text);
-    }
-}
-
-#[cold]
-fn not_utf8(room: &mut Room<'_>, text: &[u8]) {
-    let start = room.position();
-    room.byte(0);
-    json::base64(room, text);
-    head_at(room, start, room.position() - start - 1);
-}
-
-/// Writes any value as a string; gives the offset behind it.
-#[inline]
-pub(super) fn value(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
-    if let Some((start, length)) = text_at(body, at) {
-        string(room, body.get(start..start + length).unwrap_or_default());
-        return Ok(start + length);
-    }
-    let (number, size) = match *body.get(at..).unwrap_or_default() {
-        [number @ 0..0x80, ..] => (u32::from(number), 1),
-        [0xcc, number, ..] => (u32::from(number), 2),
-        [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
-        [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
-        _ => return other(room, body, at),
-    };
-    let mut buffer = [0; json::INTEGER_BYTES];
-    let start = json::unsigned_digits(u64::from(number), &mut buffer);
-    bytes(room, buffer.get(start..).unwrap_or_default());
-    Ok(at + size)
-}
-
-/// Neither short text nor a small number.
-#[cold]
-#[inline(never)]
-fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
-    let mut reader = Reader::at(body, at);
-    if let Ok(text) = reader.bytes() {
-        string(room, text);
-        return Ok(reader.position());
-    }
-    let start = room.position();
-    room.byte(0);
-    if reader.nil().is_ok() {
-        return Ok(reader.position());
-    }
-    let end = json::value(room, body, at)?;
-    // A time is a string in JSON and plain text here.
-    let mut time = [0; 64];
-    if let [b'"', text @ .., b'"'] = room.since(start + 1)
-        && let Some(copy) = time.get_mut(..text.len())
-    {
-        copy.copy_from_slice(text);
-        let length = text.len();
-        room.back_to(start);
-        bytes(room, time.get(..length).unwrap_or_default());
-        return Ok(end);
-    }
-    head_at(room, start, room.position() - start - 1);
-    Ok(end)
-}
-
-/// Flume's names of the two.
-const LEVELS: [&str; 2] = ["Facility", "Severity"];
-
-/// Whether a field is one of the two that Flume calls otherwise.
-#[inline(always)]
-fn is_level(name: &[u8]) -> bool {
-    name.len() == 8 && (name == b"facility" || name == b"severity")
-}
-
-/// The field `name` at `at`, if it is one of the two and its value is one of syslog's names: which, its number, and the offset
-/// behind it.
-fn level_at(name: &[u8], body: &[u8], at: usize) -> Option<(usize, u8, usize)> {
-    let (which, names) = match name {
-        b"facility" => (0, &syslog::FACILITIES[..]),
-        b"severity" => (1, &syslog::SEVERITIES[..]),
-        _ => return None,
-    };
-    let mut reader = Reader::at(body, at);
-    reader.bytes().ok()?;
-    let value = reader.bytes().ok()?;
-    let number = names.iter().position(|name| name.as_bytes() == value)?;
-    Some((which, u8::try_from(number).ok()?, reader.position()))
-}
-
-fn write_level(room: &mut Room<'_>, which: usize, number: u8) {
-    bytes(room, LEVELS[which].as_bytes());
-    write_number(room, number);
-}
-
-fn write_priority(room: &mut Room<'_>, facility: u8, severity: u8) {
-    bytes(room, b"priority");
-    write_number(room, facility * 8 + severity);
-}
-
-fn write_number(room: &mut Room<'_>, number: u8) {
-    let mut buffer = [0; json::INTEGER_BYTES];
-    let start = json::unsigned_digits(u64::from(number), &mut buffer);
-    bytes(room, buffer.get(start..).unwrap_or_default());
-}
-
-impl Levels {
-    /// Remembers how a record begins that begins with facility and severity.
-    fn learn(&mut self, body: &[u8], at: usize, fields: u32) {
-        self.stand.clear();
-        let level = |at| {
-            let name = Reader::at(body, at).bytes().ok()?;
-            level_at(name, body, at)
-        };
-        let Some((0, facility, middle)) = level(at).filter(|_| fields >= 2) else {
-            return;
-        };
-        let Some((1, severity, end)) = level(middle) else {
-            return;
-        };
-        self.stand
-            .extend_from_slice(body.get(at..end).unwrap_or_default());
-        self.written.clear();
-        let mut room = Room::new(&mut self.written);
-        write_level(&mut room, 0, facility);
-        write_level(&mut room, 1, severity);
-        write_priority(&mut room, facility, severity);
     }
 }

@@ -1,0 +1,79 @@
+//! Facility and severity, which Flume writes by number, with the priority that they make.
+
+use super::datum::bytes;
+use crate::{json, msgpack::Reader, room::Room, syslog};
+
+/// What Flume calls facility and severity. Nearly every record of syslog begins with them, and mostly as the one before it.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    /// How the two fields stand in the record: two pairs.
+    pub(super) stand: Vec<u8>,
+    /// The three headers that they become.
+    pub(super) written: Vec<u8>,
+    /// Which of the added fields these are.
+    pub(super) seen: u64,
+}
+
+/// Flume's names of the two.
+pub(super) const LEVELS: [&str; 2] = ["Facility", "Severity"];
+
+/// Whether a field is one of the two that Flume calls otherwise.
+#[inline(always)]
+pub(super) fn is_level(name: &[u8]) -> bool {
+    name.len() == 8 && (name == b"facility" || name == b"severity")
+}
+
+/// The field `name` at `at`, if it is one of the two and its value is one of syslog's names: which, its number, and the offset
+/// behind it.
+pub(super) fn level_at(name: &[u8], body: &[u8], at: usize) -> Option<(usize, u8, usize)> {
+    let (which, names) = match name {
+        b"facility" => (0, &syslog::FACILITIES[..]),
+        b"severity" => (1, &syslog::SEVERITIES[..]),
+        _ => return None,
+    };
+    let mut reader = Reader::at(body, at);
+    reader.bytes().ok()?;
+    let value = reader.bytes().ok()?;
+    let number = names.iter().position(|name| name.as_bytes() == value)?;
+    Some((which, u8::try_from(number).ok()?, reader.position()))
+}
+
+pub(super) fn write_level(room: &mut Room<'_>, which: usize, number: u8) {
+    bytes(room, LEVELS[which].as_bytes());
+    write_number(room, number);
+}
+
+pub(super) fn write_priority(room: &mut Room<'_>, facility: u8, severity: u8) {
+    bytes(room, b"priority");
+    write_number(room, facility * 8 + severity);
+}
+
+fn write_number(room: &mut Room<'_>, number: u8) {
+    let mut buffer = [0; json::INTEGER_BYTES];
+    let start = json::unsigned_digits(u64::from(number), &mut buffer);
+    bytes(room, buffer.get(start..).unwrap_or_default());
+}
+
+impl Levels {
+    /// Remembers how a record begins that begins with facility and severity.
+    pub(super) fn learn(&mut self, body: &[u8], at: usize, fields: u32) {
+        self.stand.clear();
+        let level = |at| {
+            let name = Reader::at(body, at).bytes().ok()?;
+            level_at(name, body, at)
+        };
+        let Some((0, facility, middle)) = level(at).filter(|_| fields >= 2) else {
+            return;
+        };
+        let Some((1, severity, end)) = level(middle) else {
+            return;
+        };
+        self.stand
+            .extend_from_slice(body.get(at..end).unwrap_or_default());
+        self.written.clear();
+        let mut room = Room::new(&mut self.written);
+        write_level(&mut room, 0, facility);
+        write_level(&mut room, 1, severity);
+        write_priority(&mut room, facility, severity);
+    }
+}
