@@ -108,7 +108,7 @@ impl Row {
         Some(match goal {
             Goal::PerCpu(least) => {
                 let figure = self.median(Run::per_cpu);
-                let words = format!(">= {:.0} M/CPU-s: {:.1}", mega(*least), mega(figure));
+                let words = format!(">= {} M/CPU-s: {:.1}", mega(*least), mega(figure));
                 (words, figure >= *least)
             }
             Goal::Bytes(least) => {
