@@ -1,0 +1,128 @@
+//! The configuration of a cluster: one folder for its daemons and its clients.
+
+use std::{fmt::Write as _, fs, path::Path};
+
+/// `core-site.xml` and `hdfs-site.xml`.
+pub(super) struct Conf {
+    pub(super) core: Settings,
+    pub(super) hdfs: Settings,
+}
+
+/// Names and values.
+pub(super) type Settings = Vec<(String, String)>;
+
+/// What a test's daemons have in common, with a data node on this port.
+pub(super) fn base(folder: &Path, url: &str, data_port: u16) -> Conf {
+    let mut hdfs = Settings::new();
+    set(
+        &mut hdfs,
+        [
+            ("dfs.replication", "1"),
+            ("dfs.datanode.data.dir", &place(folder, "data")),
+            ("dfs.datanode.address", &format!("127.0.0.1:{data_port}")),
+            ("dfs.datanode.ipc.address", "127.0.0.1:0"),
+            ("dfs.datanode.http.address", "127.0.0.1:0"),
+            // A restart is over as soon as the data node has come back.
+            ("dfs.namenode.safemode.extension", "0"),
+            ("dfs.namenode.safemode.min.datanodes", "1"),
+            ("dfs.heartbeat.interval", "1"),
+            // A data node of a test shares its disk.
+            ("dfs.datanode.du.reserved", "0"),
+        ],
+    );
+    let mut core = Settings::new();
+    set(&mut core, [("fs.defaultFS", url)]);
+    Conf { core, hdfs }
+}
+
+/// A folder as the daemons write it.
+pub(super) fn place(folder: &Path, name: &str) -> String {
+    format!("file://{}", folder.join(name).display())
+}
+
+pub(super) fn set<const N: usize>(settings: &mut Settings, words: [(&str, &str); N]) {
+    settings.extend(words.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+impl Conf {
+    /// Without Kerberos anybody may do everything.
+    pub(super) fn open_to_all(&mut self) {
+        set(&mut self.hdfs, [("dfs.permissions.enabled", "false")]);
+    }
+
+    /// Kerberos, with the keys of the daemons.
+    pub(super) fn secure(&mut self, protection: &str, keytab: &str) {
+        let principal = "hdfs/localhost@EXAMPLE.COM";
+        set(
+            &mut self.core,
+            [
+                ("hadoop.security.authentication", "kerberos"),
+                ("hadoop.security.authorization", "true"),
+                ("hadoop.rpc.protection", protection),
+                (
+                    "hadoop.security.auth_to_local",
+                    "RULE:[2:$1](hdfs)s/.*/hdfs/\nDEFAULT",
+                ),
+            ],
+        );
+        set(
+            &mut self.hdfs,
+            [
+                ("dfs.data.transfer.protection", protection),
+                ("dfs.namenode.keytab.file", keytab),
+                ("dfs.datanode.keytab.file", keytab),
+                ("dfs.namenode.kerberos.principal", principal),
+                ("dfs.datanode.kerberos.principal", principal),
+                (
+                    "dfs.web.authentication.kerberos.principal",
+                    "HTTP/localhost@EXAMPLE.COM",
+                ),
+                ("dfs.web.authentication.kerberos.keytab", keytab),
+                ("dfs.block.access.token.enable", "true"),
+                // Ports above 1024, and web pages without TLS.
+                ("ignore.secure.ports.for.testing", "true"),
+                ("dfs.http.policy", "HTTP_ONLY"),
+            ],
+        );
+    }
+
+    /// Writes it below `folder`.
+    pub(super) fn write(&self, folder: &Path) {
+        let conf = folder.join("conf");
+        // The daemons' own web pages are in no jar; without a folder for them they do not start.
+        for daemon in ["hdfs", "datanode", "journal"] {
+            make_folder(&conf.join("webapps").join(daemon));
+        }
+        write_file(
+            &conf.join("log4j.properties"),
+            "log4j.rootLogger=WARN,console\n\
+             log4j.appender.console=org.apache.log4j.ConsoleAppender\n\
+             log4j.appender.console.target=System.err\n\
+             log4j.appender.console.layout=org.apache.log4j.PatternLayout\n\
+             log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c: %m%n\n",
+        );
+        write_file(&conf.join("core-site.xml"), &xml(&self.core));
+        write_file(&conf.join("hdfs-site.xml"), &xml(&self.hdfs));
+    }
+}
+
+pub(super) fn make_folder(path: &Path) {
+    fs::create_dir_all(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+fn write_file(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+fn xml(settings: &Settings) -> String {
+    let mut text = "<configuration>\n".to_owned();
+    for (name, value) in settings {
+        let written = writeln!(
+            text,
+            "<property><name>{name}</name><value>{value}</value></property>"
+        );
+        debug_assert!(written.is_ok(), "a string takes everything");
+    }
+    text.push_str("</configuration>\n");
+    text
+}

@@ -1,0 +1,161 @@
+//! A name service: two name nodes that share their edits through a journal node, of which one is active, and a data node that
+//! reports to both. Who is active is said by hand, with `hdfs haadmin`; that two never write is the journal's work, which
+//! takes nothing more from the one before.
+
+use std::{ops::Deref, path::Path};
+
+use super::{
+    DATA_NODE, NAME_NODE, Server, Tools,
+    conf::{self, Conf, place, set},
+    daemon, free_port, is_writable,
+    tools::{java, run},
+};
+use crate::server::wait_for;
+
+/// The name service: `hdfs://mill`.
+const SERVICE: &str = "mill";
+/// The name nodes, in the order of the configuration.
+const IDS: [&str; 2] = ["nn1", "nn2"];
+/// Both are on one machine: each has to be told which it is.
+const WHO: [&str; 2] = ["dfs.ha.namenode.id=nn1", "dfs.ha.namenode.id=nn2"];
+
+const JOURNAL_NODE: &str = "org.apache.hadoop.hdfs.qjournal.server.JournalNode";
+const HA_ADMIN: &str = "org.apache.hadoop.hdfs.tools.DFSHAAdmin";
+
+/// A cluster of two name nodes and one data node.
+pub struct Ha {
+    tools: Tools,
+    web_ports: [u16; 2],
+    /// The name nodes, in the order of the configuration.
+    pub name_nodes: [Server; 2],
+    /// The data node.
+    pub data_node: Server,
+    _journal: Server,
+}
+
+impl Deref for Ha {
+    type Target = Tools;
+
+    fn deref(&self) -> &Tools {
+        &self.tools
+    }
+}
+
+impl Ha {
+    /// Starts a cluster that keeps everything in `folder`, and makes the first name node active.
+    ///
+    /// # Panics
+    /// When it does not start, or the jars are not there.
+    pub fn start(folder: &Path) -> Self {
+        let ports = [free_port(), free_port()];
+        let web_ports = [free_port(), free_port()];
+        let [data_port, journal_port] = [free_port(), free_port()];
+        let url = format!("hdfs://{SERVICE}");
+        let mut conf = conf::base(folder, &url, data_port);
+        conf.open_to_all();
+        describe_service(&mut conf, folder, ports, web_ports);
+        describe_journal(&mut conf, folder, journal_port);
+        conf.write(folder);
+        let journal = daemon(folder, "journalnode", journal_port, JOURNAL_NODE, &[]);
+        let prepare = |which: usize, what| {
+            let words = ["-D", WHO[which], what, "-nonInteractive"];
+            run(&mut java(folder, NAME_NODE, &words));
+        };
+        let start = |which: usize| {
+            let words = ["-D", WHO[which]];
+            daemon(folder, IDS[which], ports[which], NAME_NODE, &words)
+        };
+        prepare(0, "-format");
+        let first = start(0);
+        // It copies what the first has.
+        prepare(1, "-bootstrapStandby");
+        let ha = Self {
+            tools: Tools {
+                folder: folder.to_owned(),
+                url,
+                kerberos: false,
+            },
+            web_ports,
+            name_nodes: [first, start(1)],
+            data_node: daemon(folder, "datanode", data_port, DATA_NODE, &[]),
+            _journal: journal,
+        };
+        ha.activate(0);
+        ha
+    }
+
+    /// Makes a name node active, whatever has become of the other one, and waits until it can be written.
+    ///
+    /// # Panics
+    /// When it does not become active.
+    pub fn activate(&self, which: usize) {
+        self.admin(&["-transitionToActive", "--forceactive", IDS[which]]);
+        wait_for("the name service can be written", || {
+            is_writable(self.web_ports[which])
+        });
+    }
+
+    /// Makes a name node a standby.
+    ///
+    /// # Panics
+    /// When it does not become one.
+    pub fn retire(&self, which: usize) {
+        self.admin(&["-transitionToStandby", IDS[which]]);
+    }
+
+    fn admin(&self, words: &[&str]) {
+        run(&mut java(&self.tools.folder, HA_ADMIN, words));
+    }
+}
+
+fn describe_service(conf: &mut Conf, folder: &Path, ports: [u16; 2], web_ports: [u16; 2]) {
+    set(
+        &mut conf.hdfs,
+        [
+            ("dfs.nameservices", SERVICE),
+            // With a space, as Hadoop's own manual writes it.
+            (&format!("dfs.ha.namenodes.{SERVICE}"), &IDS.join(", ")),
+            (
+                &format!("dfs.client.failover.proxy.provider.{SERVICE}"),
+                "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider",
+            ),
+            ("dfs.ha.automatic-failover.enabled", "false"),
+            ("dfs.ha.fencing.methods", "shell(/bin/true)"),
+        ],
+    );
+    // The other one may be frozen; whoever is made active does not wait for its answer.
+    set(
+        &mut conf.core,
+        [("ha.failover-controller.cli-check.rpc-timeout.ms", "2000")],
+    );
+    for ((id, port), web) in IDS.iter().zip(ports).zip(web_ports) {
+        let of = |name: &str| format!("dfs.namenode.{name}.{SERVICE}.{id}");
+        set(
+            &mut conf.hdfs,
+            [
+                (&of("rpc-address"), &format!("localhost:{port}")),
+                (&of("http-address"), &format!("127.0.0.1:{web}")),
+                (&of("name.dir"), &place(folder, id)),
+            ],
+        );
+    }
+}
+
+fn describe_journal(conf: &mut Conf, folder: &Path, port: u16) {
+    let address = format!("127.0.0.1:{port}");
+    set(
+        &mut conf.hdfs,
+        [
+            (
+                "dfs.namenode.shared.edits.dir",
+                &format!("qjournal://{address}/{SERVICE}"),
+            ),
+            ("dfs.journalnode.rpc-address", &address),
+            ("dfs.journalnode.http-address", "127.0.0.1:0"),
+            (
+                "dfs.journalnode.edits.dir",
+                &folder.join("journal").display().to_string(),
+            ),
+        ],
+    );
+}

@@ -1,0 +1,177 @@
+//! HDFS: a real name node and a real data node, each a process of its own, that can be killed, stopped and started again;
+//! with Kerberos, a real key distribution centre (Hadoop's own, in Java) in front of them. Two name nodes of which one is
+//! active stand in [`ha`].
+//!
+//! The jars come from Maven Central (`make deps`, `tests/clients/hdfs`).
+
+mod conf;
+pub mod ha;
+mod tools;
+
+use std::{
+    io::{Read, Write as _},
+    net::TcpStream,
+    ops::Deref,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{Server, free_port, installed, wait_for};
+use conf::{make_folder, place, set};
+pub use tools::{Tools, avro_bodies, avro_show};
+use tools::{java, path_text, run};
+
+/// Who writes, on a cluster with Kerberos.
+pub const PRINCIPAL: &str = "alice@EXAMPLE.COM";
+
+const NAME_NODE: &str = "org.apache.hadoop.hdfs.server.namenode.NameNode";
+const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.DataNode";
+
+/// A cluster of one name node and one data node.
+pub struct Hdfs {
+    tools: Tools,
+    web_port: u16,
+    /// The name node.
+    pub name_node: Server,
+    /// The data node.
+    pub data_node: Server,
+    _kdc: Option<Server>,
+}
+
+impl Deref for Hdfs {
+    type Target = Tools;
+
+    fn deref(&self) -> &Tools {
+        &self.tools
+    }
+}
+
+impl Hdfs {
+    /// Starts a cluster that keeps everything in `folder`, and waits until it can be written.
+    ///
+    /// # Panics
+    /// When it does not start, or the jars are not there.
+    pub fn start(folder: &Path) -> Self {
+        Self::new(folder, None)
+    }
+
+    /// The same with Kerberos, for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
+    ///
+    /// # Panics
+    /// As [`Hdfs::start`].
+    pub fn start_secured(folder: &Path, protection: &str) -> Self {
+        Self::new(folder, Some(protection))
+    }
+
+    fn new(folder: &Path, protection: Option<&str>) -> Self {
+        let kdc = protection.map(|_| start_kdc(folder));
+        let [port, web_port, data_port] = [(); 3].map(|()| free_port());
+        let url = format!("hdfs://localhost:{port}");
+        let mut conf = conf::base(folder, &url, data_port);
+        set(
+            &mut conf.hdfs,
+            [
+                ("dfs.namenode.name.dir", &place(folder, "name")),
+                (
+                    "dfs.namenode.http-address",
+                    &format!("127.0.0.1:{web_port}"),
+                ),
+            ],
+        );
+        match protection {
+            None => conf.open_to_all(),
+            Some(protection) => {
+                let keytab = path_text(&folder.join("kdc/server.keytab"));
+                conf.secure(protection, &keytab);
+            }
+        }
+        conf.write(folder);
+        run(&mut java(
+            folder,
+            NAME_NODE,
+            &["-format", "-nonInteractive"],
+        ));
+        let hdfs = Self {
+            web_port,
+            name_node: daemon(folder, "namenode", port, NAME_NODE, &[]),
+            data_node: daemon(folder, "datanode", data_port, DATA_NODE, &[]),
+            tools: Tools {
+                folder: folder.to_owned(),
+                url,
+                kerberos: protection.is_some(),
+            },
+            _kdc: kdc,
+        };
+        hdfs.wait_writable();
+        if hdfs.kerberos {
+            // Everything belongs to the name node's own user.
+            hdfs.shell_as("server.keytab", "hdfs/localhost", &["-chmod", "777", "/"]);
+        }
+        hdfs
+    }
+
+    /// Waits until the name node has a data node and is in safe mode no more.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn wait_writable(&self) {
+        wait_for("the cluster can be written", || is_writable(self.web_port));
+    }
+
+    /// With Kerberos: the keys of [`PRINCIPAL`].
+    pub fn keytab(&self) -> PathBuf {
+        self.folder.join("kdc/client.keytab")
+    }
+
+    /// With Kerberos: what `KRB5_CONFIG` has to name.
+    pub fn krb5_conf(&self) -> PathBuf {
+        self.folder.join("kdc/krb5.conf")
+    }
+}
+
+/// Starts a daemon with the configuration in `folder`, its log beside it.
+fn daemon(
+    folder: &Path,
+    name: &str,
+    port: u16,
+    class: &'static str,
+    arguments: &[&'static str],
+) -> Server {
+    let (at, arguments) = (folder.to_owned(), arguments.to_vec());
+    let log = folder.join(format!("{name}.log"));
+    Server::start(name, log, port, move || java(&at, class, &arguments))
+}
+
+/// Whether the name node with this web port has a data node and is in safe mode no more.
+fn is_writable(web_port: u16) -> bool {
+    let state = told(web_port, "FSNamesystemState");
+    state.contains("\"NumLiveDataNodes\" : 1") && state.contains("\"FSState\" : \"Operational\"")
+}
+
+/// What a name node says about itself; nothing while it does not answer.
+fn told(web_port: u16, bean: &str) -> String {
+    let mut answer = String::new();
+    let asked = TcpStream::connect(("127.0.0.1", web_port)).and_then(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let query = format!("GET /jmx?qry=Hadoop:service=NameNode,name={bean} HTTP/1.0\r\n\r\n");
+        stream.write_all(query.as_bytes())?;
+        stream.read_to_string(&mut answer)
+    });
+    match asked {
+        Ok(_) => answer,
+        Err(_) => String::new(),
+    }
+}
+
+fn start_kdc(folder: &Path) -> Server {
+    let kdc = folder.join("kdc");
+    make_folder(&kdc);
+    let port = free_port();
+    let at = folder.to_owned();
+    let words = [path_text(&kdc), port.to_string()];
+    let server = Server::start("kdc", folder.join("kdc.log"), port, move || {
+        java(&at, "Kdc", &[&words[0], &words[1]])
+    });
+    wait_for("the KDC has made its keys", || kdc.join("ready").exists());
+    server
+}

@@ -1,0 +1,135 @@
+//! Hadoop's and Avro's own tools: how they are run, and what they see of a cluster.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{PRINCIPAL, installed};
+
+/// What every daemon and tool here runs with: small and quick to start.
+const JAVA: [&str; 4] = [
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+];
+
+/// A cluster as its clients see it.
+pub struct Tools {
+    pub(super) folder: PathBuf,
+    pub(super) url: String,
+    pub(super) kerberos: bool,
+}
+
+impl Tools {
+    /// The folder of `core-site.xml` and `hdfs-site.xml`: the option `hadoop_conf`.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.join("conf")
+    }
+
+    /// `hdfs://localhost:PORT`, or `hdfs://NAMESERVICE`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `hdfs dfs ARGUMENTS`: what it prints.
+    ///
+    /// # Panics
+    /// When it fails: with what it says.
+    pub fn shell(&self, arguments: &[&str]) -> String {
+        self.shell_as("client.keytab", PRINCIPAL, arguments)
+    }
+
+    pub(super) fn shell_as(&self, keytab: &str, principal: &str, arguments: &[&str]) -> String {
+        let mut command = Command::new("java");
+        command.args(JAVA);
+        if self.kerberos {
+            let keytab = self.folder.join("kdc").join(keytab);
+            command.arg(format!("-Dkeytab={}", keytab.display()));
+            command.arg(format!("-Dprincipal={principal}"));
+        }
+        command.args(java_arguments(&self.folder, "Shell", arguments));
+        run(&mut command)
+    }
+
+    /// Copies everything below `path` into the new folder `into`.
+    ///
+    /// # Panics
+    /// As [`Tools::shell`].
+    pub fn fetch(&self, path: &str, into: &Path) {
+        self.shell(&["-get", path, &into.display().to_string()]);
+    }
+
+    /// The paths of all files below `path`, in order.
+    ///
+    /// # Panics
+    /// As [`Tools::shell`].
+    pub fn files(&self, path: &str) -> Vec<String> {
+        let listed = self.shell(&["-ls", "-R", "-C", path]);
+        let folders = self.shell(&["-ls", "-R", path]);
+        let is_file = |path: &&str| {
+            let mut lines = folders.lines();
+            lines.any(|line| line.starts_with('-') && line.ends_with(*path))
+        };
+        listed.lines().filter(is_file).map(str::to_owned).collect()
+    }
+}
+
+/// Avro's own reader: the body of every event in the `.avro` files below `folder`, one a line, into files of the folder `out`.
+///
+/// # Panics
+/// When it cannot read one of them.
+pub fn avro_bodies(folder: &Path, out: &Path) {
+    let words = ["bodies", &path_text(folder), &path_text(out)];
+    run(&mut java(folder, "Events", &words));
+}
+
+/// Avro's own reader: codec, schema, and every event of one file.
+///
+/// # Panics
+/// When it cannot read the file.
+pub fn avro_show(file: &Path) -> String {
+    run(&mut java(file, "Events", &["show", &path_text(file)]))
+}
+
+pub(super) fn path_text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// A Java program with the configuration in `folder` (if there is one) before the jars.
+pub(super) fn java(folder: &Path, class: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("java");
+    command
+        .args(JAVA)
+        .args(java_arguments(folder, class, arguments));
+    command
+}
+
+fn java_arguments(folder: &Path, class: &str, arguments: &[&str]) -> Vec<String> {
+    let jars = installed("hdfs/target/dependency");
+    let classes = installed("hdfs/target/classes");
+    let krb5 = folder.join("kdc/krb5.conf");
+    let path = format!(
+        "{}:{}:{}/*",
+        folder.join("conf").display(),
+        classes.display(),
+        jars.display()
+    );
+    let mut words = Vec::new();
+    if krb5.exists() {
+        words.push(format!("-Djava.security.krb5.conf={}", krb5.display()));
+    }
+    words.extend(["-cp".to_owned(), path, class.to_owned()]);
+    words.extend(arguments.iter().map(|&word| word.to_owned()));
+    words
+}
+
+/// Runs a command to its end: what it prints.
+pub(super) fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot start java: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
