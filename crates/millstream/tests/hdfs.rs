@@ -1,7 +1,8 @@
 //! The sink `hdfs` with a real name node and a real data node: what it writes is read by `hdfs dfs` and by Avro's own reader,
 //! and stays exact while Millstream, the name node and the data node are killed, stopped and started again.
 //!
-//! HDFS_KILLS (12) and HDFS_RESTARTS (4) say how often; HDFS_FREEZE (6) how many seconds the cluster stands still.
+//! HDFS_KILLS (12), HDFS_RESTARTS (4) and HDFS_FAILOVERS (6) say how often; HDFS_FREEZE (6) how many seconds the cluster stands
+//! still.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,6 +10,7 @@
     reason = "what cannot be done fails the test, which says what it did"
 )]
 
+mod name_service;
 mod program;
 
 use std::{
@@ -19,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use millstream_testkit::server::hdfs::{self, Hdfs, PRINCIPAL};
+use millstream_testkit::server::hdfs::{self, Hdfs, PRINCIPAL, Tools};
 use program::{
     Program, free_port, millbench,
     victim::{Generator, Random, Victim, generate, verify},
@@ -54,9 +56,13 @@ fn forward(port: u16) -> String {
 }
 
 /// Files are published every second; what does not answer is given up soon.
-fn quick(cluster: &Hdfs, more: &str) -> String {
+fn quick(cluster: &Tools, more: &str) -> String {
+    rotated(cluster, "interval: 1s, idle: 1s", more)
+}
+
+fn rotated(cluster: &Tools, rotate: &str, more: &str) -> String {
     format!(
-        "url: \"{}/logs/{{tag}}\", rotate: {{ interval: 1s, idle: 1s }}, \
+        "url: \"{}/logs/{{tag}}\", rotate: {{ {rotate} }}, \
          retry: {{ first: 100ms, max: 1s, timeout: 5s }}, {more}",
         cluster.url()
     )
@@ -65,7 +71,7 @@ fn quick(cluster: &Hdfs, more: &str) -> String {
 const AVRO: &str = "format: avro_event, compression: snappy";
 
 /// Accounts for the bodies of all Avro files of the cluster.
-fn verify_avro(cluster: &Hdfs, folder: &Path) {
+fn verify_avro(cluster: &Tools, folder: &Path) {
     let (fetched, bodies) = (folder.join("fetched"), folder.join("bodies"));
     cluster.fetch("/logs", &fetched);
     hdfs::avro_bodies(&fetched, &bodies);
@@ -74,7 +80,7 @@ fn verify_avro(cluster: &Hdfs, folder: &Path) {
 }
 
 /// Files that are still in use.
-fn in_use(cluster: &Hdfs) -> Vec<String> {
+fn in_use(cluster: &Tools) -> Vec<String> {
     let mut files = cluster.files("/logs");
     files.retain(|path| path.contains("/open/"));
     files
@@ -194,7 +200,8 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     let mut random = Random::new();
     let mut cluster = Hdfs::start(&folder.join("cluster"));
     let port = free_port();
-    let sink = quick(&cluster, AVRO);
+    // Small files: also who lives for a second publishes some.
+    let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 2000", AVRO);
     let config = config(folder, &forward(port), &sink);
     let mut victim = Victim::start(folder.to_owned(), port, config);
     let records = (kills * 20_000).to_string();
@@ -224,9 +231,10 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     }
     generator.finish();
     cluster.wait_writable();
-    println!("{kills} kills of Millstream, {restarted} of name node and data node");
     victim.kill();
     publish_all(folder, &sink, &[]);
+    let files = cluster.files("/logs/bench").len();
+    println!("{kills} kills of Millstream, {restarted} of name node and data node, {files} files");
     verify_avro(&cluster, folder);
 }
 

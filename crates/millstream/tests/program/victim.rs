@@ -80,6 +80,18 @@ impl Generator {
         Self::start(&arguments)
     }
 
+    /// Ends one that has no end: sends what is not acked and a little more, and waits for every ack.
+    pub fn conclude(mut self) {
+        let mut arguments = self.arguments.clone();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let records = arguments.iter().position(|word| word == "--records");
+        let records = records.unwrap();
+        // Long enough for what was in flight to be sent again first.
+        arguments.splice(records..records + 2, ["--seconds", "5"].map(str::to_owned));
+        Self::start(&arguments).finish();
+    }
+
     /// Waits until it has every ack.
     pub fn finish(mut self) {
         wait_until("the generator has all acks", || {
