@@ -12,7 +12,7 @@ use super::{
         victim::{Generator, Random, Victim, generate},
         wait_until,
     },
-    publish_all, quick, verify_avro,
+    publish_all, rotated, verify_avro,
 };
 
 /// How an active name node ends to be one.
@@ -40,11 +40,9 @@ struct Rig<'a> {
 impl<'a> Rig<'a> {
     fn start(folder: &'a Path) -> Self {
         let cluster = Ha::start(&folder.join("cluster"));
-        let conf = cluster.conf();
-        let sink = quick(
-            &cluster,
-            &format!("{AVRO}, hadoop_conf: {}", conf.display()),
-        );
+        let more = format!("{AVRO}, hadoop_conf: {}", cluster.conf().display());
+        // Small files: a name node often ends while one is published.
+        let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 1000", &more);
         let port = free_port();
         let config = config(folder, &forward(port), &sink);
         let victim = Victim::start(folder.to_owned(), port, config);
@@ -97,6 +95,7 @@ impl<'a> Rig<'a> {
         self.generator.conclude();
         self.victim.kill();
         publish_all(self.folder, &self.sink, &[]);
+        println!("{} files", self.cluster.files("/logs/bench").len());
         verify_avro(&self.cluster, self.folder);
     }
 }

@@ -1,27 +1,31 @@
 //! The client: how it is made, and its errors as failures that name the cluster and say what to do.
 //!
-//! The library's tasks (connections, the renewal of leases) run on a runtime of their own, which ends with the store: a task
-//! of a run that failed keeps no file open.
+//! The library's tasks (connections, the renewal of leases) run on a runtime of their own, which ends with the client and the
+//! outputs that it writes: a task of a run that failed keeps no file open. After a wait in vain there is a new client, with new
+//! connections, that begins with another name node.
 
-use std::{fmt, future::Future, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt,
+    future::Future,
+    ops::Deref,
+    sync::{Arc, atomic::Ordering},
+};
 
 use hdfs_native::{Client, ClientBuilder, HdfsError};
 use millstream_pipeline::failure::Failure;
 use tokio::runtime::{Builder, Runtime};
 
-use super::Target;
+use super::{Target, name_nodes};
 
 /// A client and the threads that work for it.
-pub(super) struct Connection {
-    pub(super) client: Client,
-    /// `hdfs://nameservice1`, for texts.
-    pub(super) url: String,
-    timeout: Duration,
+pub(super) struct Live {
+    client: Client,
     runtime: Option<Runtime>,
 }
 
-impl Connection {
-    pub(super) fn new(target: &Target) -> Result<Self, Failure> {
+impl Live {
+    fn new(target: &Target) -> Result<Self, Failure> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("hdfs")
@@ -29,9 +33,12 @@ impl Connection {
             .build()
             .map_err(|error| Failure::us(format!("cannot start a thread: {error}")))?;
         let millis = target.timeout.as_millis().to_string();
+        let turns = target.turns.load(Ordering::Relaxed);
+        let mut settings = name_nodes::lists(target.hadoop_conf.as_deref(), turns);
+        settings.push(("dfs.client.socket-timeout".to_owned(), millis));
         let mut builder = ClientBuilder::new()
             .with_io_runtime(runtime.handle().clone())
-            .with_config([("dfs.client.socket-timeout", millis)]);
+            .with_config(settings);
         // Without a host it is the `fs.defaultFS` of the configuration.
         if !target.cluster.ends_with("//") {
             builder = builder.with_url(&target.cluster);
@@ -47,17 +54,52 @@ impl Connection {
                 .with_kerberos_principal(&kerberos.principal)
                 .with_kerberos_keytab(&kerberos.keytab);
         }
-        let url = target.cluster.clone();
         // What is wrong here lies in files of this machine, which may change.
-        let client = builder
-            .build()
-            .map_err(|error| Failure::peer(format!("cannot make a client for {url}: {error}")))?;
+        let client = builder.build().map_err(|error| {
+            let url = &target.cluster;
+            Failure::peer(format!("cannot make a client for {url}: {error}"))
+        })?;
         Ok(Self {
             client,
-            url,
-            timeout: target.timeout,
             runtime: Some(runtime),
         })
+    }
+}
+
+impl Deref for Live {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // It may stand within a runtime, where nothing may wait for the end of another.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A cluster, and the client that asks it.
+pub(super) struct Connection {
+    target: Arc<Target>,
+    live: RefCell<Arc<Live>>,
+}
+
+impl Connection {
+    pub(super) fn new(target: &Arc<Target>) -> Result<Self, Failure> {
+        Ok(Self {
+            target: Arc::clone(target),
+            live: RefCell::new(Arc::new(Live::new(target)?)),
+        })
+    }
+
+    /// The client to ask now. Who writes an output with it holds it until the output is closed.
+    pub(super) fn client(&self) -> Arc<Live> {
+        Arc::clone(&self.live.borrow())
     }
 
     /// Waits for an answer of the cluster, no longer than `retry.timeout`: outer, what it could not do; inner, its answer.
@@ -66,28 +108,31 @@ impl Connection {
         what: impl fmt::Display,
         call: impl Future<Output = Result<T, HdfsError>>,
     ) -> Result<T, Trouble> {
-        match tokio::time::timeout(self.timeout, call).await {
+        let Target {
+            cluster, timeout, ..
+        } = &*self.target;
+        match tokio::time::timeout(*timeout, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(Trouble {
-                failure: failure(&self.url, &what, &error),
+                failure: failure(cluster, &what, &error),
                 error: Some(error),
             }),
-            Err(_) => Err(Trouble {
-                failure: Failure::peer(format!(
-                    "{}: cannot {what}: no answer within {:?}",
-                    self.url, self.timeout
-                )),
-                error: None,
-            }),
+            Err(_) => {
+                self.turn();
+                let text = format!("{cluster}: cannot {what}: no answer within {timeout:?}");
+                Err(Trouble {
+                    failure: Failure::peer(text),
+                    error: None,
+                })
+            }
         }
     }
-}
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // It may stand within a runtime, where nothing may wait for the end of another.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+    /// From here on there is another client, in this run and in those that follow. Where none can be made the old one stays.
+    fn turn(&self) {
+        self.target.turns.fetch_add(1, Ordering::Relaxed);
+        if let Ok(live) = Live::new(&self.target) {
+            self.live.replace(Arc::new(live));
         }
     }
 }

@@ -12,11 +12,16 @@
 #[cfg(feature = "hdfs")]
 mod client;
 #[cfg(feature = "hdfs")]
+mod name_nodes;
+#[cfg(feature = "hdfs")]
 mod store;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
@@ -141,12 +146,14 @@ struct Target {
     kerberos: Option<Kerberos>,
     marker: Option<String>,
     timeout: Duration,
+    /// So many waits for an answer were in vain, over all runs: which name node is asked first.
+    turns: AtomicUsize,
 }
 
 /// The sink: what the configuration says, checked.
 struct HdfsSink {
     settings: Settings,
-    target: Target,
+    target: Arc<Target>,
     format: Formatting,
     content: Content,
     retry: Retry,
@@ -181,10 +188,11 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
         kerberos: config.auth.map(|auth| auth.kerberos),
         marker: config.marker,
         timeout: config.retry.timeout.as_duration(),
+        turns: AtomicUsize::new(0),
     };
     Ok(Arc::new(HdfsSink {
         settings,
-        target,
+        target: Arc::new(target),
         format,
         content: *content,
         retry: config.retry,
@@ -341,22 +349,19 @@ impl Sink for HdfsSink {
 
 /// Whether the cluster answers.
 #[cfg(feature = "hdfs")]
-fn probe(target: &Target) -> Result<String, Failure> {
+fn probe(target: &Arc<Target>) -> Result<String, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::us(format!("cannot start: {error}")))?;
     let connection = client::Connection::new(target)?;
-    let ask = async {
-        let asked = connection.client.get_file_info("/");
-        connection.answer("look for /", asked).await
-    };
-    runtime.block_on(ask)?;
-    Ok(format!("{} answers", connection.url))
+    let client = connection.client();
+    runtime.block_on(connection.answer("look for /", client.get_file_info("/")))?;
+    Ok(format!("{} answers", target.cluster))
 }
 
 #[cfg(not(feature = "hdfs"))]
-fn probe(_: &Target) -> Result<String, Failure> {
+fn probe(_: &Arc<Target>) -> Result<String, Failure> {
     Err(no_client())
 }
 

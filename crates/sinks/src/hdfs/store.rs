@@ -11,13 +11,15 @@
 //! Deleting a file takes its writer's lease away, so a predecessor that still lives can append to nothing: the name node tells
 //! files apart by their number, not by their name. What a predecessor has closed and named in a manifest is only renamed.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hdfs_native::{WriteOptions, file::FileWriter};
 use millstream_pipeline::failure::Failure;
 
 use super::{
     Target,
-    client::{Connection, Trouble},
+    client::{Connection, Live, Trouble},
 };
 use crate::publish::{Patience, Place, Published, Put, Store};
 
@@ -41,10 +43,12 @@ pub(super) struct Output {
     writer: FileWriter,
     path: String,
     on_the_way: usize,
+    /// What the writer works with, also when others ask with a new one.
+    _client: Arc<Live>,
 }
 
 impl HdfsStore {
-    pub(super) fn new(target: &Target, patience: Patience) -> Result<Self, Failure> {
+    pub(super) fn new(target: &Arc<Target>, patience: Patience) -> Result<Self, Failure> {
         Ok(Self {
             connection: Connection::new(target)?,
             patience,
@@ -61,7 +65,7 @@ impl HdfsStore {
     }
 
     async fn exists(&self, path: &str) -> Result<bool, Trouble> {
-        let Connection { client, .. } = &self.connection;
+        let client = self.connection.client();
         let asked = client.get_file_info(path);
         match self
             .connection
@@ -75,8 +79,8 @@ impl HdfsStore {
     }
 
     async fn remove(&self, path: &str) -> Result<(), Failure> {
-        let Connection { client, .. } = &self.connection;
         let act = async || {
+            let client = self.connection.client();
             let done = client.delete(path, true);
             let what = format_args!("delete {path}");
             match self.connection.answer(what, done).await {
@@ -88,7 +92,7 @@ impl HdfsStore {
     }
 
     async fn make_folder(&self, path: &str) -> Result<(), Trouble> {
-        let Connection { client, .. } = &self.connection;
+        let client = self.connection.client();
         let made = client.mkdirs(path, FOLDER_PERMISSION, true);
         self.connection
             .answer(format_args!("make the folder {path}"), made)
@@ -96,7 +100,7 @@ impl HdfsStore {
     }
 
     async fn rename(&self, from: &str, to: &str) -> Result<(), Trouble> {
-        let Connection { client, .. } = &self.connection;
+        let client = self.connection.client();
         let renamed = client.rename(from, to, false);
         self.connection
             .answer(format_args!("rename {from} to {to}"), renamed)
@@ -105,7 +109,7 @@ impl HdfsStore {
 
     /// Writes a small file whole.
     async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
-        let (connection, client) = (&self.connection, &self.connection.client);
+        let (connection, client) = (&self.connection, self.connection.client());
         let options = WriteOptions::default().overwrite(true);
         let created = client.create(path, options);
         let mut writer = connection
@@ -120,6 +124,30 @@ impl HdfsStore {
         }
         let what = format_args!("close {path}");
         Ok(connection.answer(what, writer.close()).await?)
+    }
+
+    /// Never over what is there: a try that got no answer may be done late, and would empty what a later one has written.
+    async fn try_create(&self, path: &str) -> Result<Output, Failure> {
+        let (connection, client) = (&self.connection, self.connection.client());
+        let create = async || {
+            let created = client.create(path, WriteOptions::default());
+            let what = format_args!("create {path}");
+            connection.answer(what, created).await
+        };
+        let writer = match create().await {
+            Err(trouble) if trouble.is_there() => {
+                // An earlier try has made it, and nobody has written to it.
+                self.remove(path).await?;
+                create().await?
+            }
+            other => other?,
+        };
+        Ok(Output {
+            writer,
+            path: path.to_owned(),
+            on_the_way: 0,
+            _client: client,
+        })
     }
 
     async fn try_publish(&self, from: &str, folder: &str, to: &str) -> Result<Published, Failure> {
@@ -137,20 +165,27 @@ impl HdfsStore {
         Err(trouble.failure)
     }
 
-    async fn try_put(&self, draft: &str, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
+    async fn try_put(&self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
         if self.exists(path).await? {
             return Ok(Put::Exists);
         }
-        self.write(draft, bytes).await?;
-        match self.rename(draft, path).await {
+        // A name of this process and moment alone: nobody else writes this draft, nor renames it, and an earlier try's rename
+        // that is done late finds a whole one. Among the outputs in use: what is left is dropped with them.
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let draft = format!("{folder}/open/{name}.{}", draft_name());
+        self.write(&draft, bytes).await?;
+        match self.rename(&draft, path).await {
             Ok(()) => Ok(Put::Made),
-            Err(trouble) if trouble.is_there() => Ok(Put::Exists),
+            Err(trouble) if trouble.is_there() => {
+                self.remove(&draft).await?;
+                Ok(Put::Exists)
+            }
             Err(trouble) => Err(trouble.failure),
         }
     }
 
     async fn try_list(&self, folder: &str) -> Result<Vec<String>, Failure> {
-        let Connection { client, .. } = &self.connection;
+        let client = self.connection.client();
         let listed = client.list_status(folder, false);
         let what = format_args!("list {folder}");
         match self.connection.answer(what, listed).await {
@@ -165,7 +200,7 @@ impl HdfsStore {
     }
 
     async fn try_read(&self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
-        let (connection, client) = (&self.connection, &self.connection.client);
+        let (connection, client) = (&self.connection, self.connection.client());
         let what = format_args!("open {path}");
         let mut reader = match connection.answer(what, client.read(path)).await {
             Ok(reader) => reader,
@@ -184,20 +219,8 @@ impl Store for HdfsStore {
 
     async fn create(&mut self, place: &Place) -> Result<Output, Failure> {
         let path = self.path(&place.in_use);
-        let (connection, client) = (&self.connection, &self.connection.client);
-        let writer = self.patience.keep_trying(async || {
-            // What a try that got no answer has made is ours, and empty.
-            let options = WriteOptions::default().overwrite(true);
-            let created = client.create(&path, options);
-            let what = format_args!("create {path}");
-            Ok(connection.answer(what, created).await?)
-        });
-        let writer = writer.await?;
-        Ok(Output {
-            writer,
-            path,
-            on_the_way: 0,
-        })
+        let act = async || self.try_create(&path).await;
+        self.patience.keep_trying(act).await
     }
 
     async fn append(&mut self, output: &mut Output, bytes: &[u8]) -> Result<(), Failure> {
@@ -269,16 +292,8 @@ impl Store for HdfsStore {
 
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
         let path = self.path(path);
-        // A name of this process and moment alone: nobody else writes this draft, nor renames it. Among the outputs in use:
-        // what a crash leaves is dropped with them.
-        let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
-        let draft = format!("{folder}/open/{name}.{}", draft_name());
-        let act = async || self.try_put(&draft, &path, bytes).await;
-        let put = self.patience.keep_trying(act).await?;
-        if put == Put::Exists {
-            self.remove(&draft).await?;
-        }
-        Ok(put)
+        let act = async || self.try_put(&path, bytes).await;
+        self.patience.keep_trying(act).await
     }
 
     async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {

@@ -1,0 +1,99 @@
+//! Which name node of a name service is asked first.
+//!
+//! The library asks them in the order of the configuration, and goes on to the next where one is on standby or nobody listens.
+//! One that says nothing at all (its machine is gone, its process hangs) it would wait for without an end, and one made anew
+//! would begin with it again. So each client that follows a wait in vain begins with another name node.
+//!
+//! It also reads the list as Hadoop does, which allows spaces behind its commas: the library passes over what has one.
+
+use std::{env, fs, path::PathBuf};
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+/// Name and value: the list of a name service's name nodes.
+type Setting = (String, String);
+
+/// The lists of all name services of the configuration, each beginning so many places further on. A configuration that cannot
+/// be read has none: what is wrong with it the library says.
+pub(super) fn lists(hadoop_conf: Option<&str>, turns: usize) -> Vec<Setting> {
+    let Some(folder) = folder(hadoop_conf) else {
+        return Vec::new();
+    };
+    let files = ["core-site.xml", "hdfs-site.xml"];
+    let texts = files.map(|file| fs::read_to_string(folder.join(file)));
+    let texts = texts.iter().flatten();
+    texts.flat_map(|text| lists_of(text, turns)).collect()
+}
+
+/// Where the library looks.
+fn folder(hadoop_conf: Option<&str>) -> Option<PathBuf> {
+    let said = hadoop_conf.map(PathBuf::from);
+    said.or_else(|| env::var_os("HADOOP_CONF_DIR").map(PathBuf::from))
+        .or_else(|| env::var_os("HADOOP_HOME").map(|home| PathBuf::from(home).join("etc/hadoop")))
+}
+
+fn lists_of(text: &str, turns: usize) -> Vec<Setting> {
+    let options = ParsingOptions {
+        allow_dtd: true,
+        ..ParsingOptions::default()
+    };
+    let Ok(document) = Document::parse_with_options(text, options) else {
+        return Vec::new();
+    };
+    let properties = document.root_element().children();
+    properties
+        .filter_map(|property| {
+            let name = value(property, "name")?;
+            let list = value(property, "value")?;
+            name.starts_with("dfs.ha.namenodes.")
+                .then(|| (name.to_owned(), turned(list, turns)))
+        })
+        .collect()
+}
+
+fn value<'a>(property: Node<'a, '_>, name: &str) -> Option<&'a str> {
+    let mut children = property.children();
+    let found = children.find(|child| child.has_tag_name(name))?;
+    found.text().map(str::trim)
+}
+
+/// The list, beginning so many places further on.
+fn turned(list: &str, turns: usize) -> String {
+    let names = list.split(',').map(str::trim);
+    let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    let first = turns % names.len().max(1);
+    names.rotate_left(first);
+    names.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_turn_begins_with_the_next_name_node_of_the_list() {
+        let text = "<?xml version=\"1.0\"?>\n<!-- a comment -->\n<configuration>\n\
+            <property><name>dfs.replication</name><value>3</value></property>\n\
+            <property>\n  <name>dfs.ha.namenodes.a</name>\n  <value>nn1,nn2, nn3</value>\n</property>\n\
+            <property><name>dfs.ha.namenodes.b</name><value></value></property>\n\
+            <property><name>dfs.ha.namenodes.c</name><value>x</value></property>\n\
+            </configuration>\n";
+        let lists = |turns| {
+            let lists = lists_of(text, turns).into_iter();
+            let lists: Vec<String> = lists.map(|(name, list)| format!("{name}={list}")).collect();
+            lists
+        };
+        let said = |a: &str| {
+            vec![
+                format!("dfs.ha.namenodes.a={a}"),
+                "dfs.ha.namenodes.c=x".to_owned(),
+            ]
+        };
+        assert_eq!(lists(0), said("nn1,nn2,nn3"));
+        assert_eq!(lists(1), said("nn2,nn3,nn1"));
+        assert_eq!(lists(2), said("nn3,nn1,nn2"));
+        assert_eq!(lists(3), said("nn1,nn2,nn3"));
+        assert_eq!(lists_of("<configuration>", 0), Vec::new());
+        assert_eq!(turned(" , ", 5), "");
+    }
+}
