@@ -232,7 +232,7 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     generator.finish();
     cluster.wait_writable();
     victim.kill();
-    publish_all(folder, &sink, &[]);
+    publish_all(folder, &quick(&cluster, AVRO), &[]);
     let files = cluster.files("/logs/bench").len();
     println!("{kills} kills of Millstream, {restarted} of name node and data node, {files} files");
     verify_avro(&cluster, folder);

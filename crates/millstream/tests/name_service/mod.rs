@@ -12,7 +12,7 @@ use super::{
         victim::{Generator, Random, Victim, generate},
         wait_until,
     },
-    publish_all, rotated, verify_avro,
+    publish_all, quick, rotated, verify_avro,
 };
 
 /// How an active name node ends to be one.
@@ -32,6 +32,7 @@ const WAYS: [Way; 3] = [Way::HandedOver, Way::Killed, Way::Frozen];
 struct Rig<'a> {
     folder: &'a Path,
     cluster: Ha,
+    /// With which what is left is published.
     sink: String,
     victim: Victim,
     generator: Generator,
@@ -45,8 +46,9 @@ impl<'a> Rig<'a> {
         let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 1000", &more);
         let port = free_port();
         let config = config(folder, &forward(port), &sink);
+        let sink = quick(&cluster, &more);
         let victim = Victim::start(folder.to_owned(), port, config);
-        let generator = Generator::start(&generate(folder, port, "1000000000", "5000"));
+        let generator = Generator::start(&generate(folder, port, "1000000000", "2000"));
         Self {
             folder,
             cluster,
@@ -139,6 +141,29 @@ fn millstream_starts_whatever_has_become_of_the_first_name_node() {
         rig.victim.restart();
         rig.wait_published();
     }
+    rig.cluster.name_nodes[0].kill();
+    rig.verify();
+}
+
+#[test]
+fn a_name_node_that_lives_in_the_past_misleads_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(folder.path());
+    rig.wait_published();
+    rig.cluster.name_nodes[0].signal("STOP");
+    rig.cluster.activate(1);
+    rig.wait_published();
+    rig.victim.kill();
+    rig.cluster.name_nodes[1].signal("STOP");
+    // It still thinks that it is active, and knows nothing of what was published since. Millstream asks it first.
+    rig.cluster.name_nodes[0].signal("CONT");
+    rig.victim.restart();
+    wait_until("the journal has refused what it wants to write", || {
+        let words = rig.cluster.name_nodes[0].last_words();
+        words.contains("less than the last promised epoch")
+    });
+    rig.cluster.name_nodes[1].signal("CONT");
+    rig.wait_published();
     rig.cluster.name_nodes[0].kill();
     rig.verify();
 }

@@ -155,14 +155,22 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // The answer of an earlier try may be lost, or it was done before a crash.
-        if self.exists(to).await? {
-            return Ok(Published::Done);
+        // The answer of an earlier try may be lost, or it was done before a crash. That neither is there is believed only after a
+        // write: a name node that does not know yet that it is active no more answers from the past, and cannot write.
+        for proven in [false, true] {
+            if proven {
+                let draft = draft_beside(from);
+                self.write(&draft, b"").await?;
+                self.remove(&draft).await?;
+            }
+            if self.exists(to).await? {
+                return Ok(Published::Done);
+            }
+            if self.exists(from).await? {
+                return Err(trouble.failure);
+            }
         }
-        if !self.exists(from).await? {
-            return Ok(Published::Gone);
-        }
-        Err(trouble.failure)
+        Ok(Published::Gone)
     }
 
     async fn try_put(&self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
@@ -172,7 +180,7 @@ impl HdfsStore {
         // A name of this process and moment alone: nobody else writes this draft, nor renames it, and an earlier try's rename
         // that is done late finds a whole one. Among the outputs in use: what is left is dropped with them.
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let draft = format!("{folder}/open/{name}.{}", draft_name());
+        let draft = draft_beside(&format!("{folder}/open/{name}"));
         self.write(&draft, bytes).await?;
         match self.rename(&draft, path).await {
             Ok(()) => Ok(Put::Made),
@@ -331,8 +339,8 @@ impl HdfsStore {
     }
 }
 
-/// `PID-NANOSECONDS.draft`
-fn draft_name() -> String {
+/// `PATH.PID-NANOSECONDS.draft`
+fn draft_beside(path: &str) -> String {
     let now = millstream_record::Time::now();
-    format!("{}-{}.draft", std::process::id(), now.0)
+    format!("{path}.{}-{}.draft", std::process::id(), now.0)
 }
