@@ -208,7 +208,8 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     let generator = Generator::start(&generate(folder, port, &records, "10000"));
     let mut restarted = 0;
     for kill in 0..kills {
-        sleep(Duration::from_millis(random.below(2000)));
+        // Long enough for some to be killed while they publish: to recover and to publish takes a second and more.
+        sleep(Duration::from_millis(random.below(4000)));
         victim.kill();
         // The servers go down while Millstream is up, while it is down, and one after the other.
         if restarted * kills < (kill + 1) * restarts {
