@@ -96,6 +96,11 @@ impl ClientTls {
         })
     }
 
+    /// What a client is given that makes its connections itself: as the files are now. `server_name` is not in it.
+    pub fn settings(&self, reporter: &Reporter) -> Arc<ClientConfig> {
+        self.made.get(reporter)
+    }
+
     /// Does the client's part of a handshake with `host` (a name or an address). The caller sees to the deadline.
     pub async fn connect(
         &self,

@@ -22,6 +22,7 @@ use object_store::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::trouble::trouble;
 use crate::publish::{Patience, Place, Published, Put, Store};
 
 /// S3 takes 10,000 parts.
@@ -66,13 +67,7 @@ impl Cloud {
     }
 
     fn trouble(&self, verb: &str, path: &Path, error: &Error) -> Failure {
-        let text = format!("{}: cannot {verb} {path}: {}", self.url, short(error));
-        match error {
-            Error::NotSupported { .. } | Error::NotImplemented { .. } => {
-                Failure::peer(text).never_again()
-            }
-            _ => Failure::peer(text),
-        }
+        trouble(&self.url, verb, path, error)
     }
 
     async fn put_part(&self, upload: &mut Upload, bytes: Vec<u8>) -> Result<(), Failure> {
@@ -278,15 +273,4 @@ impl Store for Cloud {
 /// Whether a store says that there is no such upload, in whatever form the crate passes it on.
 fn is_no_upload(error: &Error) -> bool {
     matches!(error, Error::NotFound { .. }) || error.to_string().contains("NoSuchUpload")
-}
-
-/// What a store answered, without the pages of XML that some send, in one line.
-fn short(error: &Error) -> String {
-    let text = error.to_string();
-    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = line.char_indices().nth(400) {
-        line.truncate(end);
-        line.push_str("...");
-    }
-    line
 }

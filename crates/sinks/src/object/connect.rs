@@ -1,21 +1,29 @@
 //! From a URL and its options to a connection: S3, Google Cloud Storage, Azure.
 
-use std::sync::{Arc, Once};
+use std::{
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use millstream_config::Secret;
 use millstream_pipeline::failure::Failure;
 use object_store::{
-    BackoffConfig, ClientOptions, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder,
+    BackoffConfig, ClientOptions, Error, RetryConfig,
+    aws::AmazonS3Builder,
+    azure::MicrosoftAzureBuilder,
+    client::{HttpClient, HttpConnector, ReqwestConnector},
     gcp::GoogleCloudStorageBuilder,
 };
+use rustls::ClientConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::cloud::Objects;
-use crate::retry::Retry;
 
 /// Requests that fail are sent again so often before the sink says so and waits.
 const RETRIES: usize = 2;
+/// Who we say we are.
+const AGENT: &str = concat!("millstream/", env!("CARGO_PKG_VERSION"));
 
 /// Where outputs go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,37 +76,67 @@ pub(super) struct Bucket {
     pub(super) auth: Auth,
 }
 
+/// How requests travel.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    /// How long a connection or an answer may take.
+    pub(super) timeout: Duration,
+    /// What the option `tls` says; None: the roots of the system.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+}
+
+impl HttpConnector for Http {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let Some(tls) = &self.tls else {
+            return ReqwestConnector::default().connect(options);
+        };
+        // The crate's own options know no certificate of a client and no oldest version.
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(ClientConfig::clone(tls))
+            .timeout(self.timeout)
+            .connect_timeout(self.timeout)
+            .user_agent(AGENT)
+            .build();
+        client.map(HttpClient::new).map_err(|error| Error::Generic {
+            store: "HTTP",
+            source: Box::new(error),
+        })
+    }
+}
+
 /// Makes the client. No request is sent.
-pub(super) fn connect(bucket: &Bucket, retry: &Retry) -> Result<Arc<dyn Objects>, Failure> {
+pub(super) fn connect(bucket: &Bucket, http: &Http) -> Result<Arc<dyn Objects>, Failure> {
     one_provider();
-    let timeout = retry.timeout.as_duration();
-    let http = bucket
+    let plain = bucket
         .endpoint
         .as_deref()
         .is_some_and(|e| e.starts_with("http://"));
     let client = ClientOptions::new()
-        .with_timeout(timeout)
-        .with_connect_timeout(timeout)
-        .with_allow_http(http);
+        .with_timeout(http.timeout)
+        .with_connect_timeout(http.timeout)
+        .with_allow_http(plain);
     let again = RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: RETRIES,
-        retry_timeout: timeout,
+        retry_timeout: http.timeout,
     };
-    let objects: Result<Arc<dyn Objects>, object_store::Error> = match bucket.scheme {
+    let objects: Result<Arc<dyn Objects>, Error> = match bucket.scheme {
         Scheme::S3 => s3(bucket)
             .with_client_options(client)
             .with_retry(again)
+            .with_http_connector(http.clone())
             .build()
             .map(|store| Arc::new(store) as Arc<dyn Objects>),
         Scheme::Gs => gs(bucket)
             .with_client_options(client)
             .with_retry(again)
+            .with_http_connector(http.clone())
             .build()
             .map(|store| Arc::new(store) as Arc<dyn Objects>),
         Scheme::Az | Scheme::File => az(bucket)
             .with_client_options(client)
             .with_retry(again)
+            .with_http_connector(http.clone())
             .build()
             .map(|store| Arc::new(store) as Arc<dyn Objects>),
     };

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> take -> encode -> [write] -> settle`
 //!
-//! Where to look: `crate::publish` is how it works; `cloud` is a bucket as its destination, `local` a directory, `connect` makes
-//! the client.
+//! Where to look: `crate::publish` is how it works; `options` is what is configured, `cloud` a bucket as its destination, `local` a
+//! directory, `connect` makes the client, `trouble` says what went wrong, `probe` is for `check --connect`.
 //!
 //! It promises (delivery.md): behind a durable channel every record is published exactly once; behind memory it is published
 //! before it is settled. Leaves to others: the text of the records and the compressed streams (`wire`), requests and their
@@ -12,30 +12,34 @@
 mod cloud;
 mod connect;
 mod local;
+mod options;
+mod probe;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
-use millstream_config::{Node, Problem, Size};
+use millstream_config::Node;
+use millstream_net::ClientTls;
 use millstream_pipeline::{
     failure::Failure,
     inlet::Inlet,
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
+    report::Reporter,
 };
 use millstream_wire::{avro::container, compression::Codec, format::Format, template::Template};
-use schemars::{JsonSchema, Schema};
-use serde::Deserialize;
 
 use crate::{
-    format::{Formatting, schema_with},
-    publish::{self, Compression, Encode, Patience, RotateConfig, Settings, split_root},
+    format::Formatting,
+    publish::{self, Encode, Patience, Settings, split_root},
     retry::Retry,
 };
-use cloud::Cloud;
-use connect::{Auth, Bucket, Scheme};
+use cloud::{Cloud, Objects};
+use connect::{Bucket, Http, Scheme};
 use local::Local;
+use options::PARQUET;
 
 /// What `millstream components` and the configuration know of it.
 pub const COMPONENT: Component = Component {
@@ -43,66 +47,9 @@ pub const COMPONENT: Component = Component {
     summary: "Writes objects to S3, Google Cloud Storage, Azure or a local directory, exactly once behind a disk channel.",
     readme: include_str!("README.md"),
     example: include_str!("example.yaml"),
-    schema,
+    schema: options::schema,
     build: Build::Sink(build),
 };
-
-/// The format that is of this sink alone.
-const PARQUET: &str = "parquet";
-/// Stores take no smaller part but as the last one, and no larger one.
-const PART_MIN: Size = Size::mib(5);
-const PART_MAX: Size = Size::gib(4);
-
-/// Options of the sink `object`; those of the format stand beside them.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Config {
-    /// Where to write: `s3://BUCKET/FOLDERS`, `gs://BUCKET/FOLDERS`, `az://CONTAINER/FOLDERS` or `file:///FOLDERS`. The folders are
-    /// a template, each value of which is one part (`s3://logs/{host}/%F/%H`); the names of the objects are made.
-    url: Template,
-    /// The server to speak to instead of the cloud's own: `https://minio.example:9000`, or `http://` without TLS.
-    endpoint: Option<String>,
-    /// The region of the bucket. Default: what the environment says (`AWS_REGION`), else `us-east-1`.
-    region: Option<String>,
-    /// Who we are to the store. Default: what the environment says (`AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`,
-    /// `AZURE_STORAGE_ACCOUNT_NAME` ...), or the machine's own role.
-    #[serde(default)]
-    auth: Auth,
-    /// What the names of objects begin with.
-    #[serde(default)]
-    prefix: String,
-    /// How objects are compressed; their names end with `.gz` or `.zst`. Of Parquet: its columns, and the names end with
-    /// `.parquet`.
-    #[serde(default)]
-    compression: Compression,
-    /// When objects are finished and published.
-    #[serde(default)]
-    rotate: RotateConfig,
-    /// So large are the parts in which an object is uploaded, but for its last one.
-    #[serde(default = "part")]
-    part: Size,
-    /// So many objects are written at a time; of more, the one used longest ago is finished.
-    #[serde(default = "open_max")]
-    open_max: u32,
-    /// So much of all objects together is held in memory; of more, the largest is finished.
-    #[serde(default = "held_max")]
-    held_max: Size,
-    /// How a store that fails is tried again. `give_up` has to be `never`.
-    #[serde(default)]
-    retry: Retry,
-}
-
-fn part() -> Size {
-    Size::mib(8)
-}
-
-fn open_max() -> u32 {
-    1000
-}
-
-fn held_max() -> Size {
-    Size::mib(128)
-}
 
 /// The sink: what the configuration says, checked.
 struct ObjectSink {
@@ -117,6 +64,8 @@ struct ObjectSink {
     /// The literal beginning of the URL, for people.
     url: String,
     bucket: Bucket,
+    /// None: nothing but what `https://` says.
+    tls: Option<ClientTls>,
     part_bytes: usize,
     retry: Retry,
 }
@@ -128,11 +77,12 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
 impl ObjectSink {
     fn new(name: &str, node: &Node) -> Checked<Self> {
         let columnar = node.get("format").and_then(Node::as_text) == Some(PARQUET);
-        let (format, config) = options(node, columnar)?;
-        let problems = config.problems(node);
-        if !problems.is_empty() {
+        let (format, config) = options::read(node, columnar)?;
+        let mut problems = config.problems(node);
+        let tls = config.tls(node).map_err(|more| problems.extend(more));
+        let (Ok(tls), true) = (tls, problems.is_empty()) else {
             return Err(problems);
-        }
+        };
         // `problems` has looked at all of this.
         let (scheme, rest) = Scheme::of(config.url.as_str()).unwrap_or((Scheme::File, ""));
         let path = Template::parse(rest).unwrap_or_else(|_| config.url.clone());
@@ -173,6 +123,7 @@ impl ObjectSink {
                 region: config.region,
                 auth: config.auth,
             },
+            tls,
             part_bytes: config.part.as_usize(),
             retry: config.retry,
         })
@@ -194,9 +145,27 @@ impl ObjectSink {
             let local = Local::new(&self.root);
             return publish::run(&self.settings, local, encode, inlet, context).await;
         }
+        let http = self.http(self.retry.timeout.as_duration(), &context.reporter);
+        let objects = connect::connect(&self.bucket, &http)?;
+        self.run_over(objects, encode, inlet, context).await
+    }
+
+    fn http(&self, timeout: Duration, reporter: &Reporter) -> Http {
+        let tls = self.tls.as_ref().map(|tls| tls.settings(reporter));
+        Http { timeout, tls }
+    }
+
+    /// The run over a bucket.
+    async fn run_over(
+        &self,
+        objects: Arc<dyn Objects>,
+        encode: Box<dyn Encode>,
+        inlet: &mut Inlet,
+        context: SinkContext,
+    ) -> Result<(), Failure> {
         let durable = inlet.channel_id().is_some();
         let cloud = Cloud {
-            objects: connect::connect(&self.bucket, &self.retry)?,
+            objects,
             url: self.url.clone(),
             root: self.root.clone(),
             part_bytes: self.part_bytes,
@@ -208,90 +177,6 @@ impl ObjectSink {
     }
 }
 
-impl Config {
-    /// What can be read and cannot be used.
-    fn problems(&self, node: &Node) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let mut wrong = |option: &str, message: &str, help: &str| {
-            problems.push(node.problem_at(option, message).help(help));
-        };
-        match Scheme::of(self.url.as_str()) {
-            None => wrong(
-                "url",
-                "not the URL of an object store",
-                "`s3://BUCKET/FOLDERS`, `gs://`, `az://` or `file:///FOLDERS`",
-            ),
-            Some((Scheme::File, rest)) if !rest.starts_with(['/', '.']) => wrong(
-                "url",
-                "a folder of which machine?",
-                "three slashes: `file:///srv/objects/%F`; `file://./objects` is below the working folder",
-            ),
-            Some((scheme, rest)) => {
-                let rest = rest.strip_prefix("./").unwrap_or(rest);
-                let bucket = rest.split('/').next().unwrap_or_default();
-                if scheme != Scheme::File && (bucket.is_empty() || bucket.contains(['{', '%'])) {
-                    wrong(
-                        "url",
-                        "a bucket cannot change from record to record",
-                        "name it, and put values into the folders: `s3://logs/{host}`",
-                    );
-                }
-                if rest.split('/').any(|part| part == "." || part == "..") {
-                    wrong("url", "`.` and `..` are no folders here", "leave them out");
-                }
-            }
-        }
-        let http = |url: &String| url.starts_with("http://") || url.starts_with("https://");
-        if self.endpoint.as_ref().is_some_and(|url| !http(url)) {
-            wrong(
-                "endpoint",
-                "no URL of a server",
-                "begin with `https://`, or with `http://` without TLS",
-            );
-        }
-        if self.prefix.contains('/') {
-            wrong("prefix", "a name cannot hold `/`", "put folders into `url`");
-        }
-        if self.part < PART_MIN || self.part > PART_MAX {
-            wrong(
-                "part",
-                "stores take parts of 5MiB to 4GiB",
-                "8MiB is the default",
-            );
-        }
-        if self.open_max == 0 {
-            wrong(
-                "open_max",
-                "at least one object has to be open",
-                "1000 is the default",
-            );
-        }
-        if self.retry.give_up.0.is_some() {
-            wrong(
-                "retry.give_up",
-                "what is written into an object cannot be given up by the record",
-                "take it out; `behind: { then: skip }` drops what is too old",
-            );
-        }
-        problems
-    }
-}
-
-/// Reads the options. Parquet is no format of `wire`: what it holds of a record is JSON, so those are its options.
-fn options(node: &Node, columnar: bool) -> Checked<(Formatting, Config)> {
-    if !columnar {
-        return Formatting::with_avro(node);
-    }
-    if node.get("delimiter").is_some() {
-        let problem = node.problem_at("delimiter", "`delimiter` does nothing with this format");
-        return Err(vec![problem.help("take it out, or set `format: json`")]);
-    }
-    let mut rest = node.clone();
-    rest.take("format");
-    let (format, config) = Formatting::with(&rest)?;
-    Ok((format.bare(), config))
-}
-
 /// How the blocks of an Avro file are compressed.
 fn blocks(codec: Option<Codec>) -> container::Codec {
     match codec {
@@ -299,20 +184,6 @@ fn blocks(codec: Option<Codec>) -> container::Codec {
         Some(Codec::Gzip) => container::Codec::Deflate,
         Some(Codec::Zstd) => container::Codec::Zstandard,
     }
-}
-
-/// The options with `format: parquet` among the formats.
-fn schema() -> Schema {
-    let mut schema = schema_with::<Config>();
-    let formats = schema.pointer_mut("/$defs/Format/oneOf");
-    if let Some(formats) = formats.and_then(|formats| formats.as_array_mut()) {
-        formats.push(serde_json::json!({
-            "description": "Parquet: the columns `time`, `tag` and `body`, the record as JSON.",
-            "type": "string",
-            "const": PARQUET
-        }));
-    }
-    schema
 }
 
 /// How the name of an object of this format ends.
@@ -357,5 +228,12 @@ impl Sink for ObjectSink {
 
     fn settles_within(&self) -> Option<Duration> {
         self.settings.rotate.longest()
+    }
+
+    fn probe(&self) -> Option<Result<String, Failure>> {
+        match self.scheme {
+            Scheme::File => None,
+            Scheme::S3 | Scheme::Gs | Scheme::Az => Some(probe::bucket(self)),
+        }
     }
 }

@@ -1,0 +1,199 @@
+//! The options, and what is wrong with them.
+
+use millstream_config::{Node, Problem, Size};
+use millstream_net::{ClientTls, Tls};
+use millstream_pipeline::node::Checked;
+use millstream_wire::template::Template;
+use schemars::{JsonSchema, Schema};
+use serde::Deserialize;
+
+use super::connect::{Auth, Scheme};
+use crate::{
+    format::{Formatting, schema_with},
+    publish::{Compression, RotateConfig},
+    retry::Retry,
+};
+
+/// The format that is of this sink alone.
+pub(super) const PARQUET: &str = "parquet";
+/// Stores take no smaller part but as the last one, and no larger one.
+const PART_MIN: Size = Size::mib(5);
+const PART_MAX: Size = Size::gib(4);
+
+/// Options of the sink `object`; those of the format stand beside them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    /// Where to write: `s3://BUCKET/FOLDERS`, `gs://BUCKET/FOLDERS`, `az://CONTAINER/FOLDERS` or `file:///FOLDERS`. The folders are
+    /// a template, each value of which is one part (`s3://logs/{host}/%F/%H`); the names of the objects are made.
+    pub(super) url: Template,
+    /// The server to speak to instead of the cloud's own: `https://minio.example:9000`, or `http://` without TLS.
+    pub(super) endpoint: Option<String>,
+    /// The region of the bucket. Default: what the environment says (`AWS_REGION`), else `us-east-1`.
+    pub(super) region: Option<String>,
+    /// Who we are to the store. Default: what the environment says (`AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`,
+    /// `AZURE_STORAGE_ACCOUNT_NAME` ...), or the machine's own role.
+    #[serde(default)]
+    pub(super) auth: Auth,
+    /// TLS towards the server, if there is more to say than `https://`: a name of the top-level `tls`, or a block. Its files are read
+    /// when the sink starts.
+    #[serde(default)]
+    pub(super) tls: Tls,
+    /// What the names of objects begin with.
+    #[serde(default)]
+    pub(super) prefix: String,
+    /// How objects are compressed; their names end with `.gz` or `.zst`. Of Parquet: its columns, and the names end with
+    /// `.parquet`.
+    #[serde(default)]
+    pub(super) compression: Compression,
+    /// When objects are finished and published.
+    #[serde(default)]
+    pub(super) rotate: RotateConfig,
+    /// So large are the parts in which an object is uploaded, but for its last one.
+    #[serde(default = "part")]
+    pub(super) part: Size,
+    /// So many objects are written at a time; of more, the one used longest ago is finished.
+    #[serde(default = "open_max")]
+    pub(super) open_max: u32,
+    /// So much of all objects together is held in memory; of more, the largest is finished.
+    #[serde(default = "held_max")]
+    pub(super) held_max: Size,
+    /// How a store that fails is tried again. `give_up` has to be `never`.
+    #[serde(default)]
+    pub(super) retry: Retry,
+}
+
+fn part() -> Size {
+    Size::mib(8)
+}
+
+fn open_max() -> u32 {
+    1000
+}
+
+fn held_max() -> Size {
+    Size::mib(128)
+}
+
+impl Config {
+    /// What can be read and cannot be used.
+    pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |option: &str, message: &str, help: &str| {
+            problems.push(node.problem_at(option, message).help(help));
+        };
+        match Scheme::of(self.url.as_str()) {
+            None => wrong(
+                "url",
+                "not the URL of an object store",
+                "`s3://BUCKET/FOLDERS`, `gs://`, `az://` or `file:///FOLDERS`",
+            ),
+            Some((Scheme::File, rest)) if !rest.starts_with(['/', '.']) => wrong(
+                "url",
+                "a folder of which machine?",
+                "three slashes: `file:///srv/objects/%F`; `file://./objects` is below the working folder",
+            ),
+            Some((scheme, rest)) => {
+                let rest = rest.strip_prefix("./").unwrap_or(rest);
+                let bucket = rest.split('/').next().unwrap_or_default();
+                if scheme != Scheme::File && (bucket.is_empty() || bucket.contains(['{', '%'])) {
+                    wrong(
+                        "url",
+                        "a bucket cannot change from record to record",
+                        "name it, and put values into the folders: `s3://logs/{host}`",
+                    );
+                }
+                if rest.split('/').any(|part| part == "." || part == "..") {
+                    wrong("url", "`.` and `..` are no folders here", "leave them out");
+                }
+            }
+        }
+        let http = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        if self.endpoint.as_ref().is_some_and(|url| !http(url)) {
+            wrong(
+                "endpoint",
+                "no URL of a server",
+                "begin with `https://`, or with `http://` without TLS",
+            );
+        }
+        if self.prefix.contains('/') {
+            wrong("prefix", "a name cannot hold `/`", "put folders into `url`");
+        }
+        if self.part < PART_MIN || self.part > PART_MAX {
+            wrong(
+                "part",
+                "stores take parts of 5MiB to 4GiB",
+                "8MiB is the default",
+            );
+        }
+        if self.open_max == 0 {
+            wrong(
+                "open_max",
+                "at least one object has to be open",
+                "1000 is the default",
+            );
+        }
+        if self.retry.give_up.0.is_some() {
+            wrong(
+                "retry.give_up",
+                "what is written into an object cannot be given up by the record",
+                "take it out; `behind: { then: skip }` drops what is too old",
+            );
+        }
+        problems
+    }
+
+    /// The option `tls`, where there is something to secure.
+    pub(super) fn tls(&self, node: &Node) -> Checked<Option<ClientTls>> {
+        let wrong = |option: &str, message: &str, help: &str| {
+            Err(vec![node.problem_at(option, message).help(help)])
+        };
+        let plain = self.endpoint.as_deref().unwrap_or_default();
+        match &self.tls {
+            Tls::Off => Ok(None),
+            _ if self.url.as_str().starts_with("file:") => {
+                wrong("tls", "a directory is not reached by TLS", "take it out")
+            }
+            _ if plain.starts_with("http://") => wrong(
+                "tls",
+                "`tls` with an `endpoint` that begins with http://",
+                "write https://",
+            ),
+            Tls::Block(block) if block.server_name.is_some() => wrong(
+                "tls.server_name",
+                "the certificate of a store has the name by which it is reached",
+                "take it out, and use that name in `endpoint`",
+            ),
+            tls => ClientTls::check(tls, node),
+        }
+    }
+}
+
+/// Reads the options. Parquet is no format of `wire`: what it holds of a record is JSON, so those are its options.
+pub(super) fn read(node: &Node, columnar: bool) -> Checked<(Formatting, Config)> {
+    if !columnar {
+        return Formatting::with_avro(node);
+    }
+    if node.get("delimiter").is_some() {
+        let problem = node.problem_at("delimiter", "`delimiter` does nothing with this format");
+        return Err(vec![problem.help("take it out, or set `format: json`")]);
+    }
+    let mut rest = node.clone();
+    rest.take("format");
+    let (format, config) = Formatting::with(&rest)?;
+    Ok((format.bare(), config))
+}
+
+/// The options with `format: parquet` among the formats.
+pub(super) fn schema() -> Schema {
+    let mut schema = schema_with::<Config>();
+    let formats = schema.pointer_mut("/$defs/Format/oneOf");
+    if let Some(formats) = formats.and_then(|formats| formats.as_array_mut()) {
+        formats.push(serde_json::json!({
+            "description": "Parquet: the columns `time`, `tag` and `body`, the record as JSON.",
+            "type": "string",
+            "const": PARQUET
+        }));
+    }
+    schema
+}

@@ -1,0 +1,42 @@
+//! Tries whether a bucket is there and lets us in, for `check --connect`. What it begins it takes back: nobody sees anything of it.
+
+use std::time::Duration;
+
+use millstream_pipeline::{failure::Failure, report::Reporter};
+use object_store::{ObjectStore, path::Path};
+
+use super::{ObjectSink, connect, trouble::trouble};
+
+/// A store that does not answer for so long is down.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether manifests can be listed and uploads begun.
+pub(super) fn bucket(sink: &ObjectSink) -> Result<String, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::us(format!("cannot start: {error}")))?;
+    let http = sink.http(PATIENCE, &Reporter::new(&sink.settings.sink));
+    let objects = connect::connect(&sink.bucket, &http)?;
+    // Few stand here, however full the bucket is.
+    let folder = format!("{}/_millstream/{}", sink.root, sink.settings.sink);
+    let folder = Path::from(folder);
+    let failed = |verb: &str, path: &Path, error| trouble(&sink.url, verb, path, &error);
+    runtime.block_on(async {
+        let listed = objects.list_with_delimiter(Some(&folder)).await;
+        listed.map_err(|error| failed("list", &folder, error))?;
+        let path = folder.clone().join("probe");
+        let begun = objects.create_multipart(&path).await;
+        let id = begun.map_err(|error| failed("begin to upload", &path, error))?;
+        let aborted = objects.abort_multipart(&path, &id).await;
+        aborted.map_err(|error| failed("abort the upload of", &path, error))
+    })?;
+    let at = match &sink.bucket.endpoint {
+        Some(endpoint) => format!(" at {endpoint}"),
+        None => String::new(),
+    };
+    let name = &sink.bucket.name;
+    Ok(format!(
+        "the bucket {name}{at} can be listed and takes uploads"
+    ))
+}
