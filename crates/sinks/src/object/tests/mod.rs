@@ -1,4 +1,6 @@
-//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/object.rs`.
+//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/object`.
+
+mod forgetful;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -147,6 +149,16 @@ fn options_that_cannot_work_are_refused() {
             "given up",
         ),
         (r#"{"url": "s3://b", "rotate": {"keep": 3}}"#, "keep"),
+        (r#"{"url": "file:///b", "tls": true}"#, "not reached by TLS"),
+        (
+            r#"{"url": "s3://b", "endpoint": "http://a", "tls": true}"#,
+            "begins with http://",
+        ),
+        (
+            r#"{"url": "s3://b", "tls": {"server_name": "a"}}"#,
+            "the name by which it is reached",
+        ),
+        (r#"{"url": "s3://b", "tls": {"ca": "no.pem"}}"#, "no.pem"),
     ] {
         let problems = refused(options);
         assert!(

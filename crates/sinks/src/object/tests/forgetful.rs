@@ -1,0 +1,250 @@
+//! A store that says that an upload is completed and has nothing of it: what it forgot is written again, and nothing else is.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use futures_core::stream::BoxStream;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    memory::InMemory,
+    multipart::{MultipartStore, PartId},
+    path::Path,
+};
+use tokio::sync::Notify;
+
+use super::block_on;
+use crate::{
+    object::{COMPONENT, ObjectSink},
+    rig::{Rig, Upstream, lines, node},
+};
+
+/// A bucket in memory that forgets one upload while it completes it.
+#[derive(Debug)]
+struct Forgetful {
+    bucket: InMemory,
+    /// So many uploads are completed before the one that is forgotten.
+    remembers: usize,
+    completed: AtomicUsize,
+    /// What becomes of a second wish to complete what was forgotten: well again, or refused.
+    says_yes: bool,
+    /// Whether anybody lives to hear the first answer; `forgot` tells when not.
+    answers: bool,
+    forgot: Notify,
+    /// Uploads that are none any more.
+    ended: Mutex<HashSet<String>>,
+}
+
+impl Forgetful {
+    fn new(remembers: usize, says_yes: bool, answers: bool) -> Self {
+        Self {
+            bucket: InMemory::new(),
+            remembers,
+            completed: AtomicUsize::new(0),
+            says_yes,
+            answers,
+            forgot: Notify::new(),
+            ended: Mutex::default(),
+        }
+    }
+
+    fn has_forgotten(&self) -> bool {
+        self.completed.load(Ordering::Relaxed) > self.remembers
+    }
+
+    /// The lines of all objects but manifests, in order.
+    async fn lines(&self) -> Vec<String> {
+        let (mut folders, mut found) = (vec![Path::default()], String::new());
+        while let Some(folder) = folders.pop() {
+            let list = self.bucket.list_with_delimiter(Some(&folder)).await;
+            let ListResult {
+                common_prefixes,
+                objects,
+                ..
+            } = list.unwrap();
+            let seen = |path: &Path| path.filename() != Some("_millstream");
+            folders.extend(common_prefixes.into_iter().filter(seen));
+            for object in objects {
+                let bytes = self.bucket.get(&object.location).await.unwrap().bytes();
+                found += std::str::from_utf8(&bytes.await.unwrap()).unwrap();
+            }
+        }
+        let mut lines: Vec<String> = found.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+}
+
+impl fmt::Display for Forgetful {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Forgetful")
+    }
+}
+
+#[async_trait]
+impl MultipartStore for Forgetful {
+    async fn create_multipart(&self, path: &Path) -> Result<String> {
+        self.bucket.create_multipart(path).await
+    }
+
+    async fn put_part(
+        &self,
+        path: &Path,
+        id: &String,
+        number: usize,
+        bytes: PutPayload,
+    ) -> Result<PartId> {
+        self.bucket.put_part(path, id, number, bytes).await
+    }
+
+    async fn complete_multipart(
+        &self,
+        path: &Path,
+        id: &String,
+        parts: Vec<PartId>,
+    ) -> Result<PutResult> {
+        let yes = || PutResult {
+            e_tag: None,
+            version: None,
+            extensions: Default::default(),
+        };
+        if !self.ended.lock().unwrap().insert(id.clone()) {
+            return match self.says_yes {
+                true => Ok(yes()),
+                // As S3 says it of an upload that is none any more.
+                false => Err(Error::NotFound {
+                    path: path.to_string(),
+                    source: "NoSuchUpload".into(),
+                }),
+            };
+        }
+        if self.completed.fetch_add(1, Ordering::Relaxed) == self.remembers {
+            self.bucket.abort_multipart(path, id).await?;
+            if !self.answers {
+                self.forgot.notify_one();
+                std::future::pending::<()>().await;
+            }
+            return Ok(yes());
+        }
+        self.bucket.complete_multipart(path, id, parts).await
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &String) -> Result<()> {
+        self.ended.lock().unwrap().insert(id.clone());
+        self.bucket.abort_multipart(path, id).await
+    }
+}
+
+/// All else is as it is in memory.
+#[async_trait]
+impl ObjectStore for Forgetful {
+    async fn put_opts(&self, to: &Path, bytes: PutPayload, how: PutOptions) -> Result<PutResult> {
+        self.bucket.put_opts(to, bytes, how).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        to: &Path,
+        how: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.bucket.put_multipart_opts(to, how).await
+    }
+
+    async fn get_opts(&self, from: &Path, how: GetOptions) -> Result<GetResult> {
+        self.bucket.get_opts(from, how).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.bucket.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.bucket.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.bucket.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, how: CopyOptions) -> Result<()> {
+        self.bucket.copy_opts(from, to, how).await
+    }
+}
+
+/// Three outputs of one manifest, and three of the next one after it.
+const TAGS: [&str; 3] = ["a", "b", "c"];
+
+fn put(upstream: &Upstream, round: &str) -> Vec<String> {
+    let sent = TAGS.map(|tag| [format!("{tag} {round} 1"), format!("{tag} {round} 2")]);
+    for (tag, [one, two]) in TAGS.iter().zip(&sent) {
+        upstream.put(lines(tag, &format!("{one}\n{two}\n")), false);
+    }
+    sent.concat()
+}
+
+/// Runs the sink over `store` until it ends well, as the supervisor does, also when it is killed; how often it was run.
+fn run(store: &Arc<Forgetful>, upstream: &Upstream, folder: &std::path::Path) -> usize {
+    let options = r#"{"url": "s3://lake/logs/{tag}", "format": "raw", "retry": {"first": "1ms", "max": "1ms"}}"#;
+    for tries in 1..10 {
+        let mut rig = Rig::new(&COMPONENT, options, upstream, folder);
+        let options = serde_json::from_str(options).unwrap();
+        let sink = ObjectSink::new("sink", &node(options)).unwrap();
+        let encode = sink.encode().unwrap();
+        let (inlet, context) = (&mut rig.inlet, rig.context.clone());
+        let ended_well = block_on(async {
+            tokio::select! {
+                ended = sink.run_over(store.clone(), encode, inlet, context) => ended.is_ok(),
+                () = store.forgot.notified() => false,
+            }
+        });
+        if ended_well {
+            return tries;
+        }
+    }
+    panic!("it never ends well");
+}
+
+fn check(forgotten: usize, says_yes: bool, answers: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Forgetful::new(forgotten, says_yes, answers));
+    let upstream = Upstream::durable(7);
+    upstream.close();
+    let mut sent = put(&upstream, "first");
+    let mut runs = run(&store, &upstream, folder.path());
+    sent.extend(put(&upstream, "second"));
+    runs += run(&store, &upstream, folder.path());
+    sent.sort();
+    assert!(store.has_forgotten());
+    let found = block_on(store.lines());
+    assert_eq!(found, sent, "{forgotten} {says_yes} {answers}");
+    assert_eq!(upstream.settled(), 2 * TAGS.len());
+    assert_eq!(runs, 3, "one run failed, and no other");
+}
+
+#[test]
+fn what_a_store_forgets_while_it_completes_it_is_written_again_and_nothing_twice() {
+    for forgotten in 0..2 * TAGS.len() {
+        for says_yes in [true, false] {
+            check(forgotten, says_yes, true);
+        }
+    }
+}
+
+#[test]
+fn what_a_store_forgets_and_nobody_lives_to_see_is_found_out_by_the_next_start() {
+    for forgotten in 0..2 * TAGS.len() {
+        for says_yes in [true, false] {
+            check(forgotten, says_yes, false);
+        }
+    }
+}
