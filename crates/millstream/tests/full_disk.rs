@@ -12,43 +12,10 @@ use std::{
     time::Duration,
 };
 
-use program::{Program, free_port, millbench, wait_until};
+use program::{Program, disk::Small, free_port, millbench, wait_until};
 
 /// Records that are sent: about 60 MB of text.
 const RECORDS: &str = "600000";
-
-/// A small file system in memory, unmounted when dropped.
-struct Small(PathBuf);
-
-impl Small {
-    fn mount(path: PathBuf, size: &str) -> Self {
-        fs::create_dir_all(&path).unwrap();
-        let done = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(&path)
-            .status();
-        assert!(
-            done.is_ok_and(|status| status.success()),
-            "cannot mount a tmpfs at {}: run the tests as root",
-            path.display()
-        );
-        Self(path)
-    }
-
-    fn grow(&self, size: &str) {
-        let done = Command::new("mount")
-            .args(["-o", &format!("remount,size={size}")])
-            .arg(&self.0)
-            .status();
-        assert!(done.unwrap().success());
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 fn generate(folder: &Path, port: u16) -> Child {
     let ledger = folder.join("ledger");
@@ -92,7 +59,7 @@ fn check(small_part: &str, size: &str, data: &str, out: &str) {
     let program =
         Program::start(place, &config(port, &place.join(data), &place.join(out))).listens(port);
     let mut generator = generate(place, port);
-    let named = small.0.display().to_string();
+    let named = small.path().display().to_string();
     let full = |line: &str| line.contains(&named) && line.contains("No space left");
     wait_until("the log says which path is full", || {
         program.log().lines().any(full)

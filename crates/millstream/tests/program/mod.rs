@@ -6,6 +6,7 @@
     reason = "each test uses what it needs of it"
 )]
 
+pub mod disk;
 pub mod victim;
 
 use std::{

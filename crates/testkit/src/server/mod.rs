@@ -6,11 +6,12 @@
 pub mod kafka;
 
 pub mod hdfs;
+pub mod network;
 pub mod versitygw;
 
 use std::{
     env, fs, io,
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Server {
     name: String,
     command: Box<dyn Fn() -> Command + Send>,
-    port: u16,
+    address: SocketAddr,
     log: PathBuf,
     child: Option<Child>,
 }
@@ -43,10 +44,24 @@ impl Server {
         port: u16,
         command: impl Fn() -> Command + Send + 'static,
     ) -> Self {
+        let address = (Ipv4Addr::LOCALHOST, port).into();
+        Self::start_at(name, log, address, command)
+    }
+
+    /// The same where it does not listen on this machine's own address.
+    ///
+    /// # Panics
+    /// As `start`.
+    pub fn start_at(
+        name: &str,
+        log: PathBuf,
+        address: SocketAddr,
+        command: impl Fn() -> Command + Send + 'static,
+    ) -> Self {
         let mut server = Self {
             name: name.to_owned(),
             command: Box::new(command),
-            port,
+            address,
             log,
             child: None,
         };
@@ -79,7 +94,7 @@ impl Server {
     /// When it ends or takes too long: with the end of its log.
     pub fn wait_ready(&mut self) {
         let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(self.address).is_err() {
             let ended = self
                 .child
                 .as_mut()

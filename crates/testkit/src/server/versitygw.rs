@@ -2,11 +2,15 @@
 
 use std::{
     fs,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Command,
 };
 
-use super::{Server, free_port, installed};
+use super::{
+    Server, free_port, installed,
+    network::{self, Network},
+};
 
 /// Who may write to it.
 pub const ACCESS_KEY: &str = "millstream";
@@ -17,9 +21,18 @@ pub const SECRET_KEY: &str = "millstream-secret";
 pub struct Versitygw {
     /// The process.
     pub server: Server,
-    /// Where it listens.
-    pub port: u16,
+    address: SocketAddr,
+    secure: bool,
     folder: PathBuf,
+}
+
+/// What it is not as usual in.
+#[derive(Default)]
+pub struct Setup<'a> {
+    /// Its certificate and key in PEM: it speaks TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Where it stands, if not on this machine.
+    pub network: Option<&'a Network>,
 }
 
 impl Versitygw {
@@ -28,31 +41,50 @@ impl Versitygw {
     /// # Panics
     /// When it cannot be started.
     pub fn start(folder: &Path, bucket: &str) -> Self {
+        Self::start_with(folder, bucket, &Setup::default())
+    }
+
+    /// The same, not as usual.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_with(folder: &Path, bucket: &str, setup: &Setup<'_>) -> Self {
         let made = fs::create_dir_all(folder.join("objects").join(bucket));
         made.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let (port, program) = (free_port(), installed("versitygw"));
+        let program = installed("versitygw");
         let (log, objects) = (folder.join("versitygw.log"), folder.join("objects"));
-        let server = Server::start("versitygw", log, port, move || {
-            let mut command = Command::new(&program);
+        let ip = setup.network.map_or(Ipv4Addr::LOCALHOST, Network::address);
+        let address = SocketAddr::new(IpAddr::V4(ip), free_port());
+        let (tls, network) = (setup.tls.clone(), setup.network.map(Network::name));
+        let network = network.map(str::to_owned);
+        let server = Server::start_at("versitygw", log, address, move || {
+            let mut command = match &network {
+                Some(network) => network::command(network, &program),
+                None => Command::new(&program),
+            };
             command
                 .env("ROOT_ACCESS_KEY", ACCESS_KEY)
                 .env("ROOT_SECRET_KEY", SECRET_KEY)
                 .arg("--port")
-                .arg(format!("127.0.0.1:{port}"))
-                .arg("posix")
-                .arg(&objects);
+                .arg(address.to_string());
+            if let Some((cert, key)) = &tls {
+                command.arg("--cert").arg(cert).arg("--key").arg(key);
+            }
+            command.arg("posix").arg(&objects);
             command
         });
         Self {
             server,
-            port,
+            address,
+            secure: setup.tls.is_some(),
             folder: folder.to_owned(),
         }
     }
 
     /// Where it is.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// A bucket, as the files that its objects are.

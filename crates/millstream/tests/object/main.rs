@@ -1,0 +1,113 @@
+//! The sink `object` against a real S3 server (versitygw), fed by forward with acks through a disk channel: every record is
+//! published exactly once, whoever is killed, away, full, cut off, or wakes up too late.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "what cannot be done fails the test, which says what it did"
+)]
+#![allow(clippy::print_stdout, reason = "a test says what it did")]
+
+mod access;
+mod faults;
+mod kills;
+mod parquet;
+#[path = "../program/mod.rs"]
+mod program;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use millstream_testkit::server::versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw};
+use program::{Program, victim::verify};
+
+/// A sink: its name, the folders of its objects, its other options.
+type Sink = (&'static str, &'static str, &'static str);
+
+/// Small objects, compressed and not.
+const SINKS: [Sink; 2] = [
+    (
+        "gz",
+        "{tag}/%H",
+        "compression: gzip, rotate: { size: 60KB, interval: 2s, idle: 1s }",
+    ),
+    (
+        "raw",
+        "by-minute/%M",
+        "format: raw, rotate: { records: 5000, interval: 700ms }, held_max: 300KB",
+    ),
+];
+
+/// What listens for the generator.
+fn forward(port: u16) -> String {
+    format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}")
+}
+
+fn config(data: &Path, input: &str, endpoint: &str, sinks: &[Sink]) -> String {
+    let mut text = format!(
+        "data_dir: {}\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {input}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\nsinks:\n",
+        data.display()
+    );
+    for (name, folders, options) in sinks {
+        text += &format!(
+            "  {name}: {{ type: object, inputs: [kept], url: \"s3://lake/{name}/{folders}\", endpoint: \"{endpoint}\", \
+             auth: {{ access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY} }}, \
+             retry: {{ first: 100ms, max: 500ms, timeout: 5s }}, {options} }}\n"
+        );
+    }
+    text
+}
+
+/// The published objects of a sink: files of the server's folder.
+fn objects(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true if path.ends_with("_millstream") => {}
+            true => found.extend(objects(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}
+
+/// The records of a sink's objects, unpacked into a new folder, for the verifier.
+fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
+    let read = place.join("read").join(sink);
+    fs::create_dir_all(&read).unwrap();
+    let objects = objects(&server.bucket("lake").join(sink));
+    println!("{sink}: {} objects", objects.len());
+    for (n, path) in objects.iter().enumerate() {
+        let tool = match path.extension().and_then(|end| end.to_str()) {
+            Some("gz") => "zcat",
+            _ => "cat",
+        };
+        let unpacked = Command::new(tool).arg(path).output().unwrap();
+        let said = String::from_utf8_lossy(&unpacked.stderr);
+        assert!(unpacked.status.success(), "{tool} {path:?}: {said}");
+        fs::write(read.join(format!("{n}.log")), unpacked.stdout).unwrap();
+    }
+    read
+}
+
+/// Runs once more with the same channel and sinks, and with inputs that have ended: until all that the channel holds is
+/// published. A stop leaves in the channel what was not taken yet.
+fn publish_all(folder: &Path, data: &Path, server: &Versitygw, sinks: &[Sink]) {
+    let config = config(data, "{ type: stdin }", &server.endpoint(), sinks);
+    let last = Program::start_with(folder, &config, &["--once"]);
+    let ended = last.ended();
+    let log = fs::read_to_string(folder.join("log")).unwrap();
+    assert_eq!(ended, Some(0), "{log}");
+}
+
+/// Accounts for the records of every sink.
+fn verify_all(place: &Path, server: &Versitygw, sinks: &[Sink]) {
+    for (sink, ..) in sinks {
+        verify(&unpack(place, server, sink), &place.join("ledger"));
+    }
+}

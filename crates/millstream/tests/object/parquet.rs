@@ -1,0 +1,51 @@
+//! `format: parquet` as others read it.
+
+use std::{fs, process::Command};
+
+use millstream_testkit::server::versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw};
+
+use crate::program::Program;
+
+/// Millstream's Parquet as pyarrow reads it: the generator's records and its end record.
+#[test]
+fn parquet_is_read_by_pyarrow_with_every_record_and_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let server = Versitygw::start(place, "lake");
+    let config = format!(
+        "data_dir: {}\napi: {{ listen: [] }}\n\
+         sources:\n  numbers: {{ type: generate, records: 50000 }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [numbers], size_max: 1GiB }}\n\
+         sinks:\n  lake: {{ type: object, inputs: [kept], url: \"s3://lake/{{tag}}\", endpoint: \"{}\", format: parquet, \
+         compression: zstd, auth: {{ access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY} }} }}\n",
+        place.join("data").display(),
+        server.endpoint()
+    );
+    let program = Program::start_with(place, &config, &["--once"]);
+    let log = place.join("log");
+    assert_eq!(
+        program.ended(),
+        Some(0),
+        "{}",
+        fs::read_to_string(log).unwrap()
+    );
+    let read = "import sys, json, pyarrow.parquet as pq\n\
+         t = pq.ParquetDataset(sys.argv[1]).read()\n\
+         print(t.schema.field('time').type, t.schema.field('tag').type, t.schema.field('body').type)\n\
+         print(t.num_rows, len({json.loads(b)['message'] for b in t['body'].to_pylist()}))\n\
+         print(set(t['tag'].to_pylist()), t['time'][0].value > 10**18)";
+    let python = millstream_testkit::server::installed("python/venv/bin/python");
+    let said = Command::new(python)
+        .args(["-c", read])
+        .arg(server.bucket("lake").join("numbers"))
+        .output()
+        .unwrap();
+    let (out, errors) = (
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr),
+    );
+    assert_eq!(
+        out, "timestamp[ns, tz=UTC] string string\n50001 50001\n{'numbers'} True\n",
+        "{errors}"
+    );
+}

@@ -1,0 +1,47 @@
+//! A disk that is soon full. Needs root.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A small file system in memory, unmounted when dropped.
+pub struct Small(PathBuf);
+
+impl Small {
+    /// Mounts one at a path, which is made.
+    pub fn mount(path: PathBuf, size: &str) -> Self {
+        fs::create_dir_all(&path).unwrap();
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(&path)
+            .status();
+        assert!(
+            done.is_ok_and(|status| status.success()),
+            "cannot mount a tmpfs at {}: run the tests as root",
+            path.display()
+        );
+        Self(path)
+    }
+
+    /// Where it stands.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes room.
+    pub fn grow(&self, size: &str) {
+        let done = Command::new("mount")
+            .args(["-o", &format!("remount,size={size}")])
+            .arg(&self.0)
+            .status();
+        assert!(done.unwrap().success());
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,106 @@
+//! A network of its own for a server, with one cable to this machine that can be cut. Needs root and iproute2.
+
+use std::{
+    net::Ipv4Addr,
+    path::Path,
+    process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Networks that this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
+/// What is for measuring networks (RFC 2544): nobody's address. Each network takes four addresses of it.
+const BLOCK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
+const NETWORKS: u32 = 1 << 15;
+
+/// A network namespace and its cable. It ends with the value.
+pub struct Network {
+    name: String,
+    /// The server's end; this machine's is the one before.
+    address: Ipv4Addr,
+}
+
+impl Network {
+    /// Makes one.
+    ///
+    /// # Panics
+    /// When it cannot be made: without root.
+    #[must_use]
+    pub fn new() -> Self {
+        let (process, made) = (process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        // Tests side by side are processes: theirs are far apart.
+        let number = process.wrapping_mul(7919).wrapping_add(made) % NETWORKS;
+        let ours = Ipv4Addr::from(u32::from(BLOCK) + 4 * number + 1);
+        let address = Ipv4Addr::from(u32::from(ours) + 1);
+        let name = format!("ms{process}-{made}");
+        let network = Self { name, address };
+        let name = &network.name;
+        ip(&format!("netns add {name}"));
+        ip(&format!(
+            "link add {name} type veth peer name cable netns {name}"
+        ));
+        ip(&format!("addr add {ours}/30 dev {name}"));
+        ip(&format!("link set {name} up"));
+        ip(&format!("-n {name} addr add {address}/30 dev cable"));
+        ip(&format!("-n {name} link set lo up"));
+        network.heal();
+        network
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Its name, for [`command`].
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Cuts the cable: nothing arrives on either side, and nobody is told.
+    pub fn cut(&self) {
+        ip(&format!("-n {} link set cable down", self.name));
+    }
+
+    /// Mends the cable.
+    pub fn heal(&self) {
+        ip(&format!("-n {} link set cable up", self.name));
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let gone = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .status();
+        // Nothing to be done about what is left of it.
+        drop(gone);
+    }
+}
+
+/// What runs a program in the network of this name.
+#[must_use]
+pub fn command(network: &str, program: &Path) -> Command {
+    let mut command = Command::new("ip");
+    // It becomes the program: a signal reaches it, and no other.
+    command.args(["netns", "exec", network]).arg(program);
+    command
+}
+
+fn ip(words: &str) {
+    let said = Command::new("ip").args(words.split(' ')).output();
+    let said = said.unwrap_or_else(|error| panic!("cannot run ip (iproute2): {error}"));
+    assert!(
+        said.status.success(),
+        "`ip {words}`: {}run the tests as root",
+        String::from_utf8_lossy(&said.stderr)
+    );
+}
