@@ -64,7 +64,9 @@ fn advice(error: &Error, cause: &str) -> Option<&'static str> {
         error,
         Error::Unauthenticated { .. } | Error::PermissionDenied { .. }
     );
-    (denied || says(&["401 Unauthorized", "403 Forbidden"])).then_some(
+    // The last is versitygw's answer to a key that it does not know, with 404.
+    let refused = ["401 Unauthorized", "403 Forbidden", "XAdminUserNotFound"];
+    (denied || says(&refused)).then_some(
         "it does not let us in: `auth`, or the environment, has to name a key of this store that may list, get, put and delete \
          objects in this bucket",
     )
@@ -115,7 +117,9 @@ mod tests {
         // What it says may stand behind what is shown.
         let far = format!("{}<Code>NoSuchBucket</Code>", " page".repeat(100));
         assert!(told(&answer(far)).contains("make it"));
-        assert!(told(&answer("403 Forbidden".into())).contains("`auth`"));
+        for refused in ["403 Forbidden", "404 <Code>XAdminUserNotFound</Code>"] {
+            assert!(told(&answer(refused.into())).contains("`auth`"));
+        }
         let denied = Error::PermissionDenied {
             path: "a/b".into(),
             source: "Forbidden".into(),
