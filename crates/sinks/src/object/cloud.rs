@@ -167,7 +167,7 @@ impl Store for Cloud {
                 // while it completed an upload was seen to say that all is well to the next try, with nothing there.
                 match (self.objects.head(&path).await, completed) {
                     (Ok(_), _) => Ok(Published::Done),
-                    (Err(Error::NotFound { .. }), Err(refused)) if is_no_upload(&refused) => {
+                    (Err(Error::NotFound { .. }), Err(refused)) if is_gone(&refused) => {
                         Ok(Published::Gone)
                     }
                     (Err(Error::NotFound { .. }), Err(refused)) => {
@@ -268,6 +268,11 @@ impl Store for Cloud {
             })
             .await
     }
+}
+
+/// Whether a store says that it has nothing of an upload, or not all of its parts: no later try can complete it.
+fn is_gone(error: &Error) -> bool {
+    is_no_upload(error) || error.to_string().contains("InvalidPart")
 }
 
 /// Whether a store says that there is no such upload, in whatever form the crate passes it on.

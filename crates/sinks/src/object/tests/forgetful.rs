@@ -1,4 +1,5 @@
-//! A store that says that an upload is completed and has nothing of it: what it forgot is written again, and nothing else is.
+//! A store that says that an upload is completed and has nothing of it, or that has lost parts of one: what it forgot is written
+//! again, and nothing else is.
 
 use std::{
     collections::HashSet,
@@ -26,6 +27,17 @@ use crate::{
     rig::{Rig, Upstream, lines, node},
 };
 
+/// How a store forgets an upload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    /// It says that it is completed, whenever it is asked.
+    SaysYes,
+    /// It says so once; then there is no such upload.
+    SaysYesOnce,
+    /// It misses a part, and says so.
+    MissesPart,
+}
+
 /// A bucket in memory that forgets one upload while it completes it.
 #[derive(Debug)]
 struct Forgetful {
@@ -33,8 +45,7 @@ struct Forgetful {
     /// So many uploads are completed before the one that is forgotten.
     remembers: usize,
     completed: AtomicUsize,
-    /// What becomes of a second wish to complete what was forgotten: well again, or refused.
-    says_yes: bool,
+    how: How,
     /// Whether anybody lives to hear the first answer; `forgot` tells when not.
     answers: bool,
     forgot: Notify,
@@ -43,12 +54,12 @@ struct Forgetful {
 }
 
 impl Forgetful {
-    fn new(remembers: usize, says_yes: bool, answers: bool) -> Self {
+    fn new(remembers: usize, how: How, answers: bool) -> Self {
         Self {
             bucket: InMemory::new(),
             remembers,
             completed: AtomicUsize::new(0),
-            says_yes,
+            how,
             answers,
             forgot: Notify::new(),
             ended: Mutex::default(),
@@ -115,14 +126,19 @@ impl MultipartStore for Forgetful {
             version: None,
             extensions: Default::default(),
         };
+        let misses_part = || Error::Generic {
+            store: "S3",
+            source: "400 Bad Request: <Code>InvalidPart</Code>".into(),
+        };
         if !self.ended.lock().unwrap().insert(id.clone()) {
-            return match self.says_yes {
-                true => Ok(yes()),
+            return match self.how {
+                How::SaysYes => Ok(yes()),
                 // As S3 says it of an upload that is none any more.
-                false => Err(Error::NotFound {
+                How::SaysYesOnce => Err(Error::NotFound {
                     path: path.to_string(),
                     source: "NoSuchUpload".into(),
                 }),
+                How::MissesPart => Err(misses_part()),
             };
         }
         if self.completed.fetch_add(1, Ordering::Relaxed) == self.remembers {
@@ -131,7 +147,10 @@ impl MultipartStore for Forgetful {
                 self.forgot.notify_one();
                 std::future::pending::<()>().await;
             }
-            return Ok(yes());
+            return match self.how {
+                How::MissesPart => Err(misses_part()),
+                How::SaysYes | How::SaysYesOnce => Ok(yes()),
+            };
         }
         self.bucket.complete_multipart(path, id, parts).await
     }
@@ -214,9 +233,9 @@ fn run(store: &Arc<Forgetful>, upstream: &Upstream, folder: &std::path::Path) ->
     panic!("it never ends well");
 }
 
-fn check(forgotten: usize, says_yes: bool, answers: bool) {
+fn check(forgotten: usize, how: How, answers: bool) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(Forgetful::new(forgotten, says_yes, answers));
+    let store = Arc::new(Forgetful::new(forgotten, how, answers));
     let upstream = Upstream::durable(7);
     upstream.close();
     let mut sent = put(&upstream, "first");
@@ -226,7 +245,7 @@ fn check(forgotten: usize, says_yes: bool, answers: bool) {
     sent.sort();
     assert!(store.has_forgotten());
     let found = block_on(store.lines());
-    assert_eq!(found, sent, "{forgotten} {says_yes} {answers}");
+    assert_eq!(found, sent, "{forgotten} {how:?} {answers}");
     assert_eq!(upstream.settled(), 2 * TAGS.len());
     assert_eq!(runs, 3, "one run failed, and no other");
 }
@@ -234,8 +253,8 @@ fn check(forgotten: usize, says_yes: bool, answers: bool) {
 #[test]
 fn what_a_store_forgets_while_it_completes_it_is_written_again_and_nothing_twice() {
     for forgotten in 0..2 * TAGS.len() {
-        for says_yes in [true, false] {
-            check(forgotten, says_yes, true);
+        for how in [How::SaysYes, How::SaysYesOnce, How::MissesPart] {
+            check(forgotten, how, true);
         }
     }
 }
@@ -243,8 +262,8 @@ fn what_a_store_forgets_while_it_completes_it_is_written_again_and_nothing_twice
 #[test]
 fn what_a_store_forgets_and_nobody_lives_to_see_is_found_out_by_the_next_start() {
     for forgotten in 0..2 * TAGS.len() {
-        for says_yes in [true, false] {
-            check(forgotten, says_yes, false);
+        for how in [How::SaysYes, How::SaysYesOnce, How::MissesPart] {
+            check(forgotten, how, false);
         }
     }
 }
