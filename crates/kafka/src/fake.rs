@@ -95,7 +95,7 @@ impl Broker {
         self.state().record_faults.push_back(error);
     }
 
-    /// Does this right after the next commit has failed.
+    /// Does this right after the next commit or record has failed.
     pub fn on_next_fault(&self, act: impl FnOnce(&Broker) + Send + 'static) {
         self.state().on_fault = Some(Box::new(act));
     }
@@ -204,7 +204,7 @@ impl Producer for Writer {
     }
 
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
-        let mut taken = 0;
+        let (mut taken, mut act) = (0, None);
         let mut state = self.broker.state();
         for (index, record) in outgoing.records.iter().enumerate().skip(from) {
             taken += 1;
@@ -217,6 +217,7 @@ impl Producer for Writer {
                 state.record_faults.pop_front()
             };
             if let Some(error) = error {
+                act = act.or_else(|| state.on_fault.take());
                 let number = record.number;
                 let topic = outgoing.topics[record.topic].clone();
                 self.failed.push(Failed {
@@ -241,6 +242,10 @@ impl Producer for Writer {
             } else {
                 state.kept.push(kept);
             }
+        }
+        drop(state);
+        if let Some(act) = act {
+            act(&self.broker);
         }
         Sent {
             taken,

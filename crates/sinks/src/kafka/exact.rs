@@ -10,7 +10,8 @@
 //! ```
 //! Nobody ever guesses whether a commit has arrived: the position says. A claim is a commit of the position that was found,
 //! with this process as its owner; so a process that was fenced sees whether a successor is there (it stops for good) or
-//! whether only the broker lost patience with it (it goes on).
+//! whether only the broker lost patience with it (it goes on). One that has had the position looks each time, whatever has
+//! failed: a zombie that wakes up may hear of a connection that timed out, and its init would fence its successor.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -71,6 +72,8 @@ struct Exact<'a> {
     owner: u64,
     /// Whether another producer has ended the last session.
     fenced: bool,
+    /// Whether this process has had the position: who has it now has taken it since.
+    claimed: bool,
     given_up: GivenUp,
     /// Up to where everything is settled, as far as this process knows.
     settled: Option<Position>,
@@ -96,6 +99,7 @@ pub(super) async fn run(
         channel,
         owner,
         fenced: false,
+        claimed: false,
         settled: None,
         since: None,
         backoff,
@@ -171,6 +175,7 @@ impl Exact<'_> {
     async fn session(&mut self, inlet: &mut Inlet) -> Result<(), End> {
         let mut session = self.begin()?;
         let position = session.find(self)?;
+        self.claimed |= session.stored;
         // Without a position the channel's cursor says; it is never behind what was given up.
         self.settled = position.map(|position| match self.given_up.position() {
             Some(given_up) => position.max(given_up),
@@ -195,6 +200,7 @@ impl Exact<'_> {
                     let position = cut.position();
                     if let Some(position) = position {
                         session.commit(position, self)?;
+                        self.claimed |= session.stored;
                     }
                     inlet.settle(cut).await?;
                     self.settled = self.settled.max(position);
@@ -263,7 +269,7 @@ impl Session {
     /// Takes over from whoever was there before, and finds the position.
     fn find(&mut self, exact: &Exact<'_>) -> Result<Option<Position>, End> {
         let (patience, store) = (exact.patience(), self.store.clone());
-        if exact.fenced
+        if (exact.claimed || exact.fenced)
             && let Some(other) = self.read(patience)?
             && other.owner != exact.owner
         {

@@ -145,6 +145,33 @@ async fn a_producer_that_was_fenced_by_a_successor_stops_for_good() {
 }
 
 #[tokio::test]
+async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_failed() {
+    let mut bench = exact(RAW);
+    let committed = |epoch, owner| Committed {
+        channel: CHANNEL,
+        position: Position { epoch, seq: 0 },
+        owner,
+    };
+    let group = "millstream-00000000000000000000000000c0ffee-sink";
+    bench
+        .broker
+        .set_position(group, "t", &committed(1, 5).text());
+    bench.put("a\n");
+    bench.broker.fail_record(Kind::Fatal);
+    // It has claimed the position by then.
+    let successor = committed(2, 9);
+    bench
+        .broker
+        .on_next_fault(move |broker| broker.set_position(group, "t", &successor.text()));
+    bench.upstream.close();
+    let failure = bench.rig.run().await.unwrap_err();
+    assert_eq!(failure.again, Again::Never);
+    assert!(failure.message.contains("taken over"), "{failure}");
+    assert!(bench.broker.values().is_empty());
+    assert_eq!(bench.position().owner, 9);
+}
+
+#[tokio::test]
 async fn a_producer_that_only_the_broker_gave_up_goes_on() {
     let mut bench = exact(RAW);
     bench.put("a\n");
