@@ -3,7 +3,8 @@
 #![allow(
     dead_code,
     unused_imports,
-    reason = "each test uses what it needs of it"
+    clippy::print_stderr,
+    reason = "each test uses what it needs of it; one that fails shows the program's log"
 )]
 
 pub mod disk;
@@ -21,6 +22,8 @@ pub use millstream_testkit::server::free_port;
 
 /// How long anything may take before a test fails. Not a measurement: machines differ.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// So much of a program's log is shown when its test fails.
+const LAST_LINES: usize = 40;
 
 /// Waits until `done` says so.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -172,5 +175,11 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            eprintln!("the end of {}:\n{}", self.log.display(), last.join("\n"));
+        }
     }
 }

@@ -4,11 +4,16 @@ use std::{
     fmt::Write as _,
     fs,
     io::Write as _,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use super::{Server, free_port, installed, wait_for};
+use super::{
+    Server, free_port, installed,
+    network::{self, Network},
+    wait_for,
+};
 
 /// Any 16 bytes in base64 are the id of a cluster.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
@@ -39,18 +44,21 @@ log.retention.ms=-1
 /// A user that brokers with SASL know, and the password.
 pub const USER: (&str, &str) = ("shipper", "open sesame");
 
-/// What a broker may listen with besides plain text.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a broker may listen with besides plain text, and where.
+#[derive(Clone, Copy, Default)]
 pub struct Listeners<'a> {
     /// TLS with this certificate and key, one after the other in PEM.
     pub tls: Option<&'a str>,
     /// SASL (PLAIN and SCRAM) for [`USER`]; over TLS if there is a certificate.
     pub sasl: bool,
+    /// Where it stands, if not on this machine.
+    pub network: Option<&'a Network>,
 }
 
 /// A broker.
 pub struct Broker {
     server: Server,
+    host: Ipv4Addr,
     port: u16,
     secure_port: u16,
 }
@@ -75,9 +83,10 @@ impl Broker {
             let _ = writeln!(text, "{line}");
         }
         let data = folder.join("kafka");
-        let mut listeners = format!("PLAINTEXT://127.0.0.1:{port}");
+        let host = with.network.map_or(Ipv4Addr::LOCALHOST, Network::address);
+        let mut listeners = format!("PLAINTEXT://{host}:{port}");
         if let Some(name) = with.name() {
-            let _ = write!(listeners, ",{name}://127.0.0.1:{secure_port}");
+            let _ = write!(listeners, ",{name}://{host}:{secure_port}");
             with.describe(folder, name, &mut text);
         }
         let _ = write!(
@@ -90,8 +99,9 @@ impl Broker {
         write(&config, &text);
         let log = folder.join("kafka.log");
         format(&config, &log, with.sasl);
-        let server = Server::start("kafka", log, port, move || {
-            let mut command = java();
+        let network = with.network.map(|network| network.name().to_owned());
+        let server = Server::start_at("kafka", log, (host, port).into(), move || {
+            let mut command = java_in(network.as_deref());
             // What makes a server fast in the long run costs a test its time.
             command.args(["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
             command.arg("kafka.Kafka").arg(&config);
@@ -99,6 +109,7 @@ impl Broker {
         });
         Self {
             server,
+            host,
             port,
             secure_port,
         }
@@ -106,12 +117,12 @@ impl Broker {
 
     /// Where it listens in plain text.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host, self.port)
     }
 
     /// Where it listens with TLS or SASL.
     pub fn secure_address(&self) -> String {
-        format!("127.0.0.1:{}", self.secure_port)
+        format!("{}:{}", self.host, self.secure_port)
     }
 
     /// SIGKILL, and a new start: about 5 s until it answers again, more where the machine is busy.
@@ -290,8 +301,15 @@ fn format(config: &Path, log: &Path, sasl: bool) {
 }
 
 fn java() -> Command {
+    java_in(None)
+}
+
+fn java_in(network: Option<&str>) -> Command {
     let jars: PathBuf = installed("kafka/jars");
-    let mut command = Command::new("java");
+    let mut command = match network {
+        Some(network) => network::command(network, Path::new("java")),
+        None => Command::new("java"),
+    };
     command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
     command.arg("-cp").arg(jars.join("*"));
     command

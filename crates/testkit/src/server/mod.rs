@@ -115,6 +115,12 @@ impl Server {
         }
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.child.as_mut().map(Child::try_wait);
+        matches!(ended, Some(Ok(Some(_))))
+    }
+
     /// Its process id, while it runs.
     pub fn id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)

@@ -1,33 +1,13 @@
-//! The sink `kafka` against a real broker: what it writes is read back by kcat and by Java's console consumer; nothing is
-//! lost or comes twice while Millstream and the broker are killed.
+//! What the sink writes, and who is let in.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "what cannot be done fails the test, which says what it did"
-)]
-
-mod program;
-
-use std::{
-    fs,
-    io::Write,
-    net::TcpStream,
-    path::Path,
-    process::{Command, Stdio},
-    thread,
-    time::Duration,
-};
+use std::{fs, net::TcpStream, path::Path, process::Command};
 
 use millstream_testkit::{
     Authority,
     server::kafka::{Broker, Listeners, USER},
 };
-use program::{
-    Program, free_port,
-    victim::{Generator, Random, generate, verify},
-    wait_until,
-};
+
+use crate::program::{self, Program, free_port, wait_until};
 
 /// Two lines out of a file into as many sinks as `sinks` says, to the end.
 fn run_once(folder: &Path, lines: &str, sinks: &str) -> String {
@@ -289,6 +269,7 @@ fn tls_and_sasl_let_in_who_may_and_nobody_else() {
     let listeners = Listeners {
         tls: Some(&pem),
         sasl: true,
+        network: None,
     };
     let broker = Broker::start_with(folder.path(), listeners, &[]);
     let (address, ca) = (broker.secure_address(), folder.path().join("ca.pem"));
@@ -317,152 +298,4 @@ fn tls_and_sasl_let_in_who_may_and_nobody_else() {
     });
     assert!(!program.log().contains("guessed"), "{}", program.log());
     assert_eq!(program.stop(), Some(0));
-}
-
-fn receiver(folder: &Path, data: &str, port: u16, broker: &str) -> String {
-    let place = folder.display();
-    format!(
-        "data_dir: {place}/{data}\napi: {{ listen: [] }}\nthreads: 2\n\
-         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
-         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
-         sinks:\n  bus: {{ type: kafka, inputs: [kept], brokers: [\"{broker}\"], topic: \"out.{{tag}}\", format: raw, \
-         compression: lz4, key: \"{{tag}}\", position: positions, retry: {{ first: 200ms, max: 1s }} }}\n"
-    )
-}
-
-/// The topics that the generator's records go to.
-fn topics(broker: &Broker) -> Vec<String> {
-    let listed = Command::new("kcat")
-        .args(["-L", "-q", "-b", &broker.address()])
-        .output()
-        .unwrap();
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let topics = listed.lines().filter_map(|line| {
-        let name = line.trim().strip_prefix("topic \"")?.split('"').next()?;
-        name.starts_with("out.").then(|| name.to_owned())
-    });
-    topics.collect()
-}
-
-/// Reads the topics of the generator with kcat, committed records only, and holds them against its ledger.
-fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
-    let out = folder.join("out");
-    fs::create_dir_all(&out).unwrap();
-    let topics = topics(broker);
-    assert!(!topics.is_empty());
-    let read = || -> Vec<String> {
-        let text = topics
-            .iter()
-            .map(|topic| broker.read_with_kcat(topic, "%s\n"));
-        text.collect()
-    };
-    // The last transaction ends when the last cut is committed.
-    wait_until("everything is there", || {
-        read()
-            .iter()
-            .map(|text| text.lines().count() as u64)
-            .sum::<u64>()
-            >= sent
-    });
-    thread::sleep(Duration::from_secs(2));
-    for (topic, text) in topics.iter().zip(read()) {
-        fs::write(out.join(format!("{topic}.log")), text).unwrap();
-    }
-    verify(&out, &folder.join("ledger"));
-}
-
-/// How often Millstream and the broker are killed: with `STORM=full` as often as the product is held to (about 3 minutes).
-fn rounds() -> (u64, u64) {
-    match std::env::var("STORM").as_deref() {
-        Ok("full") => (50, 20),
-        _ => (18, 7),
-    }
-}
-
-#[test]
-fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
-    const RATE: u64 = 5000;
-    let (kills, restarts) = rounds();
-    // The load goes on as long as the storm: about 9 s a restart.
-    let records = restarts * 9 * RATE;
-    let folder = tempfile::tempdir().unwrap();
-    let mut random = Random::new();
-    let mut broker = Broker::start(folder.path(), &[]);
-    broker.make_topic("positions", 1, &[]);
-    let address = broker.address();
-    let port = free_port();
-    let config = receiver(folder.path(), "data", port, &address);
-    // A broker that is down does not stop a start.
-    broker.server().kill();
-    let mut program = Program::start(folder.path(), &config).listens(port);
-    broker.server().restart();
-    let (number, rate) = (records.to_string(), RATE.to_string());
-    let generator = Generator::start(&generate(folder.path(), port, &number, &rate));
-    let mut killed = 0;
-    for round in 1..=restarts {
-        match random.below(3) {
-            0 => broker.server().stop(),
-            _ => broker.server().kill(),
-        }
-        broker.server().restart();
-        // Some kills meet a broker that is down, some one that comes up, some one that works.
-        while killed * restarts < kills * round {
-            thread::sleep(Duration::from_millis(300 + random.below(1200)));
-            program.kill();
-            program = Program::start(folder.path(), &config).listens(port);
-            killed += 1;
-        }
-        // Some transactions must get through between two kills of the broker.
-        broker.wait_ready();
-        thread::sleep(Duration::from_millis(1000 + random.below(1500)));
-    }
-    println!("{killed} kills, {restarts} restarts of the broker");
-    generator.finish();
-    verify_topics(folder.path(), &broker, records);
-    assert_eq!(program.stop(), Some(0));
-}
-
-#[test]
-fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
-    broker.make_topic("positions", 1, &[]);
-    let address = broker.address();
-    let port = free_port();
-    let config = receiver(folder.path(), "data", port, &address);
-    let zombie = Program::start(folder.path(), &config).listens(port);
-    let generator = Generator::start(&generate(folder.path(), port, "150000", "15000"));
-    wait_until("some of it is committed", || {
-        topics(&broker)
-            .iter()
-            .any(|topic| !broker.read_with_kcat(topic, "%o\n").is_empty())
-    });
-    thread::sleep(Duration::from_millis(1500));
-    zombie.signal("STOP");
-    // The successor has the same disk, as a moved volume or a restored snapshot has.
-    let copied = Command::new("cp")
-        .args(["-r", "data", "heir"])
-        .current_dir(folder.path())
-        .stdin(Stdio::null())
-        .status();
-    assert!(copied.unwrap().success());
-    let heir_port = free_port();
-    let home = folder.path().join("home");
-    fs::create_dir_all(&home).unwrap();
-    let heir_config = receiver(folder.path(), "heir", heir_port, &address);
-    let heir = Program::start(&home, &heir_config).listens(heir_port);
-    let generator = generator.turn_to(heir_port);
-    generator.finish();
-    thread::sleep(Duration::from_secs(2));
-    zombie.signal("CONT");
-    // It may have had nothing left to write when it was stopped: it learns of its successor when it writes.
-    let late = b"\x93\xa4late\xce\x65\x00\x00\x00\x81\xa7message\xa4late";
-    let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    sender.write_all(late).unwrap();
-    wait_until("the zombie knows", || {
-        zombie.log().contains("has taken over")
-    });
-    assert_eq!(zombie.ended(), Some(1));
-    verify_topics(folder.path(), &broker, 150_000);
-    assert_eq!(heir.stop(), Some(0));
 }

@@ -1,0 +1,119 @@
+//! Kills of Millstream and the broker, and a zombie.
+
+use std::{
+    fs,
+    io::Write,
+    net::TcpStream,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use millstream_testkit::server::kafka::Broker;
+
+use crate::{
+    program::{
+        Program, free_port,
+        victim::{Generator, Random, generate},
+        wait_until,
+    },
+    receiver, topics, verify_topics,
+};
+
+/// How often Millstream and the broker are killed: with `STORM=full` as often as the product is held to (about 3 minutes).
+fn rounds() -> (u64, u64) {
+    match std::env::var("STORM").as_deref() {
+        Ok("full") => (50, 20),
+        _ => (18, 7),
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
+    const RATE: u64 = 5000;
+    let (kills, restarts) = rounds();
+    // The load goes on as long as the storm: about 9 s a restart.
+    let records = restarts * 9 * RATE;
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new();
+    let mut broker = Broker::start(folder.path(), &[]);
+    broker.make_topic("positions", 1, &[]);
+    let address = broker.address();
+    let port = free_port();
+    let config = receiver(folder.path(), "data", port, &address);
+    // A broker that is down does not stop a start.
+    broker.server().kill();
+    let mut program = Program::start(folder.path(), &config).listens(port);
+    broker.server().restart();
+    let (number, rate) = (records.to_string(), RATE.to_string());
+    let generator = Generator::start(&generate(folder.path(), port, &number, &rate));
+    let mut killed = 0;
+    for round in 1..=restarts {
+        match random.below(3) {
+            0 => broker.server().stop(),
+            _ => broker.server().kill(),
+        }
+        broker.server().restart();
+        // Some kills meet a broker that is down, some one that comes up, some one that works.
+        while killed * restarts < kills * round {
+            thread::sleep(Duration::from_millis(300 + random.below(1200)));
+            program.kill();
+            program = Program::start(folder.path(), &config).listens(port);
+            killed += 1;
+        }
+        // Some transactions must get through between two kills of the broker.
+        broker.wait_ready();
+        thread::sleep(Duration::from_millis(1000 + random.below(1500)));
+    }
+    println!("{killed} kills, {restarts} restarts of the broker");
+    generator.finish();
+    verify_topics(folder.path(), &broker, records);
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), &[]);
+    broker.make_topic("positions", 1, &[]);
+    let address = broker.address();
+    let port = free_port();
+    let config = receiver(folder.path(), "data", port, &address);
+    let zombie = Program::start(folder.path(), &config).listens(port);
+    let generator = Generator::start(&generate(folder.path(), port, "150000", "15000"));
+    wait_until("some of it is committed", || {
+        topics(&broker)
+            .iter()
+            .any(|topic| !broker.read_with_kcat(topic, "%o\n").is_empty())
+    });
+    thread::sleep(Duration::from_millis(1500));
+    zombie.signal("STOP");
+    // The successor has the same disk, as a moved volume or a restored snapshot has.
+    let copied = Command::new("cp")
+        .args(["-r", "data", "heir"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .status();
+    assert!(copied.unwrap().success());
+    let heir_port = free_port();
+    let home = folder.path().join("home");
+    fs::create_dir_all(&home).unwrap();
+    let heir_config = receiver(folder.path(), "heir", heir_port, &address);
+    let heir = Program::start(&home, &heir_config).listens(heir_port);
+    let generator = generator.turn_to(heir_port);
+    generator.finish();
+    thread::sleep(Duration::from_secs(2));
+    zombie.signal("CONT");
+    // It may have had nothing left to write when it was stopped: it learns of its successor when it writes.
+    let late = b"\x93\xa4late\xce\x65\x00\x00\x00\x81\xa7message\xa4late";
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    sender.write_all(late).unwrap();
+    wait_until("the zombie knows", || {
+        zombie.log().contains("has taken over")
+    });
+    assert_eq!(zombie.ended(), Some(1));
+    // What it took, it kept to itself; it would have gone to a topic of its own.
+    assert!(!topics(&broker).contains(&"out.late".to_owned()));
+    verify_topics(folder.path(), &broker, 150_000);
+    assert_eq!(heir.stop(), Some(0));
+}
