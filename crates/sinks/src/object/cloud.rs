@@ -275,7 +275,37 @@ fn is_gone(error: &Error) -> bool {
     is_no_upload(error) || error.to_string().contains("InvalidPart")
 }
 
-/// Whether a store says that there is no such upload, in whatever form the crate passes it on.
+/// Whether a store says that there is no such upload, in whatever form the crate passes it on. That it knows no such key or
+/// bucket says nothing of the upload.
 fn is_no_upload(error: &Error) -> bool {
-    matches!(error, Error::NotFound { .. }) || error.to_string().contains("NoSuchUpload")
+    let text = error.to_string();
+    let elsewhere = ["XAdminUserNotFound", "NoSuchBucket"];
+    text.contains("NoSuchUpload")
+        || matches!(error, Error::NotFound { .. })
+            && !elsewhere.iter().any(|what| text.contains(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_is_gone_when_the_store_says_so_of_the_upload_itself() {
+        let not_found = |said: &str| Error::NotFound {
+            path: "a/b".into(),
+            source: said.into(),
+        };
+        for said in ["NoSuchUpload", "404 Not Found"] {
+            assert!(is_gone(&not_found(said)), "{said}");
+        }
+        for said in ["XAdminUserNotFound", "NoSuchBucket"] {
+            assert!(!is_gone(&not_found(said)), "{said}");
+        }
+        let generic = |said: &str| Error::Generic {
+            store: "S3",
+            source: said.into(),
+        };
+        assert!(is_gone(&generic("400 <Code>InvalidPart</Code>")));
+        assert!(!is_gone(&generic("503 SlowDown")));
+    }
 }
