@@ -10,18 +10,14 @@ use millstream_testkit::server::{
 use crate::{
     program::{
         Program,
+        cuts::cut_now_and_then,
         disk::Small,
         free_port,
-        victim::{Generator, Random, generate},
+        victim::{Generator, generate},
         wait_until,
     },
     receiver, verify_topics,
 };
-
-/// How often the network is cut, for how long at most, and how long it is whole at most.
-const CUTS: u64 = 10;
-const CUT_MS_MAX: u64 = 4000;
-const WHOLE_MS_MAX: u64 = 3000;
 
 #[test]
 fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
@@ -36,32 +32,13 @@ fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
     broker.make_topic("positions", 1, &[]);
     let port = free_port();
     let config = receiver(place, "data", port, &broker.address());
-    let mut random = Random::new();
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "400000", "10000"));
-    for cut in 0..CUTS {
-        sleep(Duration::from_millis(random.below(WHOLE_MS_MAX)));
-        if cut % 2 == 0 {
-            // What is under way now has reached the broker, which takes it; its answer reaches nobody.
-            broker.server().signal("STOP");
-            sleep(Duration::from_millis(300));
-        }
-        match cut {
-            // Nothing is cut: it only stands still.
-            8 => {}
-            _ => network.cut(),
-        }
-        if cut != 8 {
-            broker.server().signal("CONT");
-        }
-        match cut {
-            // Longer than a transaction may take.
-            4 | 8 => sleep(Duration::from_secs(12)),
-            _ => sleep(Duration::from_millis(random.below(CUT_MS_MAX))),
-        }
-        broker.server().signal("CONT");
-        network.heal();
-    }
+    cut_now_and_then(&network, broker.server());
+    // And without a cut: longer than a transaction may take.
+    broker.server().signal("STOP");
+    sleep(Duration::from_secs(12));
+    broker.server().signal("CONT");
     generator.finish();
     verify_topics(place, &broker, 400_000);
     assert_eq!(program.stop(), Some(0));

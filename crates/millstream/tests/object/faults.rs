@@ -1,7 +1,5 @@
 //! A server whose disk is full, and one behind a network that is cut. Needs root.
 
-use std::{thread::sleep, time::Duration};
-
 use millstream_testkit::server::{
     network::Network,
     versitygw::{Setup, Versitygw},
@@ -11,9 +9,10 @@ use crate::{
     SINKS, Sink, config, forward, objects,
     program::{
         Program,
+        cuts::cut_now_and_then,
         disk::Small,
         free_port,
-        victim::{Generator, Random, generate},
+        victim::{Generator, generate},
         wait_until,
     },
     publish_all, verify_all,
@@ -31,11 +30,6 @@ const BOTH: [Sink; 2] = [
 
 /// What a server answers that has no room.
 const FULL: &str = "507 Insufficient Storage";
-/// How often the network is cut, for how long at most, and how long it is whole at most.
-const CUTS: u64 = 12;
-const CUT_MS_MAX: u64 = 4000;
-const WHOLE_MS_MAX: u64 = 1500;
-
 /// How often the log says of which bucket something cannot be done, and why.
 fn complaints(program: &Program, why: &str) -> usize {
     let log = program.log();
@@ -89,27 +83,11 @@ fn a_network_that_is_cut_while_objects_are_uploaded_loses_nothing_and_repeats_no
         ..Setup::default()
     };
     let server = Versitygw::start_with(place, "lake", &setup);
-    let mut random = Random::new();
     let (port, data) = (free_port(), place.join("data"));
     let config = config(&data, &forward(port), &server.endpoint(), &BOTH);
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "600000", "14000"));
-    for cut in 0..CUTS {
-        sleep(Duration::from_millis(random.below(WHOLE_MS_MAX)));
-        if cut % 2 == 0 {
-            // What is under way now has reached the server, which does it; its answer reaches nobody.
-            server.server.signal("STOP");
-            sleep(Duration::from_millis(300));
-        }
-        network.cut();
-        server.server.signal("CONT");
-        match cut {
-            // Longer than anybody waits.
-            4 | 5 => sleep(Duration::from_secs(9)),
-            _ => sleep(Duration::from_millis(random.below(CUT_MS_MAX))),
-        }
-        network.heal();
-    }
+    cut_now_and_then(&network, &server.server);
     generator.finish();
     let log = program.log();
     assert!(complaints(&program, "error sending request") > 0, "{log}");

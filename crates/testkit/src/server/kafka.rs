@@ -306,10 +306,7 @@ fn java() -> Command {
 
 fn java_in(network: Option<&str>) -> Command {
     let jars: PathBuf = installed("kafka/jars");
-    let mut command = match network {
-        Some(network) => network::command(network, Path::new("java")),
-        None => Command::new("java"),
-    };
+    let mut command = network::command(network, Path::new("java"));
     command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
     command.arg("-cp").arg(jars.join("*"));
     command

@@ -86,9 +86,12 @@ impl Drop for Network {
     }
 }
 
-/// What runs a program in the network of this name.
+/// What runs a program in the network of this name, or in this machine's own.
 #[must_use]
-pub fn command(network: &str, program: &Path) -> Command {
+pub fn command(network: Option<&str>, program: &Path) -> Command {
+    let Some(network) = network else {
+        return Command::new(program);
+    };
     let mut command = Command::new("ip");
     // It becomes the program: a signal reaches it, and no other.
     command.args(["netns", "exec", network]).arg(program);

@@ -4,7 +4,6 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use super::{
@@ -58,10 +57,7 @@ impl Versitygw {
         let (tls, network) = (setup.tls.clone(), setup.network.map(Network::name));
         let network = network.map(str::to_owned);
         let server = Server::start_at("versitygw", log, address, move || {
-            let mut command = match &network {
-                Some(network) => network::command(network, &program),
-                None => Command::new(&program),
-            };
+            let mut command = network::command(network.as_deref(), &program);
             command
                 .env("ROOT_ACCESS_KEY", ACCESS_KEY)
                 .env("ROOT_SECRET_KEY", SECRET_KEY)

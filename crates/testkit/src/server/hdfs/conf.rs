@@ -1,6 +1,6 @@
 //! The configuration of a cluster: one folder for its daemons and its clients.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, fs, net::SocketAddr, path::Path};
 
 /// `core-site.xml` and `hdfs-site.xml`.
 pub(super) struct Conf {
@@ -11,15 +11,15 @@ pub(super) struct Conf {
 /// Names and values.
 pub(super) type Settings = Vec<(String, String)>;
 
-/// What a test's daemons have in common, with a data node on this port.
-pub(super) fn base(folder: &Path, url: &str, data_port: u16) -> Conf {
+/// What a test's daemons have in common, with a data node at this address.
+pub(super) fn base(folder: &Path, url: &str, data: SocketAddr) -> Conf {
     let mut hdfs = Settings::new();
     set(
         &mut hdfs,
         [
             ("dfs.replication", "1"),
             ("dfs.datanode.data.dir", &place(folder, "data")),
-            ("dfs.datanode.address", &format!("127.0.0.1:{data_port}")),
+            ("dfs.datanode.address", &data.to_string()),
             ("dfs.datanode.ipc.address", "127.0.0.1:0"),
             ("dfs.datanode.http.address", "127.0.0.1:0"),
             // A restart is over as soon as the data node has come back.

@@ -2,7 +2,11 @@
 //! reports to both. Who is active is said by hand, with `hdfs haadmin`; that two never write is the journal's work, which
 //! takes nothing more from the one before.
 
-use std::{ops::Deref, path::Path};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    ops::Deref,
+    path::Path,
+};
 
 use super::{
     DATA_NODE, NAME_NODE, Server, Tools,
@@ -25,7 +29,7 @@ const HA_ADMIN: &str = "org.apache.hadoop.hdfs.tools.DFSHAAdmin";
 /// A cluster of two name nodes and one data node.
 pub struct Ha {
     tools: Tools,
-    web_ports: [u16; 2],
+    webs: [SocketAddr; 2],
     /// The name nodes, in the order of the configuration.
     pub name_nodes: [Server; 2],
     /// The data node.
@@ -47,26 +51,29 @@ impl Ha {
     /// # Panics
     /// When it does not start, or the jars are not there.
     pub fn start(folder: &Path) -> Self {
-        let ports = [free_port(), free_port()];
-        let web_ports = [free_port(), free_port()];
-        let [data_port, journal_port] = [free_port(), free_port()];
+        let address = || SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_port());
+        let (names, webs) = ([address(), address()], [address(), address()]);
+        let (data, journal) = (address(), address());
         let url = format!("hdfs://{SERVICE}");
-        let mut conf = conf::base(folder, &url, data_port);
+        let mut conf = conf::base(folder, &url, data);
         conf.open_to_all();
-        describe_service(&mut conf, folder, ports, web_ports);
-        describe_journal(&mut conf, folder, journal_port);
+        describe_service(&mut conf, folder, names, webs);
+        describe_journal(&mut conf, folder, journal);
         conf.write(folder);
-        let journal = daemon(folder, "journalnode", journal_port, JOURNAL_NODE, &[]);
+        let start = |who, address, class, words: &[&'static str]| {
+            daemon(folder, who, address, class, words, None)
+        };
+        let journal = start("journalnode", journal, JOURNAL_NODE, &[]);
         let prepare = |which: usize, what| {
             let words = ["-D", WHO[which], what, "-nonInteractive"];
             run(&mut java(folder, NAME_NODE, &words));
         };
-        let start = |which: usize| {
+        let name_node = |which: usize| {
             let words = ["-D", WHO[which]];
-            daemon(folder, IDS[which], ports[which], NAME_NODE, &words)
+            start(IDS[which], names[which], NAME_NODE, &words)
         };
         prepare(0, "-format");
-        let first = start(0);
+        let first = name_node(0);
         // It copies what the first has.
         prepare(1, "-bootstrapStandby");
         let ha = Self {
@@ -75,9 +82,9 @@ impl Ha {
                 url,
                 kerberos: false,
             },
-            web_ports,
-            name_nodes: [first, start(1)],
-            data_node: daemon(folder, "datanode", data_port, DATA_NODE, &[]),
+            webs,
+            name_nodes: [first, name_node(1)],
+            data_node: start("datanode", data, DATA_NODE, &[]),
             _journal: journal,
         };
         ha.activate(0);
@@ -91,7 +98,7 @@ impl Ha {
     pub fn activate(&self, which: usize) {
         self.admin(&["-transitionToActive", "--forceactive", IDS[which]]);
         wait_for("the name service can be written", || {
-            is_writable(self.web_ports[which])
+            is_writable(self.webs[which])
         });
     }
 
@@ -108,7 +115,7 @@ impl Ha {
     }
 }
 
-fn describe_service(conf: &mut Conf, folder: &Path, ports: [u16; 2], web_ports: [u16; 2]) {
+fn describe_service(conf: &mut Conf, folder: &Path, names: [SocketAddr; 2], webs: [SocketAddr; 2]) {
     set(
         &mut conf.hdfs,
         [
@@ -128,21 +135,21 @@ fn describe_service(conf: &mut Conf, folder: &Path, ports: [u16; 2], web_ports: 
         &mut conf.core,
         [("ha.failover-controller.cli-check.rpc-timeout.ms", "2000")],
     );
-    for ((id, port), web) in IDS.iter().zip(ports).zip(web_ports) {
-        let of = |name: &str| format!("dfs.namenode.{name}.{SERVICE}.{id}");
+    for ((id, name), web) in IDS.iter().zip(names).zip(webs) {
+        let of = |what: &str| format!("dfs.namenode.{what}.{SERVICE}.{id}");
         set(
             &mut conf.hdfs,
             [
-                (&of("rpc-address"), &format!("localhost:{port}")),
-                (&of("http-address"), &format!("127.0.0.1:{web}")),
+                (&of("rpc-address"), &format!("localhost:{}", name.port())),
+                (&of("http-address"), &web.to_string()),
                 (&of("name.dir"), &place(folder, id)),
             ],
         );
     }
 }
 
-fn describe_journal(conf: &mut Conf, folder: &Path, port: u16) {
-    let address = format!("127.0.0.1:{port}");
+fn describe_journal(conf: &mut Conf, folder: &Path, address: SocketAddr) {
+    let address = address.to_string();
     set(
         &mut conf.hdfs,
         [

@@ -10,16 +10,20 @@ mod tools;
 
 use std::{
     io::{Read, Write as _},
-    net::TcpStream,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     ops::Deref,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use super::{Server, free_port, installed, wait_for};
+use super::{
+    Server, free_port, installed,
+    network::{self, Network},
+    wait_for,
+};
 use conf::{make_folder, place, set};
 pub use tools::{Tools, avro_bodies, avro_show};
-use tools::{java, path_text, run};
+use tools::{java, java_in, path_text, run};
 
 /// Who writes, on a cluster with Kerberos.
 pub const PRINCIPAL: &str = "alice@EXAMPLE.COM";
@@ -30,7 +34,7 @@ const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.DataNode";
 /// A cluster of one name node and one data node.
 pub struct Hdfs {
     tools: Tools,
-    web_port: u16,
+    web: SocketAddr,
     /// The name node.
     pub name_node: Server,
     /// The data node.
@@ -52,7 +56,15 @@ impl Hdfs {
     /// # Panics
     /// When it does not start, or the jars are not there.
     pub fn start(folder: &Path) -> Self {
-        Self::new(folder, None)
+        Self::new(folder, None, None)
+    }
+
+    /// The same in a network of its own.
+    ///
+    /// # Panics
+    /// As [`Hdfs::start`].
+    pub fn start_in(folder: &Path, network: &Network) -> Self {
+        Self::new(folder, None, Some(network))
     }
 
     /// The same with Kerberos, for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
@@ -60,21 +72,28 @@ impl Hdfs {
     /// # Panics
     /// As [`Hdfs::start`].
     pub fn start_secured(folder: &Path, protection: &str) -> Self {
-        Self::new(folder, Some(protection))
+        Self::new(folder, Some(protection), None)
     }
 
-    fn new(folder: &Path, protection: Option<&str>) -> Self {
+    fn new(folder: &Path, protection: Option<&str>, network: Option<&Network>) -> Self {
         let kdc = protection.map(|_| start_kdc(folder));
-        let [port, web_port, data_port] = [(); 3].map(|()| free_port());
-        let url = format!("hdfs://localhost:{port}");
-        let mut conf = conf::base(folder, &url, data_port);
+        let host = network.map_or(Ipv4Addr::LOCALHOST, Network::address);
+        let [name, web, data] = [(); 3].map(|()| SocketAddr::new(host.into(), free_port()));
+        // Kerberos knows the daemons by this name.
+        let url = match network {
+            None => format!("hdfs://localhost:{}", name.port()),
+            Some(_) => format!("hdfs://{name}"),
+        };
+        let mut conf = conf::base(folder, &url, data);
         set(
             &mut conf.hdfs,
             [
                 ("dfs.namenode.name.dir", &place(folder, "name")),
+                ("dfs.namenode.http-address", &web.to_string()),
+                // Nobody has names for the addresses of tests.
                 (
-                    "dfs.namenode.http-address",
-                    &format!("127.0.0.1:{web_port}"),
+                    "dfs.namenode.datanode.registration.ip-hostname-check",
+                    "false",
                 ),
             ],
         );
@@ -91,10 +110,11 @@ impl Hdfs {
             NAME_NODE,
             &["-format", "-nonInteractive"],
         ));
+        let start = |who, address, class| daemon(folder, who, address, class, &[], network);
         let hdfs = Self {
-            web_port,
-            name_node: daemon(folder, "namenode", port, NAME_NODE, &[]),
-            data_node: daemon(folder, "datanode", data_port, DATA_NODE, &[]),
+            web,
+            name_node: start("namenode", name, NAME_NODE),
+            data_node: start("datanode", data, DATA_NODE),
             tools: Tools {
                 folder: folder.to_owned(),
                 url,
@@ -115,7 +135,7 @@ impl Hdfs {
     /// # Panics
     /// When that takes too long.
     pub fn wait_writable(&self) {
-        wait_for("the cluster can be written", || is_writable(self.web_port));
+        wait_for("the cluster can be written", || is_writable(self.web));
     }
 
     /// With Kerberos: the keys of [`PRINCIPAL`].
@@ -129,29 +149,33 @@ impl Hdfs {
     }
 }
 
-/// Starts a daemon with the configuration in `folder`, its log beside it.
+/// Starts a daemon with the configuration in `folder`, its log beside it, in this machine's network or another.
 fn daemon(
     folder: &Path,
     name: &str,
-    port: u16,
+    address: SocketAddr,
     class: &'static str,
     arguments: &[&'static str],
+    network: Option<&Network>,
 ) -> Server {
     let (at, arguments) = (folder.to_owned(), arguments.to_vec());
+    let network = network.map(|network| network.name().to_owned());
     let log = folder.join(format!("{name}.log"));
-    Server::start(name, log, port, move || java(&at, class, &arguments))
+    Server::start_at(name, log, address, move || {
+        java_in(network.as_deref(), &at, class, &arguments)
+    })
 }
 
-/// Whether the name node with this web port has a data node and is in safe mode no more.
-fn is_writable(web_port: u16) -> bool {
-    let state = told(web_port, "FSNamesystemState");
+/// Whether the name node with this web page has a data node and is in safe mode no more.
+fn is_writable(web: SocketAddr) -> bool {
+    let state = told(web, "FSNamesystemState");
     state.contains("\"NumLiveDataNodes\" : 1") && state.contains("\"FSState\" : \"Operational\"")
 }
 
 /// What a name node says about itself; nothing while it does not answer.
-fn told(web_port: u16, bean: &str) -> String {
+fn told(web: SocketAddr, bean: &str) -> String {
     let mut answer = String::new();
-    let asked = TcpStream::connect(("127.0.0.1", web_port)).and_then(|mut stream| {
+    let asked = TcpStream::connect(web).and_then(|mut stream| {
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let query = format!("GET /jmx?qry=Hadoop:service=NameNode,name={bean} HTTP/1.0\r\n\r\n");
         stream.write_all(query.as_bytes())?;

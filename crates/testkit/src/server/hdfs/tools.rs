@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{PRINCIPAL, installed};
+use super::{PRINCIPAL, installed, network};
 
 /// What every daemon and tool here runs with: small and quick to start.
 const JAVA: [&str; 4] = [
@@ -99,7 +99,17 @@ pub(super) fn path_text(path: &Path) -> String {
 
 /// A Java program with the configuration in `folder` (if there is one) before the jars.
 pub(super) fn java(folder: &Path, class: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new("java");
+    java_in(None, folder, class, arguments)
+}
+
+/// The same in the network of this name.
+pub(super) fn java_in(
+    network: Option<&str>,
+    folder: &Path,
+    class: &str,
+    arguments: &[&str],
+) -> Command {
+    let mut command = network::command(network, Path::new("java"));
     command
         .args(JAVA)
         .args(java_arguments(folder, class, arguments));
