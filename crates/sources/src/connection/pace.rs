@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 
 /// A read of fewer bytes is small: a few messages, each of which costs a wake-up.
 const SMALL_READ_BYTES: usize = 2 << 10;
-/// A read of so many bytes shows a peer that does not wait for us: once a tick would be too seldom for it, as its own
-/// buffer is full before.
-const LARGE_READ_BYTES: usize = 16 << 10;
 /// After so many small reads within [`QUICK`] a connection is read once a tick.
 const SMALL_READS: u32 = 5;
 /// See [`SMALL_READS`].
@@ -36,7 +33,7 @@ impl Pace {
     /// Whether to wait before the next read, after one of `count` bytes at `now` that took all there was. `asked`: the
     /// peer waits for acks, so waiting would slow it down.
     pub(crate) fn is_busy(&mut self, count: usize, now: Instant, asked: bool) -> bool {
-        if asked || count >= LARGE_READ_BYTES {
+        if asked {
             self.calm();
         } else if !self.busy {
             if now.duration_since(self.since) > QUICK || count >= SMALL_READ_BYTES {
@@ -60,15 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_reads_close_together_make_a_connection_busy_until_one_is_large() {
+    fn small_reads_close_together_make_a_connection_busy_until_it_is_calm() {
         let mut pace = Pace::new(Duration::from_millis(1));
         let now = Instant::now();
-        let mut read = |count| pace.is_busy(count, now, false);
-        assert!((1..SMALL_READS).all(|_| !read(200)));
-        assert!(read(200));
-        assert!(read(LARGE_READ_BYTES - 1));
-        assert!(!read(LARGE_READ_BYTES));
-        assert!(!read(200));
+        assert!((1..SMALL_READS).all(|_| !pace.is_busy(200, now, false)));
+        assert!(pace.is_busy(200, now, false));
+        assert!(pace.is_busy(SMALL_READ_BYTES, now, false));
+        pace.calm();
+        assert!(!pace.is_busy(200, now, false));
     }
 
     #[test]
