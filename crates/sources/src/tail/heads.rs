@@ -3,7 +3,7 @@
 //! logrotate's `copytruncate` copies a file and then truncates it. Where the copy matches `paths` too, it holds what was
 //! read already, under a new inode. A new file that begins as another does is therefore held against the marks of that
 //! other: where they fit, it is read from where the other was left, as soon as the other has been truncated. What was
-//! truncated lately stands in the positions too, with all its marks: its copy may be found by the next run only.
+//! truncated lately stands in the positions too, with its last marks: its copy may be found by the next run only.
 
 use std::{
     collections::HashMap,
