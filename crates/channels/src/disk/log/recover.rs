@@ -124,7 +124,7 @@ impl Log {
                 Some((header.number, header.previous_end, header.previous_ids))
             })
             .collect();
-        for (place, (found, next)) in found.into_iter().zip(nexts).enumerate() {
+        for (place, (mut found, next)) in found.into_iter().zip(nexts).enumerate() {
             if newest_head == Some(place)
                 && let Some(header) = &found.header
             {
@@ -135,6 +135,9 @@ impl Log {
             let first = found.first;
             let keep_time = found.keep_time;
             let mut end = next.map_or(found.bytes, |next| next.1.min(found.bytes));
+            if next.is_some() {
+                found.give_back(end)?;
+            }
             let segment = found.into_segment(end);
             match next {
                 Some((_, _, ids)) if !files_too => self.restore_ids(&segment, ids)?,

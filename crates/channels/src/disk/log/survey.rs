@@ -30,6 +30,21 @@ pub(super) struct Survey {
 }
 
 impl Survey {
+    /// Gives back the room of a segment that ended long before it was full, as the last one of every start does: a program
+    /// that is killed again and again must not fill its channel with segments that have next to nothing in them. The
+    /// segment behind it vouches for `end`; nothing behind that is part of the log.
+    pub(super) fn give_back(&mut self, end: u64) -> Result<(), Error> {
+        let bytes = end.next_multiple_of(PAGE);
+        // Else it is worth more as it is: it will be written over.
+        if bytes >= self.bytes / 2 {
+            return Ok(());
+        }
+        let shrunk = self.file.truncate(bytes);
+        shrunk.map_err(|error| Error::disk("giving back room of", &self.path, error))?;
+        self.bytes = bytes;
+        Ok(())
+    }
+
     pub(super) fn into_segment(self, end: u64) -> Segment {
         Segment::of(
             self.number,

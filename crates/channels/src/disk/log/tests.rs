@@ -146,6 +146,27 @@ fn a_full_channel_waits_for_its_consumer() {
 }
 
 #[test]
+fn a_program_that_is_killed_again_and_again_does_not_fill_its_channel_with_empty_segments() {
+    let disk = SimulatedDisk::new(1);
+    let options = Options {
+        size_max: 10 * 16 * SEGMENT,
+        segment_bytes: 16 * SEGMENT,
+        ..options(Sync::Batch)
+    };
+    // Room for ten segments, and thirty starts, each of which takes a new one.
+    for start in 0..30 {
+        let mut log = open_with(&disk, options);
+        drop(reader(&log, Behind::default()));
+        keep(&mut log, start..start + 1).unwrap();
+    }
+    let log = open_with(&disk, options);
+    assert_eq!(
+        drain(&mut reader(&log, Behind::default())),
+        ((0..30).collect::<Vec<_>>(), Vec::new())
+    );
+}
+
+#[test]
 fn a_consumer_that_may_skip_loses_the_oldest_and_is_told() {
     let disk = SimulatedDisk::new(1);
     for behind in [
