@@ -20,6 +20,9 @@ use crate::{
     msgpack::{ReadError, Reader, skip},
 };
 
+/// A larger frame that was JSON is let go when it is done with.
+const CONVERTED_BYTES_KEPT: usize = 64 << 10;
+
 /// So many top-level values in a row that are no frames are taken for another protocol. Both peers step over such values
 /// for ever (one log line a byte); a few are tolerated as they do.
 const STRAYS_MAX: u32 = 16;
@@ -174,6 +177,10 @@ impl Decoder {
     /// [`Refusal`]: close the connection.
     #[inline]
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+        // The last frame is done with: a peer that falls silent behind a large one holds no memory by it.
+        if self.converted.capacity() > CONVERTED_BYTES_KEPT {
+            self.converted = Vec::new();
+        }
         let Some(first) = input.first() else {
             if self.behind == Some(0) {
                 return self.end(input);
@@ -403,5 +410,22 @@ impl Options<'_> {
     /// Whether the payload is entries or lines as they are: not compressed, and no metrics or traces.
     pub fn is_plain(&self) -> bool {
         self.compressed == Compressed::No && self.signal == super::Signal::Logs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_frame_of_json_holds_no_memory_when_it_is_done_with() {
+        let mut decoder = Decoder::new(1 << 20);
+        let text = "x".repeat(2 * CONVERTED_BYTES_KEPT);
+        let frame = format!(r#"["t",1,{{"message":"{text}"}}]"#);
+        let (consumed, step) = decoder.next(frame.as_bytes()).unwrap();
+        assert!(matches!(step, Step::Frame(_)));
+        let (_, step) = decoder.next(&frame.as_bytes()[consumed..]).unwrap();
+        assert_eq!(step, Step::More);
+        assert!(decoder.converted.capacity() <= CONVERTED_BYTES_KEPT);
     }
 }

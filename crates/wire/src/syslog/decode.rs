@@ -84,13 +84,16 @@ pub struct Decoder {
     pieces: Pieces,
 }
 
+/// A longer head is not repeated in the records of further pieces: it would be held for as long as its peer pleases.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
 /// What is known of a message that comes in pieces.
 #[derive(Clone, Debug, Default)]
 struct Pieces {
     began: bool,
     left_over: Option<LeftOver>,
-    /// Its record up to the text.
-    head: Vec<u8>,
+    /// Its record up to the text; none if that is too long.
+    head: Option<Vec<u8>>,
 }
 
 impl Decoder {
@@ -220,8 +223,15 @@ impl Decoder {
             match self.too_long {
                 TooLong::Truncate => run.dropped += piece.len() as u64,
                 _ => {
-                    room.bytes(&self.pieces.head);
-                    str_or_bin(piece, room);
+                    match &self.pieces.head {
+                        Some(head) => {
+                            room.bytes(head);
+                            str_or_bin(piece, room);
+                        }
+                        None => {
+                            self.parser.bare(piece, from, room);
+                        }
+                    }
                     run.records += 1;
                 }
             }
@@ -253,6 +263,7 @@ impl Decoder {
         run.bare += u32::from(parsed == Parsed::Nothing);
         let head = room.since(written.start);
         let head = head.get(..written.message - written.start);
-        self.pieces.head.extend_from_slice(head.unwrap_or_default());
+        let head = head.filter(|head| head.len() <= HEAD_BYTES_MAX);
+        self.pieces.head = head.map(<[u8]>::to_vec);
     }
 }

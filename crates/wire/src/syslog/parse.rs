@@ -139,12 +139,7 @@ impl Parser {
         room: &mut Room<'_>,
     ) -> (Parsed, Written) {
         let Some((header, modern)) = self.header(message, from.now) else {
-            let header = Header {
-                message,
-                ..Header::default()
-            };
-            let (written, _) = record::write(&header, from, &mut self.data, room);
-            return (Parsed::Nothing, written);
+            return (Parsed::Nothing, self.bare(message, from, room));
         };
         let (written, fields) = record::write(&header, from, &mut self.data, room);
         if !header.words.is_empty() && from.peer.is_none() {
@@ -159,6 +154,20 @@ impl Parser {
             );
         }
         (Parsed::Header, written)
+    }
+
+    /// A record with nothing but a text, whatever that begins with.
+    pub(super) fn bare(
+        &mut self,
+        message: &[u8],
+        from: &Received<'_>,
+        room: &mut Room<'_>,
+    ) -> Written {
+        let header = Header {
+            message,
+            ..Header::default()
+        };
+        record::write(&header, from, &mut self.data, room).0
     }
 
     /// What the header says, and whether it is one of RFC 5424; `None`: there is none.

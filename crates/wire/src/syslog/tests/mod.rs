@@ -170,6 +170,30 @@ fn times_beyond_32_bits_are_whole_seconds() {
 }
 
 #[test]
+fn a_head_that_is_too_long_to_be_held_is_not_repeated() {
+    let data = "v".repeat(20 << 10);
+    let line = format!(
+        "<13>1 2026-11-21T06:40:31Z h su - - [a@1 b=\"{data}\"] {}\n<14>next\n",
+        "<14>Nov 21 06:40:31 other app: ".repeat(1000)
+    );
+    let settings = Settings {
+        bytes_max: 32 << 10,
+        ..settings()
+    };
+    let seen = read(&settings, [line.as_bytes()]);
+    assert_eq!((seen.records.len(), seen.long, seen.bare), (3, 1, 0));
+    let [first, second, last] = &seen.records[..] else {
+        panic!("three");
+    };
+    assert_eq!(field(first, "app"), Some(&"su".into()));
+    // What looks like a header in a piece is text.
+    assert_eq!(field(second, "app"), None);
+    assert_eq!(field(second, "priority"), None);
+    assert!(field(second, "message").is_some());
+    assert_eq!(field(last, "message"), Some(&"next".into()));
+}
+
+#[test]
 fn long_messages_are_split_cut_or_left_over() {
     let line = format!("<13>Nov 21 06:40:30 h su: {}\n<14>next\n", "x".repeat(100));
     let with = |too_long| {
