@@ -205,6 +205,15 @@ impl Node {
             })
     }
 
+    /// Name and value under a name of a map, for the name's place.
+    #[must_use]
+    pub fn entry(&self, name: &str) -> Option<(&Key, &Self)> {
+        match &self.value {
+            Value::Map(map) => map.entry(name),
+            _ => None,
+        }
+    }
+
     /// An error at the option under `path` (as in [`Node::find`]), or at the nearest thing above that is written down.
     ///
     /// For checks of values that could be read but cannot be used.

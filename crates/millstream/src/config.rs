@@ -10,7 +10,8 @@ use std::{
 use jiff::tz::TimeZone;
 use millstream_channels::memory::SIZE_MAX;
 use millstream_config::{
-    Api, Entry, Environment, Problem, Problems, Settings, Tree, Word, load, unknown,
+    Api, Entry, Environment, Key, Node, Problem, Problems, Settings, Tree, Value, Word, load,
+    unknown,
 };
 use millstream_pipeline::{
     layout::{self, Laid},
@@ -38,11 +39,13 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let mut problems = loaded.problems.0;
     problems.extend(sections.problems.0);
     problems.extend(wrong_settings(&sections.settings, &loaded.tree));
+    let zone = loaded.tree.root.entry(TIMEZONE);
+    let zone = zone.filter(|_| TimeZone::get(&sections.settings.timezone).is_ok());
     let api_is_chosen = loaded.tree.root.find("api.listen").is_some();
     let entries: Vec<_> = sections
         .nodes
         .into_iter()
-        .filter_map(|node| find(node, &mut problems))
+        .filter_map(|node| find(node, zone, &mut problems))
         .collect();
     let laid = layout::lay_out(entries, run_settings(&sections.settings), SIZE_MAX as usize);
     match laid {
@@ -115,8 +118,15 @@ pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     }
 }
 
-/// The component of a node.
-fn find(node: Entry, problems: &mut Vec<Problem>) -> Option<layout::Entry> {
+/// The option of nodes whose default stands at the top of the file.
+const TIMEZONE: &str = "timezone";
+
+/// The component of a node, and its options; `zone` is what the top of the file says.
+fn find(
+    mut node: Entry,
+    zone: Option<(&Key, &Node)>,
+    problems: &mut Vec<Problem>,
+) -> Option<layout::Entry> {
     let section = node.section.name();
     let Some(component) = registry::find(section, &node.kind.text) else {
         let known: Vec<_> = registry::all()
@@ -131,6 +141,13 @@ fn find(node: Entry, problems: &mut Vec<Problem>) -> Option<layout::Entry> {
         ));
         return None;
     };
+    let schema = (component.schema)();
+    if let (Some((key, value)), Value::Map(options)) = (zone, &mut node.options.value)
+        && schema.pointer(&format!("/properties/{TIMEZONE}")).is_some()
+        && options.get(TIMEZONE).is_none()
+    {
+        options.entries.push((key.clone(), value.clone()));
+    }
     let (name, place) = (node.name.text.as_str().into(), node.name.place);
     Some(layout::Entry {
         name,

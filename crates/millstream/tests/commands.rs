@@ -141,6 +141,33 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
 }
 
 #[test]
+fn the_time_zone_at_the_top_is_that_of_nodes_that_name_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    let sink = |name: &str, more: &str| {
+        format!("  {name}: {{ type: file, inputs: [in], path: \"{place}/{name}%z\"{more} }}\n")
+    };
+    let text = format!(
+        "timezone: Asia/Tokyo\ndata_dir: {place}/data\napi: {{ listen: [] }}\n\
+         sources:\n  in: {{ type: stdin }}\nsinks:\n{}{}",
+        sink("top", ""),
+        sink("own", ", timezone: UTC")
+    );
+    let path = write(folder.path(), &text);
+    fs::write(folder.path().join("input"), "a line\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["run", "--once", path.to_str().unwrap()])
+        .stdin(File::open(folder.path().join("input")).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    for name in ["top+0900", "own+0000"] {
+        let text = fs::read_to_string(folder.path().join(name));
+        assert!(text.is_ok_and(|text| text.contains("a line")), "{name}");
+    }
+}
+
+#[test]
 fn destinations_are_tried_when_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let text = format!(

@@ -35,7 +35,7 @@ struct FormatOptions {
     template: Option<Template>,
     /// What stands behind each record. Default: a newline; nothing for template.
     delimiter: Option<String>,
-    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: `UTC`.
+    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: what the top of the file says (`UTC`).
     timezone: Option<String>,
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Config {
     /// What `format: template` writes for each record.
     #[serde(default)]
     pub(super) template: Option<Template>,
-    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: `UTC`.
+    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: what the top of the file says (`UTC`).
     #[serde(default)]
     pub(super) timezone: Option<String>,
     /// How batches of records are compressed.
