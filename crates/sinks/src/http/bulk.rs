@@ -13,8 +13,7 @@ use serde::Deserialize;
 /// An answer.
 #[derive(Debug, Deserialize)]
 struct Told {
-    #[serde(default)]
-    errors: bool,
+    errors: Option<bool>,
     #[serde(default)]
     items: Vec<Item>,
 }
@@ -56,8 +55,8 @@ pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Resu
     let told: Told = serde_json::from_slice(body)
         .map_err(|error| format!("the answer is not that of `_bulk`: {error}"))?;
     let mut sorted = Sorted::default();
-    if !told.errors && told.items.is_empty() {
-        // `filter_path=errors,items.*.error` leaves nothing else.
+    // `filter_path=errors,items.*.error` leaves nothing else. What does not say even that is somebody else's answer.
+    if told.errors == Some(false) && told.items.is_empty() {
         return Ok(sorted);
     }
     if told.items.len() != sent.len() {
@@ -141,6 +140,8 @@ mod tests {
             "",
             "ok",
             "[]",
+            "{}",
+            r#"{"message":"welcome"}"#,
             r#"{"errors":true,"items":[]}"#,
             r#"{"errors":true,"items":[{"create":{"status":201}}]}"#,
         ] {

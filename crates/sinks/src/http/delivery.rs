@@ -9,7 +9,7 @@
 //!               -> bulk: what is to be sent again goes by itself
 //! ```
 //! It promises that an item is either taken, or refused with its reason, or waits; and that a good one is not refused with
-//! a bad one, up to [`SPLITS_MAX`] requests more. It leaves to the relay: what becomes of those that are refused.
+//! a bad one, unless [`SPLITS_MAX`] cuts in a row were in vain. It leaves to the relay: what becomes of those that are refused.
 
 use std::{rc::Rc, time::Duration};
 
@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{backoff::Backoff, retry::Retry};
 
-/// A request is cut in halves so often to find what the server refuses; enough for four bad records of a thousand. What is
-/// left then is refused together.
+/// A request is cut in halves so often, without the server taking any of them, to find what it refuses. What is left then
+/// is refused together: a server that refuses everything is not asked for every record of it.
 const SPLITS_MAX: u32 = 64;
 /// So many redirections are followed.
 const MOVES_MAX: u32 = 5;
@@ -50,6 +50,7 @@ pub(super) struct Meters {
     pub(super) sent: Meter,
     pub(super) resent: Meter,
     pub(super) there: Meter,
+    pub(super) dropped: Meter,
 }
 
 /// A request that is through.
@@ -74,6 +75,7 @@ struct Delivery<'a> {
     request: &'a Request,
     path: String,
     moves: u32,
+    /// Cuts since the server took something.
     splits: u32,
     pieces: Vec<Piece>,
     refused: Vec<(Vec<u32>, String)>,
@@ -182,6 +184,7 @@ impl Delivery<'_> {
         piece: &Piece,
     ) -> Result<Option<(Vec<u32>, String)>, String> {
         self.backoff.reset();
+        self.splits = 0;
         let Some(ours) = self.sender.bulk else {
             self.partial(answer);
             return Ok(None);
@@ -200,9 +203,11 @@ impl Delivery<'_> {
 
     /// OTLP's partial success: the server has dropped some, and does not say which.
     fn partial(&self, answer: &Answer) {
-        if let Some(text) = self.sender.client.packing.partial(&answer.body) {
+        if let Some((count, why)) = self.sender.client.packing.partial(&answer.body) {
+            self.sender.meters.dropped.add(count);
             let url = &self.sender.url;
-            let text = format_args!("{url} took a request and dropped a part of it: {text}");
+            let text =
+                format_args!("{url} took a request and dropped {count} records of it: {why}");
             self.sender.reporter.error("partial", text);
         }
     }

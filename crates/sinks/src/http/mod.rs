@@ -181,6 +181,7 @@ impl Http {
                 sent: meters.counter("requests_sent"),
                 resent: meters.counter("requests_resent"),
                 there: meters.counter("records_there_already"),
+                dropped: meters.counter("records_dropped_by_server"),
             },
         }
     }

@@ -168,14 +168,13 @@ impl Request {
 }
 
 impl Packing {
-    /// What an answer to OTLP says of records that were dropped: `ExportLogsServiceResponse.partial_success`.
-    pub(super) fn partial(&self, body: &[u8]) -> Option<String> {
+    /// What an answer to OTLP says of records that were dropped, and why: `ExportLogsServiceResponse.partial_success`.
+    pub(super) fn partial(&self, body: &[u8]) -> Option<(u64, String)> {
         let form = match self.framing {
             Framing::Otlp => Form::Protobuf,
             Framing::OtlpJson => Form::Json,
             _ => return None,
         };
-        let (count, why) = rejected(form, body)?;
-        Some(format!("{count} records: {why}"))
+        rejected(form, body)
     }
 }

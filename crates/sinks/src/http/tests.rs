@@ -291,6 +291,22 @@ fn one_record_that_is_refused_takes_no_good_neighbour_with_it() {
     assert_eq!(taken.len(), 98, "each good one once");
     assert_eq!(upstream.settled(), 1);
     assert_eq!(rig.meter("records_refused"), 2);
+    // However many they are.
+    let text: String = (0..3000)
+        .map(|n| match n % 100 {
+            37 => "bad\n".to_owned(),
+            _ => format!("{n}\n"),
+        })
+        .collect();
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", &text), false);
+    let rig = run(&options(&server, r#", "format": "raw""#), &upstream);
+    assert_eq!(rig.meter("records_refused"), 30);
+    assert!(
+        rejected(&upstream)
+            .iter()
+            .all(|(message, _)| message.contains("bad"))
+    );
     // A whole request that is too large is sent in parts.
     let server = Scripted::answering(|request| match request.body.len() > 50 {
         true => Said::status(413),
@@ -516,6 +532,18 @@ fn otlp_holds_the_records_by_their_resources() {
     assert_eq!(records[1]["body"]["stringValue"], "hello");
     assert_eq!(records[1]["severityNumber"], 13);
     assert_eq!(records[1]["attributes"][1]["key"], "user");
+}
+
+#[test]
+fn what_a_server_drops_of_a_request_that_it_takes_is_counted() {
+    let server = Scripted::start(|_| {
+        let told = r#"{"partialSuccess":{"rejectedLogRecords":"2","errorMessage":"too old"}}"#;
+        Said::status(200).body(told)
+    });
+    let upstream = Upstream::memory();
+    upstream.put(packed("t", "a\nb\nc\n"), true);
+    let rig = run(&options(&server, r#", "framing": "otlp_json""#), &upstream);
+    assert_eq!(rig.meter("records_dropped_by_server"), 2);
 }
 
 #[test]
