@@ -81,7 +81,7 @@ struct Config {
     /// So many files are written at a time; of more, the one used longest ago is finished.
     #[serde(default = "open_files")]
     open_files: u32,
-    /// How a cluster that fails is tried again.
+    /// How a cluster that fails is tried again. `give_up` has to be `never`.
     #[serde(default)]
     retry: Retry,
 }
@@ -265,6 +265,7 @@ impl Config {
             let text = "with `auth.kerberos` the principal says who writes";
             problems.push(node.problem_at("user", text).help("take one of them out"));
         }
+        problems.extend(publish::no_give_up(node, &self.retry));
         problems
     }
 }

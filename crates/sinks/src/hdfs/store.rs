@@ -21,13 +21,15 @@ use super::{
     Target,
     client::{Connection, Live, Trouble},
 };
-use crate::publish::{Patience, Place, Published, Put, Store};
+use crate::publish::{Patience, Place, Published, Put, Store, too_long};
 
 /// Bytes on their way to data nodes, over all outputs: an output that would make it more is synced first. A client keeps what
 /// is not acknowledged, for one output up to 13 MB.
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
 /// Permissions of folders; the cluster's umask does not apply, as files get 0644.
 const FOLDER_PERMISSION: u32 = 0o755;
+/// A name node makes no folder of such a name: what is to be published there would wait for ever, and all behind it.
+const RESERVED: [&str; 2] = [".snapshot", ".reserved"];
 
 pub(super) struct HdfsStore {
     connection: Connection,
@@ -298,6 +300,10 @@ impl Store for HdfsStore {
         Ok(())
     }
 
+    fn misfit(&self, folder: &str) -> Option<String> {
+        too_long(folder).or_else(|| reserved(folder))
+    }
+
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
         let path = self.path(path);
         let act = async || self.try_put(&path, bytes).await;
@@ -343,4 +349,23 @@ impl HdfsStore {
 fn draft_beside(path: &str) -> String {
     let now = millstream_record::Time::now();
     format!("{path}.{}-{}.draft", std::process::id(), now.0)
+}
+
+/// Why HDFS takes no folder of this name, if so.
+fn reserved(folder: &str) -> Option<String> {
+    let part = folder.split('/').find(|part| RESERVED.contains(part))?;
+    Some(format!("HDFS keeps the name {part} for itself"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_hdfs_keeps_for_itself_are_no_folders() {
+        assert!(reserved("2026/.snapshot/web-1").is_some());
+        assert!(reserved(".reserved").is_some());
+        assert_eq!(reserved("2026/snapshot/.snapshots"), None);
+        assert_eq!(reserved(""), None);
+    }
 }

@@ -37,6 +37,10 @@ fn options_that_cannot_be_are_refused_with_the_reason() {
             r#"{"url": "hdfs://a/b", "headers": "flume"}"#,
             "does nothing",
         ),
+        (
+            r#"{"url": "hdfs://a/b", "retry": {"give_up": "1h"}}"#,
+            "given up",
+        ),
     ];
     for (options, said) in cases {
         let told = problems(options);

@@ -6,13 +6,7 @@
 //! done again, and is, until it works. Uploads that were begun are noted on this machine, so that the next start can
 //! abort those that no manifest names; it is room they would cost, nothing else.
 
-use std::{
-    cell::Cell,
-    fs,
-    io::{self, Write},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{cell::Cell, io, sync::Arc};
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use object_store::{
@@ -22,7 +16,7 @@ use object_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::trouble::trouble;
+use super::{begun::Begun, trouble::trouble};
 use crate::publish::{Patience, Place, Published, Put, Store};
 
 /// S3 takes 10,000 parts.
@@ -42,8 +36,7 @@ pub(super) struct Cloud {
     pub(super) part_bytes: usize,
     pub(super) patience: Patience,
     pub(super) reporter: Reporter,
-    /// Where begun uploads are noted.
-    pub(super) begun: PathBuf,
+    pub(super) begun: Begun,
 }
 
 /// An upload.
@@ -87,15 +80,12 @@ impl Cloud {
         Ok(())
     }
 
-    fn note_begun(&self, id: &str, path: &Path) -> io::Result<()> {
-        if let Some(folder) = self.begun.parent() {
-            fs::create_dir_all(folder)?;
+    /// What could not be noted costs room in the store, nothing else.
+    fn tell(&self, noted: io::Result<()>) {
+        if let Err(error) = noted {
+            let text = format_args!("cannot note which uploads were begun: {error}");
+            self.reporter.warn("uploads", text);
         }
-        let mut file = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(&self.begun)?;
-        file.write_all(format!("{id} {path}\n").as_bytes())
     }
 }
 
@@ -111,11 +101,7 @@ impl Store for Cloud {
                 begun.map_err(|error| self.trouble("begin to upload", &path, &error))
             })
             .await?;
-        if let Err(error) = self.note_begun(&id, &path) {
-            let at = self.begun.display();
-            self.reporter
-                .warn("uploads", format_args!("cannot write {at}: {error}"));
-        }
+        self.tell(self.begun.note(&id, path.as_ref()));
         Ok(Upload {
             path,
             id,
@@ -159,7 +145,8 @@ impl Store for Cloud {
             content_id: content_id.clone(),
         };
         let missing = Cell::new(false);
-        self.patience
+        let published = self
+            .patience
             .keep_trying(async || {
                 let parts = parts.iter().map(part).collect();
                 let completed = self.objects.complete_multipart(&path, &id, parts).await;
@@ -179,7 +166,15 @@ impl Store for Cloud {
                     (Err(error), _) => Err(self.trouble("look at", &path, &error)),
                 }
             })
-            .await
+            .await?;
+        self.begun.done(id);
+        Ok(published)
+    }
+
+    async fn published(&mut self, _: &[Place]) -> Result<(), Failure> {
+        let forgotten = self.begun.forget();
+        self.tell(forgotten);
+        Ok(())
     }
 
     async fn withdraw(&mut self, place: &Place) -> Result<(), Failure> {
@@ -187,13 +182,9 @@ impl Store for Cloud {
     }
 
     async fn drop_in_use(&mut self, _: &str) -> Result<(), Failure> {
-        let begun = match fs::read_to_string(&self.begun) {
-            Err(_) => return Ok(()),
-            Ok(begun) => begun,
-        };
-        for (id, path) in begun.lines().filter_map(|line| line.split_once(' ')) {
-            let path = Path::parse(path).unwrap_or_else(|_| Path::from(path));
-            let id = id.to_owned();
+        let mut left = Vec::new();
+        for (id, noted) in self.begun.all() {
+            let path = Path::parse(&noted).unwrap_or_else(|_| Path::from(&*noted));
             match self.objects.abort_multipart(&path, &id).await {
                 // Those that were published or aborted are no uploads any more.
                 Ok(()) | Err(Error::NotFound { .. }) => {}
@@ -201,10 +192,12 @@ impl Store for Cloud {
                 Err(error) => {
                     let failure = self.trouble("abort the upload of", &path, &error);
                     self.reporter.warn("uploads", failure);
+                    left.push((id, noted));
                 }
             }
         }
-        let _ = fs::remove_file(&self.begun);
+        // Those are tried again by the next start.
+        self.tell(self.begun.keep(&left));
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 //! before it is settled. Leaves to others: the text of the records and the compressed streams (`wire`), requests and their
 //! signatures (the crate object_store).
 
+mod begun;
 mod cloud;
 mod connect;
 mod local;
@@ -36,6 +37,7 @@ use crate::{
     publish::{self, Encode, Patience, Settings, split_root},
     retry::Retry,
 };
+use begun::Begun;
 use cloud::{Cloud, Objects};
 use connect::{Bucket, Http, Scheme};
 use local::Local;
@@ -171,7 +173,7 @@ impl ObjectSink {
             part_bytes: self.part_bytes,
             patience: Patience::new(&self.retry, &context, durable),
             reporter: context.reporter.clone(),
-            begun: context.folder.join("uploads"),
+            begun: Begun::at(context.folder.join("uploads")),
         };
         publish::run(&self.settings, cloud, encode, inlet, context).await
     }

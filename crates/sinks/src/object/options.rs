@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::connect::{Auth, Scheme};
 use crate::{
     format::{Formatting, schema_with},
-    publish::{Compression, RotateConfig},
+    publish::{Compression, RotateConfig, no_give_up},
     retry::Retry,
 };
 
@@ -133,13 +133,7 @@ impl Config {
                 "1000 is the default",
             );
         }
-        if self.retry.give_up.0.is_some() {
-            wrong(
-                "retry.give_up",
-                "what is written into an object cannot be given up by the record",
-                "take it out; `behind: { then: skip }` drops what is too old",
-            );
-        }
+        problems.extend(no_give_up(node, &self.retry));
         problems
     }
 

@@ -32,11 +32,11 @@ use millstream_wire::template::Template;
 
 pub(crate) use avro::avro;
 pub(crate) use encode::{Encode, text};
-pub(crate) use options::{Compression, Rotate, RotateConfig, split_root};
+pub(crate) use options::{Compression, Rotate, RotateConfig, no_give_up, split_root};
 pub(crate) use parquet::parquet;
 pub(crate) use patience::Patience;
 pub(crate) use run::run;
-pub(crate) use store::{Place, Published, Put, Store};
+pub(crate) use store::{Place, Published, Put, Store, too_long};
 
 /// How a sink publishes.
 pub(crate) struct Settings {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use millstream_config::{Period, Size};
+use millstream_config::{Node, Period, Problem, Size};
 use millstream_wire::{compression::Codec, template::Template};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::retry::Retry;
 
 /// When outputs are finished and published; 0 = no such rule.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -100,6 +102,15 @@ impl Compression {
             Self::Zstd => ".zst",
         }
     }
+}
+
+/// The problem with `retry.give_up`, if it is set.
+pub(crate) fn no_give_up(node: &Node, retry: &Retry) -> Option<Problem> {
+    retry.give_up.0.map(|_| {
+        let text = "what is written into an output cannot be given up by the record";
+        let help = "take it out; `behind: { then: skip }` drops what is too old";
+        node.problem_at("retry.give_up", text).help(help)
+    })
 }
 
 /// Cuts a path into the folder that its own text names, the root of everything that is written, and the template of the

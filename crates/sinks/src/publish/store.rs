@@ -87,13 +87,7 @@ pub(crate) trait Store {
 
     /// Why no output can stand in this folder, if so: records are refused for it.
     fn misfit(&self, folder: &str) -> Option<String> {
-        let long = folder.split('/').any(|part| part.len() > PART_BYTES_MAX);
-        (long || folder.len() > FOLDER_BYTES_MAX).then(|| {
-            format!(
-                "a folder of {} bytes is too long, in a part or as a whole",
-                folder.len()
-            )
-        })
+        too_long(folder)
     }
 
     /// No output can be larger.
@@ -112,4 +106,15 @@ pub(crate) trait Store {
 
     /// Removes a small file, if it is there.
     async fn delete(&mut self, path: &str) -> Result<(), Failure>;
+}
+
+/// Why no output can stand in this folder because of its length, if so.
+pub(crate) fn too_long(folder: &str) -> Option<String> {
+    let long = folder.split('/').any(|part| part.len() > PART_BYTES_MAX);
+    (long || folder.len() > FOLDER_BYTES_MAX).then(|| {
+        format!(
+            "a folder of {} bytes is too long, in a part or as a whole",
+            folder.len()
+        )
+    })
 }
