@@ -1,4 +1,6 @@
-//! A cluster behind a network that is cut. Needs root.
+//! A cluster behind a network that is cut, and one whose disk is full. Needs root.
+
+use std::{thread::sleep, time::Duration};
 
 use millstream_testkit::server::{hdfs::Hdfs, network::Network};
 
@@ -6,8 +8,10 @@ use super::{
     AVRO, config, forward, log,
     program::{
         cuts::cut_now_and_then,
+        disk::Small,
         free_port,
         victim::{Generator, generate},
+        wait_until,
     },
     publish_all, quick, start, verify_avro,
 };
@@ -28,5 +32,28 @@ fn a_network_that_is_cut_while_files_are_written_loses_and_doubles_nothing() {
     assert_eq!(program.stop(), Some(0), "{}", log(folder));
     publish_all(folder, &sink, &[]);
     assert!(log(folder).contains("no answer within"), "{}", log(folder));
+    verify_avro(&cluster, folder);
+}
+
+#[test]
+fn a_full_disk_at_the_data_node_loses_and_doubles_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let small = Small::mount(folder.join("cluster/data"), "48m");
+    let cluster = Hdfs::start(&folder.join("cluster"));
+    let port = free_port();
+    let sink = quick(&cluster, "format: avro_event");
+    let program = start(folder, &config(folder, &forward(port), &sink)).listens(port);
+    let generator = Generator::start(&generate(folder, port, "600000", "100000"));
+    // The channel stands on another disk: all of it is accepted meanwhile.
+    generator.finish();
+    wait_until("no block has a place", || {
+        log(folder).contains("could only be written to 0 of the 1 minReplication nodes")
+    });
+    // It stays full while the sink tries again.
+    sleep(Duration::from_secs(5));
+    small.grow("1g");
+    assert_eq!(program.stop(), Some(0), "{}", log(folder));
+    publish_all(folder, &sink, &[]);
     verify_avro(&cluster, folder);
 }

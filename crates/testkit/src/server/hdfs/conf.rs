@@ -26,8 +26,14 @@ pub(super) fn base(folder: &Path, url: &str, data: SocketAddr) -> Conf {
             ("dfs.namenode.safemode.extension", "0"),
             ("dfs.namenode.safemode.min.datanodes", "1"),
             ("dfs.heartbeat.interval", "1"),
-            // A data node of a test shares its disk.
+            // The smallest there are: most outputs have several, and a small disk has room for some.
+            ("dfs.blocksize", "1048576"),
+            // A data node of a test shares its disk, or has a small one.
             ("dfs.datanode.du.reserved", "0"),
+            (
+                "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space",
+                "0",
+            ),
         ],
     );
     let mut core = Settings::new();
