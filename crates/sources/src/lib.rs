@@ -17,6 +17,7 @@ mod rest;
 mod rig;
 mod stdin;
 mod syslog;
+mod tagging;
 mod tail;
 
 /// All sources.

@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use millstream_record::{Batch, Buffer, Encoding, Time, Values};
+use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
 use millstream_wire::avro::rpc::{
     Calls, Fault, Fed, Frames, Inflate, Refusal, Step, write_answer, write_greeting,
 };
@@ -62,6 +62,7 @@ struct Open {
 pub(super) struct Intake {
     pub(super) shared: Arc<Shared>,
     peer: Arc<str>,
+    tag: Tag,
     values: Arc<Values>,
     answers: Answers,
     inflate: Option<Inflate>,
@@ -88,8 +89,9 @@ impl Intake {
             head: Vec::new(),
             rest: Rest::default(),
             open: None,
-            shared,
             peer,
+            tag: shared.tag.tag(&shared.context.name, None, &values),
+            shared,
             values: Arc::new(values),
             answers,
         }
@@ -332,7 +334,7 @@ impl Intake {
     ) -> millstream_pipeline::delivery::Receipt {
         let large = body.len() > OWN_BYTES_MAX;
         let batch = Batch {
-            tag: self.shared.tag.clone(),
+            tag: self.tag.clone(),
             encoding: Encoding::Packed,
             body: match large {
                 true => body.freeze(),

@@ -23,9 +23,10 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
-use millstream_record::Tag;
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use crate::tagging::{PEER_VALUES, Tagging};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -52,7 +53,7 @@ struct Config {
     /// What the agents' `compression-type` says: `none` or `deflate`.
     #[serde(default)]
     compression: Compression,
-    /// The tag. Default: the node's name.
+    /// The tag: a text, or a template of `{host}` and `{peer}` (both the agent's address). Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
 }
@@ -71,13 +72,25 @@ const TAKES: Takes = &[(Scheme::Tcp, None), (Scheme::Unix, None)];
 fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     let config: Config = options.read()?;
     let (listen, limits) = (&config.listen, &config.limits);
-    let server = Server::check(options, listen, TAKES, limits, &config.tls)?;
-    Ok(Box::new(Flume { config, server }))
+    let mut problems = Vec::new();
+    let server = Server::check(options, listen, TAKES, limits, &config.tls);
+    let server = server.map_err(|found| problems.extend(found));
+    let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
+    let tag = tag.map_err(|problem| problems.push(problem));
+    match (server, tag) {
+        (Ok(server), Ok(tag)) => Ok(Box::new(Flume {
+            config,
+            tag,
+            server,
+        })),
+        _ => Err(problems),
+    }
 }
 
 /// The source, checked; with its sockets once it is bound.
 struct Flume {
     config: Config,
+    tag: Tagging,
     server: Server,
 }
 
@@ -88,7 +101,7 @@ impl Source for Flume {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let shared = Arc::new(Shared::new(&self.config, context.clone()));
+            let shared = Arc::new(Shared::new(&self.config, &self.tag, context.clone()));
             let each = move |connection| connection::serve(connection, shared.clone());
             self.server.serve(&context, each).await
         })
@@ -105,7 +118,7 @@ impl Source for Flume {
 /// What all connections of the source share.
 struct Shared {
     context: SourceContext,
-    tag: Tag,
+    tag: Tagging,
     frame_bytes_max: usize,
     decompressed_bytes_max: usize,
     /// Zero: for ever.
@@ -115,9 +128,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(config: &Config, context: SourceContext) -> Self {
+    fn new(config: &Config, tag: &Tagging, context: SourceContext) -> Self {
         Self {
-            tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+            tag: tag.clone(),
             frame_bytes_max: config.limits.frame.as_usize(),
             decompressed_bytes_max: config.limits.decompressed.as_usize(),
             idle: config.limits.idle.as_duration(),

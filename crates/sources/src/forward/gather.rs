@@ -67,9 +67,9 @@ pub(super) struct Leaving {
 
 impl Gather {
     /// Whether frames of this kind and so many bytes can be appended to the open batch.
-    pub(super) fn takes(&self, tag: &[u8], encoding: Encoding, bytes: usize) -> bool {
+    pub(super) fn takes(&self, tag: &Tag, encoding: Encoding, bytes: usize) -> bool {
         self.open.as_ref().is_some_and(|open| {
-            open.tag.as_str().as_bytes() == tag
+            open.tag == *tag
                 && open.encoding == encoding
                 && open.body.capacity() - open.body.len() >= bytes
                 && open.body.len() < GATHER_BYTES

@@ -35,6 +35,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::{auth::Auth, heartbeat::Heartbeats, poison::Poison};
+use crate::tagging::{PEER_VALUES, Tagging};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -53,6 +54,10 @@ struct Config {
     /// Where it listens: `tcp://ADDRESS:PORT` (port 24224 if left out; UDP heartbeats are answered on the same port) or
     /// `unix:///PATH`; one or a list.
     listen: OneOrMany<Listen>,
+    /// The tag: a text, or a template of `{tag}` (the sender's), `{host}` and `{peer}` (both the sender's address). Default:
+    /// the sender's.
+    #[serde(default)]
+    tag: Option<String>,
     /// Bounds on what peers may ask for.
     #[serde(default)]
     limits: Limits,
@@ -93,6 +98,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
 /// The source, checked; with its sockets once it is bound.
 struct Forward {
     config: Config,
+    tag: Tagging,
     server: Server,
     heartbeats: Heartbeats,
     poison: Arc<Poison>,
@@ -107,20 +113,19 @@ impl Forward {
         if let Some(auth) = &config.auth {
             auth.check(options, &mut problems);
         }
-        let server = match server {
-            Ok(server) if problems.is_empty() => server,
-            Ok(_) => return Err(problems),
-            Err(found) => {
-                problems.extend(found);
-                return Err(problems);
-            }
-        };
-        Ok(Self {
-            server,
-            heartbeats: Heartbeats::default(),
-            poison: Arc::new(Poison::new(config.poison_after)),
-            config,
-        })
+        let server = server.map_err(|found| problems.extend(found));
+        let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
+        let tag = tag.map_err(|problem| problems.push(problem));
+        match (server, tag) {
+            (Ok(server), Ok(tag)) if problems.is_empty() => Ok(Self {
+                server,
+                tag,
+                heartbeats: Heartbeats::default(),
+                poison: Arc::new(Poison::new(config.poison_after)),
+                config,
+            }),
+            _ => Err(problems),
+        }
     }
 }
 
@@ -136,6 +141,7 @@ impl Source for Forward {
         Box::pin(async move {
             let shared = Arc::new(Shared::new(
                 &self.config,
+                &self.tag,
                 self.poison.clone(),
                 context.clone(),
             ));
@@ -170,6 +176,7 @@ impl Source for Forward {
 /// What all connections of the source share.
 struct Shared {
     context: SourceContext,
+    tag: Tagging,
     /// Whether origins are asked for: only a durable channel can tell repeats.
     durable: bool,
     /// None: everybody may send.
@@ -183,8 +190,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(config: &Config, poison: Arc<Poison>, context: SourceContext) -> Self {
+    fn new(config: &Config, tag: &Tagging, poison: Arc<Poison>, context: SourceContext) -> Self {
         Self {
+            tag: tag.clone(),
             durable: context.outlet.is_durable(),
             auth: config.auth.clone(),
             frame_bytes_max: config.limits.frame.as_usize(),

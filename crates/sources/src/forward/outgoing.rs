@@ -36,7 +36,8 @@ pub(super) struct Outgoing {
     pub(super) values: Arc<Values>,
     pub(super) answers: Answers,
     pub(super) gather: Gather,
-    /// The tag of the last frame: most frames have the tag of the one before.
+    /// The sender's tag of the last frame, and ours for it: most frames have the tag of the one before.
+    sent_tag: Vec<u8>,
     tag: Tag,
     /// When the bytes that are being decoded came.
     pub(super) now: Time,
@@ -57,13 +58,14 @@ impl Outgoing {
         answers: Answers,
     ) -> Self {
         Self {
-            shared,
             number,
             peer,
+            sent_tag: Vec::new(),
+            tag: shared.tag.tag("", None, &values),
+            shared,
             values: Arc::new(values),
             answers,
             gather: Gather::default(),
-            tag: Tag::from(""),
             now: Time::default(),
             json: false,
             asked: false,
@@ -179,15 +181,16 @@ impl Outgoing {
 
     /// Makes room in the open batch for a frame of this kind.
     async fn room(&mut self, tag: &[u8], encoding: Encoding, bytes: usize) -> Result<(), End> {
-        if self.gather.takes(tag, encoding, bytes) {
+        self.know(tag);
+        if self.gather.takes(&self.tag, encoding, bytes) {
             return Ok(());
         }
         self.leave().await;
         let body = self
             .memory(bytes.max(GATHER_BYTES), bytes > STASH_BYTES)
             .await?;
-        let tag = self.tag(tag);
-        self.gather.start(tag, encoding, self.now, body);
+        self.gather
+            .start(self.tag.clone(), encoding, self.now, body);
         Ok(())
     }
 
@@ -309,12 +312,18 @@ impl Outgoing {
         self.answers.push(answer).await;
     }
 
-    /// The tag as text; what is not UTF-8 is replaced.
-    pub(super) fn tag(&mut self, bytes: &[u8]) -> Tag {
-        if self.tag.as_str().as_bytes() != bytes {
-            self.tag = Tag::from(&*String::from_utf8_lossy(bytes));
-        }
+    /// The tag of what a sender calls so, as text: what is not UTF-8 is replaced.
+    pub(super) fn tag(&mut self, sent: &[u8]) -> Tag {
+        self.know(sent);
         self.tag.clone()
+    }
+
+    fn know(&mut self, sent: &[u8]) {
+        if self.sent_tag != sent {
+            sent.clone_into(&mut self.sent_tag);
+            let sent = String::from_utf8_lossy(sent);
+            self.tag = self.shared.tag.tag(&sent, None, &self.values);
+        }
     }
 }
 

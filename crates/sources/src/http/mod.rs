@@ -28,10 +28,11 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
-use millstream_record::Tag;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+
+use crate::tagging::{PEER_VALUES, Tagging};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -62,7 +63,8 @@ struct Config {
     /// The only path that JSON lines are taken at. Default: any. OTLP is always taken at `/v1/logs`.
     #[serde(default)]
     path: Option<String>,
-    /// The tag: a text in which `*` is the path of the request with dots for slashes. Default: the node's name.
+    /// The tag: a text in which `*` is the path of the request with dots for slashes, or a template of `{host}` and
+    /// `{peer}` (both the client's address). Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
     /// How long a request waits for memory and for room behind; then it is answered 429 or 503 with `Retry-After`.
@@ -102,17 +104,24 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     {
         problems.push(options.problem_at("auth.bearer", "`auth.bearer` is empty"));
     }
-    let server = match Server::check(options, listen, TAKES, limits, &config.tls) {
-        Ok(server) if problems.is_empty() => server,
-        Ok(_) => return Err(problems),
-        Err(more) => return Err(problems.into_iter().chain(more).collect()),
-    };
-    Ok(Box::new(Http { config, server }))
+    let server = Server::check(options, listen, TAKES, limits, &config.tls);
+    let server = server.map_err(|found| problems.extend(found));
+    let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
+    let tag = tag.map_err(|problem| problems.push(problem));
+    match (server, tag) {
+        (Ok(server), Ok(tag)) if problems.is_empty() => Ok(Box::new(Http {
+            config,
+            tag,
+            server,
+        })),
+        _ => Err(problems),
+    }
 }
 
 /// The source, checked; with its sockets once it is bound.
 struct Http {
     config: Config,
+    tag: Tagging,
     server: Server,
 }
 
@@ -123,7 +132,7 @@ impl Source for Http {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let shared = Arc::new(Shared::new(&self.config, context.clone()));
+            let shared = Arc::new(Shared::new(&self.config, &self.tag, context.clone()));
             let each = move |connection| connection::serve(connection, shared.clone());
             self.server.serve(&context, each).await
         })
@@ -154,16 +163,13 @@ struct Shared {
     /// SHA-256 of the token: of equal length whatever is compared with it.
     bearer: Option<[u8; 32]>,
     path: Option<String>,
-    tag: Option<String>,
-    /// The tag, if it is the same for all paths.
-    same_tag: Tag,
+    tag: Tagging,
     meters: HttpMeters,
 }
 
 impl Shared {
-    fn new(config: &Config, context: SourceContext) -> Self {
+    fn new(config: &Config, tag: &Tagging, context: SourceContext) -> Self {
         let hash = |secret: &Secret| Sha256::digest(secret.expose()).into();
-        let tag = config.tag.as_deref();
         Self {
             durable: context.outlet.is_durable(),
             frame_bytes_max: config.limits.frame.as_usize(),
@@ -172,20 +178,10 @@ impl Shared {
             wait: config.wait.as_duration(),
             bearer: config.auth.bearer.as_ref().map(hash),
             path: config.path.clone(),
-            same_tag: Tag::from(tag.unwrap_or(&context.name)),
-            tag: config.tag.clone().filter(|tag| tag.contains('*')),
+            tag: tag.clone(),
             meters: HttpMeters::new(&context.meters),
             context,
         }
-    }
-
-    /// The tag of a request to `path`.
-    fn tag_of(&self, path: &str) -> Tag {
-        let Some(tag) = &self.tag else {
-            return self.same_tag.clone();
-        };
-        let dotted = path.trim_matches('/').replace('/', ".");
-        Tag::from(&*tag.replace('*', &dotted))
     }
 }
 

@@ -97,7 +97,9 @@ impl Client {
         let path = head.uri.path();
         let form = self.route(&head.method, path, &head.headers)?;
         let codec = codec_of(&head.headers)?;
-        let tag = shared.tag_of(path);
+        let tag = shared
+            .tag
+            .tag(&shared.context.name, Some(path), &self.values);
         let headers = head.headers.clone();
         let key = headers.get("idempotency-key");
         let read = body::read(Request::from_parts(head, body), shared).await?;

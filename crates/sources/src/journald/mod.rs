@@ -23,6 +23,8 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::tagging::Tagging;
+
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
     name: "journald",
@@ -47,7 +49,7 @@ struct Config {
     /// Where the journal is begun at the first start.
     #[serde(default)]
     start: Start,
-    /// The tag. Default: the node's name.
+    /// The tag: a text, or a template of `{host}`. Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
     /// The largest entry, in export format. A larger one leaves by `NAME.rejected`, as far as it was read.
@@ -97,9 +99,10 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     if config.units.iter().any(|unit| unit.is_empty()) {
         problems.push(node.problem_at("units", "a unit without a name"));
     }
-    match problems.is_empty() {
-        true => Ok(Box::new(Journald(config))),
-        false => Err(problems),
+    let tag = Tagging::of(config.tag.as_deref(), &["host"], node);
+    match tag.map_err(|problem| problems.push(problem)) {
+        Ok(tag) if problems.is_empty() => Ok(Box::new(Journald { config, tag })),
+        _ => Err(problems),
     }
 }
 
@@ -109,7 +112,10 @@ fn is_field(name: &str) -> bool {
 }
 
 /// The source.
-struct Journald(Config);
+struct Journald {
+    config: Config,
+    tag: Tagging,
+}
 
 impl Source for Journald {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
@@ -117,7 +123,11 @@ impl Source for Journald {
     }
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
-        Box::pin(async move { run::Run::new(self.0.clone(), context)?.run().await })
+        Box::pin(async move {
+            run::Run::new(self.config.clone(), &self.tag, context)?
+                .run()
+                .await
+        })
     }
 
     fn promise(&self, durable: bool) -> Promise {

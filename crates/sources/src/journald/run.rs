@@ -14,7 +14,7 @@ use super::{
     child::{self, Journalctl, Piece, program},
     cursors::{Cursors, Place},
 };
-use crate::flight::Flight;
+use crate::{flight::Flight, tagging::Tagging};
 
 /// The first wait before the child is begun again, and the longest.
 const RESTART_FIRST: Duration = Duration::from_millis(500);
@@ -55,7 +55,11 @@ pub(super) struct Run {
 
 impl Run {
     /// Reads what earlier runs have left.
-    pub(super) fn new(config: Config, context: SourceContext) -> Result<Self, Failure> {
+    pub(super) fn new(
+        config: Config,
+        tag: &Tagging,
+        context: SourceContext,
+    ) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
         let durable = origins.is_some();
         let mut cursors = match Cursors::load(&context.folder)? {
@@ -90,7 +94,7 @@ impl Run {
         let mut values = Values::new();
         values.set("host", &*context.host);
         Ok(Self {
-            tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+            tag: tag.tag(&context.name, None, &values),
             file: cursors.file_id(),
             cursors: Some(cursors),
             values: Arc::new(values),

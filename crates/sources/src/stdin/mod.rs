@@ -30,6 +30,7 @@ use tokio::sync::mpsc;
 use crate::{
     flight::Flight,
     framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, NOT_FRAMED, TooLong},
+    tagging::Tagging,
 };
 use input::{Input, Piece};
 
@@ -50,7 +51,7 @@ const PIECES: usize = 4;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// The tag. Default: the node's name.
+    /// The tag: a text, or a template of `{host}`. Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
     /// Where a record ends.
@@ -89,12 +90,14 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     let line_max = config.line_max.as_usize();
     let framer = Framer::new(&config.framing, charset, line_max, config.too_long)
         .map_err(|why| vec![node.problem_at("framing", why)])?;
-    Ok(Box::new(Stdin::new(config, framer, None)))
+    let tag = Tagging::of(config.tag.as_deref(), &["host"], node).map_err(|why| vec![why])?;
+    Ok(Box::new(Stdin::new(config, tag, framer, None)))
 }
 
 /// The source.
 struct Stdin {
     config: Config,
+    tag: Tagging,
     framer: Framer,
     /// What is read; None: the standard input, once it is opened.
     input: Option<fs::File>,
@@ -103,9 +106,10 @@ struct Stdin {
 }
 
 impl Stdin {
-    fn new(config: Config, framer: Framer, input: Option<fs::File>) -> Self {
+    fn new(config: Config, tag: Tagging, framer: Framer, input: Option<fs::File>) -> Self {
         Self {
             config,
+            tag,
             framer,
             input,
             pieces: None,
@@ -154,7 +158,7 @@ impl Source for Stdin {
             match &mut self.pieces {
                 Some(pieces) => {
                     let encoding = self.framer.encoding();
-                    send_all(&self.config, encoding, pieces, context).await
+                    send_all(&self.config, &self.tag, encoding, pieces, context).await
                 }
                 None => Ok(()),
             }
@@ -173,6 +177,7 @@ impl Source for Stdin {
 /// Sends what the thread reads, until the input ends or it is time to stop.
 async fn send_all(
     config: &Config,
+    tag: &Tagging,
     encoding: Encoding,
     pieces: &mut mpsc::Receiver<Piece>,
     context: SourceContext,
@@ -180,7 +185,7 @@ async fn send_all(
     let mut values = Values::new();
     values.set("host", &*context.host);
     let records = Records {
-        tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+        tag: tag.tag(&context.name, None, &values),
         values: Arc::new(values),
         encoding,
         too_long: format!("a line is longer than line_max ({})", config.line_max),

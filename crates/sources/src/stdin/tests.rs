@@ -7,6 +7,7 @@ use super::{COMPONENT, Config, Stdin};
 use crate::{
     framing::{Charset, Framer, Framing, TooLong},
     rig::{Downstream, Running, try_build, until},
+    tagging::Tagging,
 };
 use millstream_config::Size;
 
@@ -25,7 +26,8 @@ fn source_of(config: Config, input: fs::File) -> Box<Stdin> {
     let charset = Charset::named(&config.encoding).unwrap();
     let line_max = config.line_max.as_usize();
     let framer = Framer::new(&config.framing, charset, line_max, config.too_long).unwrap();
-    Box::new(Stdin::new(config, framer, Some(input)))
+    let tag = Tagging::new(config.tag.as_deref(), &["host"]).unwrap();
+    Box::new(Stdin::new(config, tag, framer, Some(input)))
 }
 
 fn file(text: &str) -> fs::File {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use millstream_pipeline::{delivery::Receipt, reject};
-use millstream_record::{Batch, Buffer, Encoding, Time, Values};
+use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
 use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run};
 
 use super::Shared;
@@ -25,6 +25,7 @@ pub(super) struct Flow {
     /// When what is decoded now was received.
     pub(super) now: Time,
     decoder: Decoder,
+    tag: Tag,
     values: Arc<Values>,
     /// The field `host` of messages that name none.
     host: Box<[u8]>,
@@ -45,6 +46,7 @@ impl Flow {
             now: Time::now(),
             decoder: Decoder::new(shared.settings.clone()),
             host: values.get("host").unwrap_or_default().as_bytes().into(),
+            tag: shared.tag.tag(&shared.context.name, None, &values),
             values: Arc::new(values),
             open: None,
             rejected: Vec::new(),
@@ -157,7 +159,7 @@ impl Flow {
 
     fn batch(&self, body: Bytes, count: u32, received: Time) -> Batch {
         Batch {
-            tag: self.shared.tag.clone(),
+            tag: self.tag.clone(),
             encoding: Encoding::Packed,
             body,
             count,

@@ -25,12 +25,14 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
-use millstream_record::Tag;
 use millstream_wire::syslog::{self as wire, TimeZone};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong};
+use crate::{
+    framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong},
+    tagging::{PEER_VALUES, Tagging},
+};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -61,7 +63,8 @@ struct Config {
     /// Where it listens: `udp://ADDRESS:PORT`, `tcp://ADDRESS:PORT` (both port 514 if left out), `relp://ADDRESS:PORT`,
     /// `unix:///PATH` (stream) and `unixgram:///PATH` (datagrams, as `/dev/log`); one or a list.
     listen: OneOrMany<Listen>,
-    /// The tag. Default: the node's name.
+    /// The tag: a text, or a template of `{host}` and `{peer}` (both the sender's address). Default: the node's name, also
+    /// where datagrams of many senders make a batch.
     #[serde(default)]
     tag: Option<String>,
     /// How messages of a stream are told apart.
@@ -77,6 +80,7 @@ struct Config {
     #[serde(default)]
     unparsed: Unparsed,
     /// The zone of times that name none (RFC 3164): a name such as `Europe/Berlin`, or `local` for that of this machine.
+    /// Default: what the top of the file says.
     #[serde(default = "timezone")]
     timezone: String,
     /// How long to wait before reading again a socket on which single messages come without pause; it saves wake-ups and
@@ -145,6 +149,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
 struct Syslog {
     config: Config,
     zone: TimeZone,
+    tag: Tagging,
     server: Server,
 }
 
@@ -159,6 +164,8 @@ impl Syslog {
             let text = "`line_max` must be between 1B and 1GiB";
             problems.push(options.problem_at("line_max", text));
         }
+        let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
+        let tag = tag.map_err(|problem| problems.push(problem));
         let zone = match &*config.timezone {
             "local" => Ok(TimeZone::system()),
             name => TimeZone::get(name),
@@ -170,10 +177,11 @@ impl Syslog {
             );
             problems.push(options.problem_at("timezone", text));
         });
-        match (server, zone) {
-            (Some(server), Ok(zone)) if problems.is_empty() => Ok(Self {
+        match (server, zone, tag) {
+            (Some(server), Ok(zone), Ok(tag)) if problems.is_empty() => Ok(Self {
                 config,
                 zone,
+                tag,
                 server,
             }),
             _ => Err(problems),
@@ -193,7 +201,12 @@ impl Source for Syslog {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let shared = Arc::new(Shared::new(&self.config, &self.zone, context.clone()));
+            let shared = Arc::new(Shared::new(
+                &self.config,
+                &self.zone,
+                &self.tag,
+                context.clone(),
+            ));
             let datagrams = datagrams::read_all(self.server.datagrams()?, shared.clone());
             let each = move |connection: Connection| {
                 let shared = shared.clone();
@@ -229,7 +242,7 @@ impl Source for Syslog {
 /// What all connections of the source share.
 struct Shared {
     context: SourceContext,
-    tag: Tag,
+    tag: Tagging,
     settings: wire::Settings,
     idle: std::time::Duration,
     gather: std::time::Duration,
@@ -237,7 +250,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(config: &Config, zone: &TimeZone, context: SourceContext) -> Self {
+    fn new(config: &Config, zone: &TimeZone, tag: &Tagging, context: SourceContext) -> Self {
         let settings = wire::Settings {
             framing: match config.framing {
                 Framing::Auto => wire::Framing::Auto,
@@ -254,7 +267,7 @@ impl Shared {
             zone: zone.clone(),
         };
         Self {
-            tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
+            tag: tag.clone(),
             settings,
             idle: config.limits.idle.as_duration(),
             gather: config.gather.as_duration(),

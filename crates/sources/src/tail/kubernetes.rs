@@ -22,6 +22,9 @@ pub(super) const VALUES: [&str; 4] = [
     "kubernetes.uid",
 ];
 
+/// Their tag, if the configuration names none.
+pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kubernetes.container}";
+
 /// Logs of the pods of this machine.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -2,19 +2,20 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use jiff::tz::TimeZone;
 use millstream_config::{Node, OneOrMany, Period, Size};
-use millstream_pipeline::node::{Checked, SourceContext};
-use millstream_record::{Tag, Time, Values};
-use millstream_wire::{
-    event::{Event, Record},
-    template::{Depends, Renderer, Shared, Template},
-};
+use millstream_pipeline::node::Checked;
+use millstream_record::{Tag, Values};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{kubernetes::Kubernetes, scan::Patterns};
-use crate::framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong};
+use super::{
+    kubernetes::{self, Kubernetes},
+    scan::Patterns,
+};
+use crate::{
+    framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong},
+    tagging::Tagging,
+};
 
 /// Options of the source `tail`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -129,7 +130,7 @@ pub(super) enum WhenDone {
 pub(super) struct Options {
     pub patterns: Patterns,
     pub start: Start,
-    tag: TagRule,
+    tag: Tagging,
     kubernetes: Option<Kubernetes>,
     pub framer: Framer,
     pub line_max: usize,
@@ -140,50 +141,6 @@ pub(super) struct Options {
     pub when_done: WhenDone,
     pub rotate_wait: Duration,
     pub rescan: Duration,
-}
-
-/// How a tag is made of a path.
-#[derive(Debug)]
-enum TagRule {
-    /// The node's name.
-    Name,
-    /// A text in which `*` is the path with dots.
-    Star(String),
-    /// A template.
-    Template(Template),
-}
-
-impl TagRule {
-    fn new(tag: Option<&str>, kubernetes: bool) -> Result<Self, String> {
-        let tag = match tag {
-            Some(tag) => tag,
-            None if kubernetes => {
-                "kube.{kubernetes.namespace}.{kubernetes.pod}.{kubernetes.container}"
-            }
-            None => return Ok(Self::Name),
-        };
-        if !tag.contains(['{', '%']) {
-            return Ok(Self::Star(tag.to_owned()));
-        }
-        let template = Template::parse(tag).map_err(|error| error.to_string())?;
-        if template.depends() > Depends::Batch {
-            return Err(
-                "the tag of a file holds for all its lines: it cannot name a field or the time"
-                    .to_owned(),
-            );
-        }
-        let is_known = |name: &str| {
-            ["host", "path"].contains(&name)
-                || kubernetes && super::kubernetes::VALUES.contains(&name)
-        };
-        let foreign = template.names().find(|name| !is_known(name));
-        match foreign.map(str::to_owned) {
-            Some(name) => Err(format!(
-                "a tailed file has no value `{name}`: there are `host` and `path`"
-            )),
-            None => Ok(Self::Template(template)),
-        }
-    }
 }
 
 impl Options {
@@ -199,34 +156,8 @@ impl Options {
     }
 
     /// The tag of a file.
-    pub(super) fn tag_of(&self, path: &Path, context: &SourceContext, values: &Values) -> Tag {
-        match &self.tag {
-            TagRule::Name => Tag::from(&*context.name),
-            TagRule::Star(text) => {
-                let path = path.to_string_lossy();
-                let dotted = path.trim_start_matches('/').replace('/', ".");
-                Tag::from(&*text.replace('*', &dotted))
-            }
-            TagRule::Template(template) => {
-                let mut tag = Vec::new();
-                let shared = Shared {
-                    tag: &context.name,
-                    values,
-                };
-                let event = Event {
-                    time: Time::now(),
-                    record: Record::None,
-                };
-                // A file beside those of pods has no values of a pod.
-                if Renderer::text(template, TimeZone::UTC)
-                    .render(shared, event, &mut tag)
-                    .is_err()
-                {
-                    return Tag::from(&*context.name);
-                }
-                Tag::from(&*String::from_utf8_lossy(&tag))
-            }
-        }
+    pub(super) fn tag_of(&self, path: &Path, node: &str, values: &Values) -> Tag {
+        self.tag.tag(node, Some(&path.to_string_lossy()), values)
     }
 }
 
@@ -261,7 +192,12 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
         exclude.iter().map(String::as_str),
     );
     let patterns = patterns.map_err(|why| problem("paths", why));
-    let tag = TagRule::new(config.tag.as_deref(), pods.is_some());
+    let mut known = vec!["host", "path"];
+    if pods.is_some() {
+        known.extend(kubernetes::VALUES);
+    }
+    let own = config.tag.as_deref();
+    let tag = Tagging::new(own.or(pods.map(|_| kubernetes::TAG)), &known);
     let tag = tag.map_err(|why| problem("tag", why));
     let charset = Charset::named(&config.encoding).unwrap_or_else(|| {
         let why = format!("no encoding is called `{}`", config.encoding);

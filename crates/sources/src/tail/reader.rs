@@ -156,7 +156,7 @@ impl Reader {
             ),
         };
         let mut reader = Self {
-            tag: options.tag_of(&path, &context, &values),
+            tag: options.tag_of(&path, &context.name, &values),
             framer,
             open_since: None,
             closing: false,

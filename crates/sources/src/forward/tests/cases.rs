@@ -49,6 +49,21 @@ fn every_mode_is_taken_byte_for_byte_and_acked() {
 }
 
 #[test]
+fn a_tag_of_the_configuration_may_hold_the_senders() {
+    let taken = Taken::durable();
+    let server = serve(&taken, r#""tag": "edge.{tag}.{peer}""#);
+    let mut stream = server.connect();
+    write(&mut stream, &message("a", 0, Some("x")));
+    write(&mut stream, &message("a", 1, Some("y")));
+    write(&mut stream, &message("b", 2, Some("z")));
+    expect_acks(&mut stream, &["x", "y", "z"]);
+    let batches = taken.records(3);
+    let mut tags: Vec<_> = batches.iter().map(|batch| batch.tag.as_str()).collect();
+    tags.dedup();
+    assert_eq!(tags, ["edge.a.127.0.0.1", "edge.b.127.0.0.1"]);
+}
+
+#[test]
 fn frames_in_pieces_and_pipelined_are_all_taken_in_order() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");

@@ -1,0 +1,111 @@
+//! The option `tag` of sources: a text in which `*` is a path with dots for slashes, or a template of what all records of
+//! a batch share.
+
+use jiff::tz::TimeZone;
+use millstream_config::{Node, Problem};
+use millstream_record::{Tag, Time, Values};
+use millstream_wire::{
+    event::{Event, Record},
+    template::{Depends, Renderer, Shared, Template},
+};
+
+/// What is known of a peer: both are its address; of a unix socket this machine and `unix`.
+pub(crate) const PEER_VALUES: &[&str] = &["host", "peer"];
+
+/// How a tag is made.
+#[derive(Clone, Debug)]
+pub(crate) enum Tagging {
+    /// It is given: the node's name, or what the sender calls it.
+    Given,
+    /// A text in which `*` is the path with dots.
+    Star(String),
+    /// A template.
+    Template(Template),
+}
+
+impl Tagging {
+    /// Of the option `tag`; `known` are the values that there are beside `tag`.
+    pub(crate) fn new(tag: Option<&str>, known: &[&str]) -> Result<Self, String> {
+        let tag = match tag {
+            None => return Ok(Self::Given),
+            Some(tag) if !tag.contains(['{', '%']) => return Ok(Self::Star(tag.to_owned())),
+            Some(tag) => tag,
+        };
+        let template = Template::parse(tag).map_err(|error| error.to_string())?;
+        if template.depends() > Depends::Batch {
+            return Err(
+                "a tag holds for many records: it cannot name a field or the time".to_owned(),
+            );
+        }
+        let foreign = template.names().find(|name| !known.contains(name));
+        match foreign.map(str::to_owned) {
+            Some(name) => {
+                let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+                let known = known.join(", ");
+                Err(format!(
+                    "there is no value `{name}` here: there are {known}"
+                ))
+            }
+            None => Ok(Self::Template(template)),
+        }
+    }
+
+    /// The same, of a node's option.
+    pub(crate) fn of(tag: Option<&str>, known: &[&str], node: &Node) -> Result<Self, Problem> {
+        Self::new(tag, known).map_err(|why| node.problem_at("tag", why))
+    }
+
+    /// The tag of a batch: `given` is what it has if the option says nothing, `path` is for the star, where there is one.
+    /// Where a template wants a value that this batch does not have (a file beside those of pods), it is `given` too.
+    pub(crate) fn tag(&self, given: &str, path: Option<&str>, values: &Values) -> Tag {
+        match (self, path) {
+            (Self::Given, _) => Tag::from(given),
+            (Self::Star(text), None) => Tag::from(&**text),
+            (Self::Star(text), Some(path)) => {
+                let dotted = path.trim_matches('/').replace('/', ".");
+                Tag::from(&*text.replace('*', &dotted))
+            }
+            (Self::Template(template), _) => {
+                let shared = Shared { tag: given, values };
+                let event = Event {
+                    time: Time::now(),
+                    record: Record::None,
+                };
+                let mut tag = Vec::new();
+                match Renderer::text(template, TimeZone::UTC).render(shared, event, &mut tag) {
+                    Ok(_) => Tag::from(&*String::from_utf8_lossy(&tag)),
+                    Err(_) => Tag::from(given),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_given_a_text_with_a_path_or_a_template() {
+        let mut values = Values::new();
+        values.set("host", "h");
+        let tag = |text, path| {
+            let tagging = Tagging::new(text, &["host", "peer"]).unwrap();
+            tagging.tag("in", path, &values).as_str().to_owned()
+        };
+        assert_eq!(tag(None, Some("/a/b")), "in");
+        assert_eq!(tag(Some("web.*"), Some("/a/b.log")), "web.a.b.log");
+        assert_eq!(tag(Some("web.*"), None), "web.*");
+        assert_eq!(tag(Some("{tag}.{host}"), None), "in.h");
+        assert_eq!(tag(Some("x.{peer}"), None), "in", "there is no peer");
+    }
+
+    #[test]
+    fn what_no_batch_has_is_refused() {
+        let refused = |text| Tagging::new(Some(text), &["host", "peer"]).unwrap_err();
+        assert!(refused("{.user}").contains("field"));
+        assert!(refused("x-%Y").contains("time"));
+        assert!(refused("{pod}").contains("`pod` here: there are `host`, `peer`"));
+        assert!(Tagging::new(Some("{host"), &[]).is_err());
+    }
+}
