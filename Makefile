@@ -5,7 +5,7 @@ CARGO ?= cargo
 KAFKA := $(if $(shell pkg-config --exists libssl zlib 2>/dev/null && command -v g++ >/dev/null && echo yes),--features millstream/kafka)
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
-.PHONY: help build demo test unit clients lint format fuzz deps bench clean
+.PHONY: help build demo test storm unit clients lint format fuzz deps bench clean
 
 help:            ## what the targets do
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,3 +26,5 @@ fuzz: deps       ## every decoder against what nobody sends on purpose, FUZZ_SEC
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## all tests, with real clients
 	@tests/run-all.sh
+storm: deps      ## Kafka and HDFS killed, restarted and frozen as often and as long as the product is held to
+	STORM=full $(CARGO) test --locked --features millstream/kafka,millstream/hdfs -p millstream --test kafka_sink --test hdfs

@@ -28,13 +28,19 @@ struct Rig {
 impl Rig {
     /// Options of the source and of the channel beside those that every test has, and the sink's template.
     fn new(source: &str, channel: &str, template: &str) -> Self {
+        let format = format!("format: template, template: \"{template}\\n\"");
+        Self::writing(&format, source, channel)
+    }
+
+    /// The same with any format.
+    fn writing(format: &str, source: &str, channel: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().display();
         let config = format!(
             "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
              sources:\n  drop: {{ type: fuse, mount: {place}/mnt, {source} }}\n\
              channels:\n  kept: {{ type: disk, inputs: [drop], {channel} }}\n\
-             sinks:\n  out: {{ type: file, inputs: [kept], format: template, template: \"{template}\\n\", path: {place}/out }}\n"
+             sinks:\n  out: {{ type: file, inputs: [kept], {format}, path: {place}/out }}\n"
         );
         let mut rig = Self {
             folder,
@@ -114,11 +120,18 @@ impl Drop for Rig {
 }
 
 fn lines(path: &Path) -> Vec<String> {
+    let lines = byte_lines(path).into_iter();
+    lines
+        .map(|line| String::from_utf8_lossy(&line).into_owned())
+        .collect()
+}
+
+/// The lines of a file that have come to their end.
+fn byte_lines(path: &Path) -> Vec<Vec<u8>> {
     let text = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    text.split_inclusive('\n')
-        .filter_map(|line| line.strip_suffix('\n'))
-        .map(str::to_owned)
+    text.split_inclusive(|byte| *byte == b'\n')
+        .filter_map(|line| line.strip_suffix(b"\n"))
+        .map(<[u8]>::to_vec)
         .collect()
 }
 
@@ -276,28 +289,44 @@ file.close()";
 
 #[test]
 fn fio_writes_and_all_of_it_arrives() {
-    let rig = Rig::plain();
-    // Lines of 128 bytes, as fio wants them.
-    let pattern = format!("--buffer_pattern=0x{}0a", "66".repeat(127));
-    let arguments = [
-        "--name=mount",
-        "--rw=write",
-        "--size=16M",
-        "--bs=128k",
-        "--numjobs=4",
-        "--fallocate=none",
-        "--fsync=16",
-        "--end_fsync=1",
-        "--filename_format=fio.$jobnum",
-        "--group_reporting",
-        &pattern,
-    ];
-    run(rig.command("fio").args(arguments));
-    let expected = 4 * 16 * 1024 * 1024 / 128;
-    let arrived = rig.until_lines(expected);
-    assert_eq!(arrived.len(), expected);
-    let line = "f".repeat(127);
-    assert!(arrived.iter().all(|arrived| *arrived == line));
+    let rig = Rig::writing("format: raw", "", "size_max: 256MiB, sync: 1s");
+    let truth = rig.folder.path().join("truth");
+    fs::create_dir(&truth).unwrap();
+    // Bytes of all kinds, in writes of all sizes: the same whenever it runs.
+    for folder in [truth.clone(), rig.mount()] {
+        let arguments = [
+            "--name=mount",
+            "--rw=write",
+            "--size=16M",
+            "--bsrange=1k-300k",
+            "--bs_unaligned=1",
+            "--refill_buffers",
+            "--randseed=7",
+            "--numjobs=4",
+            "--fallocate=none",
+            "--fsync=16",
+            "--end_fsync=1",
+            "--filename_format=fio.$jobnum",
+            "--group_reporting",
+        ];
+        run(rig.command("fio").args(arguments).current_dir(folder));
+    }
+    let mut expected = Vec::new();
+    for job in 0..4 {
+        let mut written = fs::read(truth.join(format!("fio.{job}"))).unwrap();
+        // The last line is sent when its file is closed.
+        if !written.ends_with(b"\n") {
+            written.push(b'\n');
+            fs::write(truth.join(format!("fio.{job}")), &written).unwrap();
+        }
+        expected.append(&mut byte_lines(&truth.join(format!("fio.{job}"))));
+    }
+    rig.until_lines(expected.len());
+    let mut arrived = byte_lines(&rig.folder.path().join("out"));
+    expected.sort_unstable();
+    arrived.sort_unstable();
+    assert_eq!(arrived.len(), expected.len());
+    assert!(arrived == expected, "a line is not what was written");
 }
 
 /// A writer that says after every write that it returned; it opens its file again when that breaks.

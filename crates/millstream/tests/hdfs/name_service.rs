@@ -104,7 +104,7 @@ impl<'a> Rig<'a> {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_a_name_service_fails_over() {
-    let failovers = number("HDFS_FAILOVERS", 6) as usize;
+    let failovers = number(6, 20) as usize;
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random::new();
     let mut rig = Rig::start(folder.path());

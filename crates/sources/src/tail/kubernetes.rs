@@ -8,7 +8,7 @@
 //!
 //! Names of namespaces and pods hold no `_`, so that the first part says which they are.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use millstream_record::Values;
 use schemars::JsonSchema;
@@ -22,6 +22,8 @@ pub(super) const VALUES: [&str; 4] = [
     "kubernetes.uid",
 ];
 
+/// Where a pod finds the namespace it is in.
+const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 /// Their tag, if the configuration names none.
 pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kubernetes.container}";
 
@@ -31,8 +33,9 @@ pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kube
 pub(super) struct Kubernetes {
     /// The kubelet's folder.
     root: String,
-    /// The pod that is not read, because it is this one. Default: the environment's `POD_NAME`, else its `HOSTNAME`, which
-    /// is the pod's name but with `hostNetwork`.
+    /// The pod that is not read, because it is this one: `NAMESPACE/POD`, or a name in any namespace. Default: the
+    /// environment's `POD_NAMESPACE` (else that of the service account) and `POD_NAME` (else its `HOSTNAME`, which is the
+    /// pod's name but with `hostNetwork`).
     own_pod: Option<String>,
 }
 
@@ -57,15 +60,26 @@ impl Kubernetes {
 
     /// The pattern of the logs of this very program.
     pub(super) fn itself(&self) -> Option<String> {
-        let from_environment = || {
-            ["POD_NAME", "HOSTNAME"]
-                .iter()
-                .find_map(|name| std::env::var(name).ok())
+        let said = |name| std::env::var(name).ok();
+        let (namespace, pod) = match &self.own_pod {
+            Some(own) => match own.split_once('/') {
+                Some((namespace, pod)) => (Some(namespace.to_owned()), pod.to_owned()),
+                None => (None, own.clone()),
+            },
+            None => {
+                let of_account = || fs::read_to_string(NAMESPACE).ok();
+                let namespace = said("POD_NAMESPACE").or_else(of_account);
+                (namespace, said("POD_NAME").or_else(|| said("HOSTNAME"))?)
+            }
         };
-        let pod = self.own_pod.clone().or_else(from_environment)?;
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-        (!pod.is_empty() && pod.bytes().all(is_name))
-            .then(|| format!("{}/*_{pod}_*/**", self.root()))
+        let is_name = |text: &String| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+            !text.is_empty() && text.bytes().all(fits)
+        };
+        // A pod of a set has the same name in every namespace.
+        let namespace = namespace.map(|name| name.trim().to_owned());
+        let namespace = namespace.filter(is_name).unwrap_or("*".to_owned());
+        is_name(&pod).then(|| format!("{}/{namespace}_{pod}_*/**", self.root()))
     }
 
     /// Sets what the path of a log says.
@@ -103,11 +117,16 @@ mod tests {
 
     #[test]
     fn its_own_pod_is_excluded_by_name() {
-        let kubernetes = Kubernetes {
+        let mut kubernetes = Kubernetes {
             root: "/pods/".to_owned(),
             own_pod: Some("millstream-x1".to_owned()),
         };
         assert_eq!(kubernetes.itself().unwrap(), "/pods/*_millstream-x1_*/**");
+        kubernetes.own_pod = Some("logging/millstream-0".to_owned());
+        assert_eq!(
+            kubernetes.itself().unwrap(),
+            "/pods/logging_millstream-0_*/**"
+        );
         assert_eq!(kubernetes.paths(), "/pods/*/*/*.log");
     }
 }
