@@ -10,10 +10,13 @@ use std::{
 };
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Producer};
-use millstream_pipeline::{inlet::Inlet, node::SinkContext};
+use millstream_pipeline::{
+    inlet::{Cut, Inlet},
+    node::SinkContext,
+};
 use millstream_record::Batch;
 
-use super::shape::Refused;
+use super::shape::{Refused, Shaper};
 
 /// Between two looks whether there is room.
 const STEP: Duration = Duration::from_millis(1);
@@ -101,6 +104,16 @@ impl Link {
         Ok(())
     }
 
+    /// Waits a moment for what else the client has to say of what is in flight.
+    pub(super) fn hear(&mut self) {
+        let until = Instant::now() + SLICE;
+        while self.producer.in_flight() > 0 && Instant::now() < until && self.heed().is_ok() {
+            self.producer.flush(FLUSH);
+        }
+        self.producer.serve(Duration::ZERO);
+        self.listen();
+    }
+
     /// Waits a moment for room; fails as soon as a record has failed.
     fn wait(&mut self) -> Result<(), Halt> {
         self.step()?;
@@ -154,8 +167,14 @@ impl Link {
     }
 }
 
-/// Sends what is refused of a batch out by the port for rejects: neighbours with the same reason together.
-pub(super) async fn reject(inlet: &mut Inlet, batch: &Batch, refused: &mut Vec<Refused>) {
+/// Sends what is refused of a batch out by the port for rejects, before the cut if that is out already: neighbours with
+/// the same reason together.
+pub(super) async fn reject(
+    inlet: &mut Inlet,
+    mut cut: Option<&mut Cut>,
+    batch: &Batch,
+    refused: &mut Vec<Refused>,
+) {
     refused.sort_by_key(|(range, _)| range.start);
     for group in refused.chunk_by(|a, b| a.1 == b.1) {
         let Some((_, reason)) = group.first() else {
@@ -163,7 +182,25 @@ pub(super) async fn reject(inlet: &mut Inlet, batch: &Batch, refused: &mut Vec<R
         };
         let bytes = |range: &Range<usize>| batch.body.get(range.clone());
         let records = group.iter().filter_map(|(range, _)| bytes(range));
-        inlet.reject(batch, records, reason).await;
+        match cut.as_deref_mut() {
+            Some(cut) => inlet.reject_before(cut, batch, records, reason).await,
+            None => inlet.reject(batch, records, reason).await,
+        }
     }
     refused.clear();
+}
+
+/// Records that cannot be written, by their numbers: where they stand in their batch.
+pub(super) fn refuse(
+    batch: &Batch,
+    shaper: &Shaper,
+    first: usize,
+    unwanted: &mut Vec<(usize, String)>,
+    refused: &mut Vec<Refused>,
+) {
+    let places = shaper.places(batch);
+    for (number, reason) in unwanted.drain(..) {
+        let place = number.checked_sub(first).and_then(|at| places.get(at));
+        refused.extend(place.map(|range| (range.clone(), reason)));
+    }
 }
