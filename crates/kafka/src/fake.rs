@@ -6,6 +6,7 @@ mod reader;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -65,6 +66,8 @@ struct State {
     on_fault: Option<OnFault>,
     on_inits: VecDeque<OnInit>,
     verdict: Option<Verdict>,
+    /// It answers nobody: what is sent waits.
+    away: bool,
     record_max: Option<usize>,
     settings: Vec<Settings>,
     offsets: BTreeMap<Partition, u64>,
@@ -124,6 +127,11 @@ impl Broker {
         self.state().verdict = Some(Verdict { bad, named });
     }
 
+    /// From now on it does not answer records, or does so again.
+    pub fn set_away(&self, away: bool) {
+        self.state().away = away;
+    }
+
     /// Batches with more than so many bytes are refused, as far as records alone make them too large.
     pub fn set_record_max(&self, bytes: usize) {
         self.state().record_max = Some(bytes);
@@ -177,6 +185,7 @@ impl Connect for Broker {
             broker: self.clone(),
             open: Vec::new(),
             failed: Vec::new(),
+            waiting: Vec::new(),
             epoch,
             batch: settings
                 .get("batch.num.messages")
@@ -196,6 +205,8 @@ struct Writer {
     broker: Broker,
     open: Vec<Kept>,
     failed: Vec<Failed>,
+    /// Records in flight, by their numbers.
+    waiting: Vec<(usize, Kept)>,
     epoch: u64,
     /// Records of a batch.
     batch: usize,
@@ -289,7 +300,9 @@ impl Producer for Writer {
                 timestamp: record.timestamp,
                 headers: names.zip(values).collect(),
             };
-            if self.in_transactions {
+            if state.away {
+                self.waiting.push((record.number, kept));
+            } else if self.in_transactions {
                 self.open.push(kept);
             } else {
                 state.kept.push(kept);
@@ -305,12 +318,27 @@ impl Producer for Writer {
         }
     }
 
-    fn serve(&mut self, _: Duration) {}
+    fn serve(&mut self, wait: Duration) {
+        let mut state = self.broker.state();
+        if state.away {
+            drop(state);
+            thread::sleep(wait.min(Duration::from_millis(1)));
+            return;
+        }
+        let arrived = self.waiting.drain(..).map(|(_, kept)| kept);
+        if self.in_transactions {
+            self.open.extend(arrived);
+        } else {
+            state.kept.extend(arrived);
+        }
+    }
 
-    fn flush(&mut self, _: Duration) {}
+    fn flush(&mut self, wait: Duration) {
+        self.serve(wait);
+    }
 
     fn in_flight(&self) -> usize {
-        0
+        self.waiting.len()
     }
 
     fn take_failed(&mut self) -> Vec<Failed> {
@@ -340,6 +368,15 @@ impl Producer for Writer {
     fn abort(&mut self, _: Duration) -> Result<(), Error> {
         self.open.clear();
         self.fenced()
+    }
+
+    fn purge(&mut self) {
+        let failed = self.waiting.drain(..).map(|(number, kept)| Failed {
+            number,
+            topic: kept.topic,
+            error: Error::new(Kind::Again, "it was taken back"),
+        });
+        self.failed.extend(failed);
     }
 
     fn record_max(&mut self, _: &str, _: Duration) -> Result<usize, Error> {

@@ -34,6 +34,13 @@ pub(super) struct Link {
     /// Whether what it has taken can wait for the next start, as it stands in a disk channel too. What stands in memory
     /// is written as long as the process gives it time.
     durable: bool,
+    /// What is taken back if for so long no broker has acknowledged anything.
+    give_up: Option<Duration>,
+    /// Records that were taken, and how many of them were settled when that last grew.
+    taken: usize,
+    settled: (usize, Instant),
+    /// Whether anything was taken back since somebody has looked.
+    pub(super) overdue: bool,
 }
 
 /// Why waiting ended before its time.
@@ -52,12 +59,29 @@ impl From<Error> for Halt {
 }
 
 impl Link {
-    pub(super) fn new(producer: Box<dyn Producer>, context: SinkContext, durable: bool) -> Self {
+    /// Behind a disk channel.
+    pub(super) fn durable(producer: Box<dyn Producer>, context: SinkContext) -> Self {
+        Self {
+            durable: true,
+            ..Self::new(producer, context, None)
+        }
+    }
+
+    /// Behind memory.
+    pub(super) fn new(
+        producer: Box<dyn Producer>,
+        context: SinkContext,
+        give_up: Option<Duration>,
+    ) -> Self {
         Self {
             producer,
             context,
             failed: Vec::new(),
-            durable,
+            durable: false,
+            give_up,
+            taken: 0,
+            settled: (0, Instant::now()),
+            overdue: false,
         }
     }
 
@@ -71,8 +95,13 @@ impl Link {
     ) -> Result<(), Halt> {
         while let Some(record) = outgoing.records.get(*next) {
             let first = record.number;
+            if self.producer.in_flight() == 0 {
+                // Nobody was waited for until now.
+                self.settled = (self.taken, Instant::now());
+            }
             let sent = self.producer.send(outgoing, *next);
             *next += sent.taken;
+            self.taken += sent.taken;
             match sent.refused {
                 Some(error) if error.kind == Kind::TooLarge => {
                     let number = outgoing
@@ -130,11 +159,28 @@ impl Link {
 
     /// Hears the client, and whether the process wants to end.
     fn heed(&mut self) -> Result<(), Halt> {
+        self.watch();
         self.listen();
         if self.durable && self.context.stop.is_stopped() {
             return Err(Halt::Stopped);
         }
         Ok(())
+    }
+
+    /// Takes back what nobody has acknowledged for too long.
+    fn watch(&mut self) {
+        // What the client has to say counts as in flight for a moment: only more than ever is progress.
+        let settled = self.taken.saturating_sub(self.producer.in_flight());
+        if settled > self.settled.0 {
+            self.settled = (settled, Instant::now());
+        } else if settled < self.taken
+            && self
+                .give_up
+                .is_some_and(|after| self.settled.1.elapsed() >= after)
+        {
+            self.producer.purge();
+            self.overdue = true;
+        }
     }
 
     fn listen(&mut self) {

@@ -163,20 +163,23 @@ impl Plain<'_> {
         }
         let limits = self.sink.limits().clone();
         let mut settings = self.sink.config.settings(limits.batch_max);
-        // The client tries for ever: `retry.give_up` is about what brokers refuse.
+        // The client tries for ever; the link takes back what `retry.give_up` is over for.
         settings.set("message.timeout.ms", "0");
         self.verdicts.apply(&mut settings);
         let producer = self.sink.client.producer(&settings)?;
-        Ok(Link::new(producer, self.context.clone(), false))
+        let give_up = self.sink.config.retry.give_up.0;
+        Ok(Link::new(producer, self.context.clone(), give_up))
     }
 
     /// Waits until nothing is in flight, and sends again what has failed, until nothing has.
     async fn mend(&mut self, inlet: &mut Inlet, mut cut: Option<&mut Cut>) -> Result<(), Failure> {
         loop {
+            let mut overdue = false;
             if let Some(link) = &mut self.link {
                 // Only a stop could end it early, and that is nothing to a sink behind memory.
                 drop(link.drain());
                 self.failed.append(&mut link.failed);
+                overdue = std::mem::take(&mut link.overdue);
             }
             let failed = std::mem::take(&mut self.failed);
             if failed.is_empty() {
@@ -209,8 +212,9 @@ impl Plain<'_> {
             let other = failed.iter().find(|one| !too_large(one) && stuck(one));
             let error = unlearned.as_ref().or(other.map(|other| &other.error));
             if let Some(error) = error
-                && self.pause(error).await?
+                && (overdue || self.pause(error).await?)
             {
+                self.context.reporter.error("give-up", given_up_for(error));
                 let given_up = failed.iter().filter(stuck);
                 unfit.extend(given_up.map(|failed| (failed.number, given_up_for(&failed.error))));
             }

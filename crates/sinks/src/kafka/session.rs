@@ -53,7 +53,7 @@ impl Session {
         let producer = exact.sink.client.producer(&settings);
         let producer = producer.map_err(End::Trouble)?;
         Ok(Self {
-            link: Link::new(producer, exact.context.clone(), true),
+            link: Link::durable(producer, exact.context.clone()),
             shaper: Shaper::new(config, limits),
             outgoing: Shaper::outgoing(config),
             refused: Vec::new(),

@@ -149,3 +149,42 @@ async fn what_comes_when_the_brokers_are_back_is_written_however_long_they_were_
     assert_eq!(broker.values(), ["a"]);
     assert_eq!(count(&upstream.rejected()), 0);
 }
+
+#[tokio::test]
+async fn behind_memory_what_no_broker_acknowledges_is_given_up_and_what_comes_later_is_not() {
+    let mut bench = plain(GIVE_UP);
+    bench.broker.set_away(true);
+    let (upstream, broker) = (bench.upstream.clone(), bench.broker.clone());
+    let first = upstream.put(rig::packed("tag", "a\nb\n"), true);
+    let until = async {
+        assert_eq!(first.await, Ok(()));
+        assert_eq!(count(&upstream.rejected()), 2);
+        broker.set_away(false);
+        let second = upstream.put(rig::packed("tag", "c\n"), true);
+        assert_eq!(second.await, Ok(()));
+    };
+    tokio::select! {
+        ended = bench.rig.run() => panic!("it ended: {ended:?}"),
+        () = until => {}
+    }
+    assert_eq!(broker.values(), ["c"]);
+    assert_eq!(count(&upstream.rejected()), 2);
+}
+
+#[tokio::test]
+async fn behind_memory_what_is_acknowledged_in_time_is_not_given_up() {
+    let retry = r#""retry": {"first": "1ms", "max": "1ms", "timeout": "1s", "give_up": "10s"}"#;
+    let mut bench = plain(&format!("{retry}, {RAW}"));
+    bench.broker.set_away(true);
+    let broker = bench.broker.clone();
+    let back = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        broker.set_away(false);
+    });
+    bench.put("a\n");
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    back.join().unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+    assert_eq!(count(&bench.upstream.rejected()), 0);
+}
