@@ -1,6 +1,8 @@
 //! A broker in memory, as far as the sink and the source can tell: what was written can be read, transactions are all or
 //! nothing, and it fails when a test says so. Tests only.
 
+mod reader;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -9,9 +11,10 @@ use std::{
 };
 
 use crate::{
-    Connect, Consumer, Error, Failed, Incoming, Kind, Outgoing, Partition, Polled, Producer, Sent,
-    Settings, Store, Taken, Topics,
+    Connect, Consumer, Error, Failed, Kind, Outgoing, Partition, Polled, Producer, Record, Sent,
+    Settings, Store,
 };
+use reader::Reader;
 
 /// A record as the broker keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,15 @@ pub struct Broker(Arc<Mutex<State>>);
 /// What a test does when something fails.
 type OnFault = Box<dyn FnOnce(&Broker) + Send>;
 
+/// What happens when a producer takes over; an error fails it.
+type OnInit = Box<dyn FnOnce(&Broker) -> Result<(), Error> + Send>;
+
+/// How the broker judges values that it refuses for good, and whether it names them.
+struct Verdict {
+    bad: fn(&[u8]) -> bool,
+    named: bool,
+}
+
 /// What happens next, in the order in which it was asked for.
 type Faults = VecDeque<Error>;
 
@@ -52,6 +64,10 @@ struct State {
     /// Records that fail with this error after they were taken.
     record_faults: Faults,
     on_fault: Option<OnFault>,
+    on_inits: VecDeque<OnInit>,
+    verdict: Option<Verdict>,
+    /// It answers nobody: what is sent waits.
+    away: bool,
     record_max: Option<usize>,
     settings: Vec<Settings>,
     offsets: BTreeMap<Partition, u64>,
@@ -98,6 +114,22 @@ impl Broker {
     /// Does this right after the next commit or record has failed.
     pub fn on_next_fault(&self, act: impl FnOnce(&Broker) + Send + 'static) {
         self.state().on_fault = Some(Box::new(act));
+    }
+
+    /// Each call is for one producer more: does this when it wants to take over, before it does.
+    pub fn on_init(&self, act: impl FnOnce(&Broker) -> Result<(), Error> + Send + 'static) {
+        self.state().on_inits.push_back(Box::new(act));
+    }
+
+    /// Batches with such values are refused for good, as Kafka does it (`named`: the bad ones are told from the others) or as
+    /// its elders did. What a producer is handed at once is a batch, up to its `batch.num.messages`.
+    pub fn refuse(&self, named: bool, bad: fn(&[u8]) -> bool) {
+        self.state().verdict = Some(Verdict { bad, named });
+    }
+
+    /// From now on it does not answer records, or does so again.
+    pub fn set_away(&self, away: bool) {
+        self.state().away = away;
     }
 
     /// Batches with more than so many bytes are refused, as far as records alone make them too large.
@@ -153,19 +185,19 @@ impl Connect for Broker {
             broker: self.clone(),
             open: Vec::new(),
             failed: Vec::new(),
+            waiting: Vec::new(),
             epoch,
+            batch: settings
+                .get("batch.num.messages")
+                .and_then(|records| records.parse().ok())
+                .unwrap_or(usize::MAX),
             in_transactions: settings.get("transactional.id").is_some(),
         }))
     }
 
     fn consumer(&self, settings: &Settings) -> Result<Box<dyn Consumer>, Error> {
         self.state().settings.push(settings.clone());
-        Ok(Box::new(Reader {
-            broker: self.clone(),
-            next: BTreeMap::new(),
-            paused: false,
-            ended: Vec::new(),
-        }))
+        Ok(Box::new(Reader::new(self.clone())))
     }
 }
 
@@ -173,11 +205,34 @@ struct Writer {
     broker: Broker,
     open: Vec<Kept>,
     failed: Vec<Failed>,
+    /// Records in flight, by their numbers.
+    waiting: Vec<(usize, Kept)>,
     epoch: u64,
+    /// Records of a batch.
+    batch: usize,
     in_transactions: bool,
 }
 
 impl Writer {
+    /// What the broker says of each record because of what it is, and of its batch.
+    fn judge(&self, verdict: &Verdict, outgoing: &Outgoing, from: usize) -> Vec<Option<Kind>> {
+        let records = outgoing.records.get(from..).unwrap_or_default();
+        let mut said = Vec::new();
+        for batch in records.chunks(self.batch) {
+            let bad = |record: &Record| (verdict.bad)(outgoing.slice(&record.value));
+            let count = batch.iter().filter(|record| bad(record)).count();
+            said.extend(batch.iter().map(|record| match (verdict.named, count) {
+                (_, 0) => None,
+                (false, _) => Some(Kind::Suspect),
+                (true, _) if !bad(record) => Some(Kind::Neighbour),
+                // As the client tells it: one that is named alone keeps the code of the batch.
+                (true, 1) => Some(Kind::Suspect),
+                (true, _) => Some(Kind::Unfit),
+            }));
+        }
+        said
+    }
+
     fn fenced(&self) -> Result<(), Error> {
         if self.in_transactions && self.broker.state().epoch != self.epoch {
             return Err(Error::new(Kind::Fenced, "there is a newer producer"));
@@ -188,6 +243,8 @@ impl Writer {
 
 impl Producer for Writer {
     fn init(&mut self, _: Duration) -> Result<(), Error> {
+        let act = self.broker.state().on_inits.pop_front();
+        act.map_or(Ok(()), |act| act(&self.broker))?;
         let mut state = self.broker.state();
         state.epoch += 1;
         self.epoch = state.epoch;
@@ -206,13 +263,19 @@ impl Producer for Writer {
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
         let (mut taken, mut act) = (0, None);
         let mut state = self.broker.state();
+        let verdict = state.verdict.as_ref();
+        let said = verdict.map(|verdict| self.judge(verdict, outgoing, from));
+        let said = said.unwrap_or_default();
         for (index, record) in outgoing.records.iter().enumerate().skip(from) {
             taken += 1;
             let too_large = state
                 .record_max
                 .is_some_and(|max| outgoing.size_of(index) > max);
+            let said = said.get(index - from).copied().flatten();
             let error = if too_large {
                 Some(Error::new(Kind::TooLarge, "too large"))
+            } else if let Some(kind) = said {
+                Some(Error::new(kind, "the broker will not have it"))
             } else {
                 state.record_faults.pop_front()
             };
@@ -237,7 +300,9 @@ impl Producer for Writer {
                 timestamp: record.timestamp,
                 headers: names.zip(values).collect(),
             };
-            if self.in_transactions {
+            if state.away {
+                self.waiting.push((record.number, kept));
+            } else if self.in_transactions {
                 self.open.push(kept);
             } else {
                 state.kept.push(kept);
@@ -253,12 +318,27 @@ impl Producer for Writer {
         }
     }
 
-    fn serve(&mut self, _: Duration) {}
+    fn serve(&mut self, wait: Duration) {
+        let mut state = self.broker.state();
+        if state.away {
+            drop(state);
+            thread::sleep(wait.min(Duration::from_millis(1)));
+            return;
+        }
+        let arrived = self.waiting.drain(..).map(|(_, kept)| kept);
+        if self.in_transactions {
+            self.open.extend(arrived);
+        } else {
+            state.kept.extend(arrived);
+        }
+    }
 
-    fn flush(&mut self, _: Duration) {}
+    fn flush(&mut self, wait: Duration) {
+        self.serve(wait);
+    }
 
     fn in_flight(&self) -> usize {
-        0
+        self.waiting.len()
     }
 
     fn take_failed(&mut self) -> Vec<Failed> {
@@ -290,6 +370,15 @@ impl Producer for Writer {
         self.fenced()
     }
 
+    fn purge(&mut self) {
+        let failed = self.waiting.drain(..).map(|(number, kept)| Failed {
+            number,
+            topic: kept.topic,
+            error: Error::new(Kind::Again, "it was taken back"),
+        });
+        self.failed.extend(failed);
+    }
+
     fn record_max(&mut self, _: &str, _: Duration) -> Result<usize, Error> {
         let max = self.broker.state().record_max;
         max.ok_or_else(|| Error::new(Kind::Refused, "no limit"))
@@ -298,149 +387,6 @@ impl Producer for Writer {
     fn make_topic(&mut self, _: &str, _: Duration) -> Result<(), Error> {
         Ok(())
     }
-
-    fn complaint(&mut self) -> Option<String> {
-        None
-    }
-}
-
-/// Topics have one partition each, number 0.
-struct Reader {
-    broker: Broker,
-    next: BTreeMap<Partition, u64>,
-    paused: bool,
-    ended: Vec<Partition>,
-}
-
-impl Reader {
-    fn of(&self, partition: &Partition) -> Vec<Kept> {
-        let state = self.broker.state();
-        let kept = state.kept.iter();
-        kept.filter(|kept| kept.topic == partition.topic)
-            .cloned()
-            .collect()
-    }
-}
-
-impl Consumer for Reader {
-    fn subscribe(&mut self, topics: &[String]) -> Result<(), Error> {
-        let all = self.partitions(topics, Duration::ZERO)?;
-        self.broker.rebalance(Polled::Assigned(all));
-        Ok(())
-    }
-
-    fn partitions(&mut self, topics: &[String], _: Duration) -> Result<Vec<Partition>, Error> {
-        let topics = Topics::new(topics)?;
-        let state = self.broker.state();
-        let taken = state.kept.iter().filter(|kept| topics.takes(&kept.topic));
-        let mut all: Vec<_> = taken
-            .map(|kept| Partition {
-                topic: kept.topic.clone(),
-                number: 0,
-            })
-            .collect();
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
-    }
-
-    fn cluster(&mut self, _: Duration) -> Result<String, Error> {
-        Ok("fake".to_owned())
-    }
-
-    fn committed(
-        &mut self,
-        partitions: &[Partition],
-        _: Duration,
-    ) -> Result<Vec<Option<u64>>, Error> {
-        let state = self.broker.state();
-        let offsets = partitions.iter();
-        Ok(offsets
-            .map(|partition| state.offsets.get(partition).copied())
-            .collect())
-    }
-
-    fn bounds(&mut self, partition: &Partition, _: Duration) -> Result<(u64, u64), Error> {
-        Ok((0, self.of(partition).len() as u64))
-    }
-
-    fn offset_at(&mut self, partition: &Partition, time: i64, _: Duration) -> Result<u64, Error> {
-        let all = self.of(partition);
-        let found = all.iter().position(|kept| kept.timestamp >= time);
-        Ok(found.unwrap_or(all.len()) as u64)
-    }
-
-    fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error> {
-        self.next.extend(partitions.iter().cloned());
-        Ok(())
-    }
-
-    fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error> {
-        for partition in partitions {
-            self.next.remove(partition);
-        }
-        Ok(())
-    }
-
-    fn poll(
-        &mut self,
-        wait: Duration,
-        take: &mut dyn FnMut(Incoming<'_>) -> Taken,
-    ) -> Result<Polled, Error> {
-        if let Some(decided) = self.broker.state().rebalances.pop_front() {
-            return Ok(decided);
-        }
-        let mut partitions: Vec<Partition> = self.next.keys().cloned().collect();
-        if self.paused {
-            partitions.clear();
-        }
-        for partition in partitions {
-            let all = self.of(&partition);
-            let mut at = self.next[&partition];
-            while let Some(kept) = all.get(at as usize) {
-                let headers: Vec<_> = kept.headers.iter().collect();
-                let headers: Vec<_> = headers
-                    .iter()
-                    .map(|(name, value)| (name.as_str(), Some(value.as_slice())))
-                    .collect();
-                let taken = take(Incoming {
-                    topic: &kept.topic,
-                    partition: 0,
-                    offset: at,
-                    timestamp: Some(kept.timestamp),
-                    key: kept.key.as_deref(),
-                    value: Some(&kept.value),
-                    headers: &headers,
-                });
-                at += 1;
-                self.next.insert(partition.clone(), at);
-                self.ended.retain(|ended| *ended != partition);
-                if taken == Taken::Enough {
-                    return Ok(Polled::Records);
-                }
-            }
-            if !self.ended.contains(&partition) {
-                self.ended.push(partition);
-                return Ok(Polled::End(0));
-            }
-        }
-        thread::sleep(wait.min(Duration::from_millis(5)));
-        Ok(Polled::Records)
-    }
-
-    fn commit(&mut self, offsets: &[(Partition, u64)], _: bool) -> Result<(), Error> {
-        let mut state = self.broker.state();
-        state.offsets.extend(offsets.iter().cloned());
-        state.commits.extend(offsets.iter().cloned());
-        Ok(())
-    }
-
-    fn pause(&mut self, paused: bool) -> Result<(), Error> {
-        self.paused = paused;
-        Ok(())
-    }
-
-    fn close(&mut self) {}
 
     fn complaint(&mut self) -> Option<String> {
         None

@@ -48,6 +48,9 @@ pub trait Producer: Send {
     /// Gives the transaction up. What is in flight comes back as failed.
     fn abort(&mut self, timeout: Duration) -> Result<(), Error>;
 
+    /// Takes back what was taken and is not acknowledged: it comes back as failed. A broker may have it all the same.
+    fn purge(&mut self);
+
     /// The largest batch of records that the topic takes (`max.message.bytes`).
     fn record_max(&mut self, topic: &str, timeout: Duration) -> Result<usize, Error>;
 

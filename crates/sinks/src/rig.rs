@@ -37,6 +37,8 @@ struct State {
     closed: bool,
     waker: Option<Waker>,
     rejected: Vec<Group>,
+    /// So many of the next groups of rejects are not kept.
+    rejects_lost: usize,
 }
 
 impl Upstream {
@@ -86,6 +88,11 @@ impl Upstream {
         let state = self.lock();
         let groups = state.rejected.iter();
         groups.flat_map(|group| group.batches.clone()).collect()
+    }
+
+    /// The next group of rejects is not kept.
+    pub(crate) fn lose_reject(&self) {
+        self.lock().rejects_lost += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,14 +160,20 @@ impl Reader for Upstream {
     }
 }
 
-/// Takes what is rejected, and settles it by keeping it.
+/// Takes what is rejected, and settles it by keeping it, unless it is to be lost.
 struct Rejects(Upstream);
 
 impl Channel for Rejects {
     fn put(&self, mut group: Group) -> BoxFuture<'_, ()> {
         let (empty, _) = delivery::receipt(false, 0, Meter::default());
-        std::mem::replace(&mut group.token, empty).settle();
-        self.0.lock().rejected.push(group);
+        let token = std::mem::replace(&mut group.token, empty);
+        let mut state = self.0.lock();
+        if state.rejects_lost > 0 {
+            state.rejects_lost -= 1;
+        } else {
+            token.settle();
+            state.rejected.push(group);
+        }
         Box::pin(std::future::ready(()))
     }
     fn close(&self) {}

@@ -44,7 +44,10 @@ fn unfit(error: &KafkaError) -> Error {
 fn kind(code: RDKafkaErrorCode) -> Kind {
     use RDKafkaErrorCode as Code;
     match code {
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize => Kind::TooLarge,
+        // The last one is about `segment.bytes`; smaller batches help there, too.
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => {
+            Kind::TooLarge
+        }
         Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch => Kind::Fenced,
         Code::Fatal
         | Code::OutOfOrderSequenceNumber
@@ -58,9 +61,13 @@ fn kind(code: RDKafkaErrorCode) -> Kind {
         | Code::UnknownTopic
         | Code::UnknownTopicOrPartition
         | Code::UnknownPartition
-        | Code::InvalidRecord
-        | Code::InvalidTimestamp
+        // Policies are about topics: whoever may make one, and how.
         | Code::PolicyViolation => Kind::Refused,
+        // A broker that names the bad records of a batch (since 2.4) has the client give each of them this code and all others
+        // the one for neighbours. If it names only one, that one keeps the code of the batch.
+        Code::InvalidRecord => Kind::Unfit,
+        Code::InvalidTimestamp => Kind::Suspect,
+        Code::InvalidDifferentRecord => Kind::Neighbour,
         Code::InvalidArgument | Code::InvalidConfig => Kind::Settings,
         _ => Kind::Again,
     }

@@ -17,7 +17,7 @@ use rdkafka::{
     Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _},
     error::RDKafkaErrorCode,
-    producer::Producer as _,
+    producer::{Producer as _, PurgeConfig},
 };
 
 use super::{admin, config, context::Context, kind, told, unfit};
@@ -231,6 +231,11 @@ impl Producer for Native {
         let aborted = self.sender.producer().abort_transaction(timeout);
         aborted.map_err(|error| told(&error))?;
         self.drain(timeout)
+    }
+
+    fn purge(&mut self) {
+        let all = PurgeConfig::default().queue().inflight();
+        self.sender.producer().purge(all);
     }
 
     fn record_max(&mut self, topic: &str, timeout: Duration) -> Result<usize, Error> {

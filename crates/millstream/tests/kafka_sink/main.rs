@@ -12,6 +12,7 @@ mod formats;
 mod kills;
 #[path = "../program/mod.rs"]
 mod program;
+mod refusals;
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 

@@ -59,6 +59,17 @@ impl Cut {
     pub fn position(&self) -> Option<Position> {
         self.position
     }
+
+    /// Waits until what was rejected before it is kept. A sink that commits a position of its own does so after this: what
+    /// stands before that position is never read again.
+    pub async fn keep_rejected(&mut self) -> Result<(), Failure> {
+        for receipt in self.rejected.drain(..) {
+            let failed =
+                |_| Failure::us("what was rejected could not be kept; it is rejected again");
+            receipt.await.map_err(failed)?;
+        }
+        Ok(())
+    }
 }
 
 /// One consumer's way in. Belongs to one task; lives on when the consumer is started anew.
@@ -242,12 +253,8 @@ impl Inlet {
 
     /// The consumer has made durable what everything before `cut` became: settles it. Waits for what was rejected
     /// before it, moves the cursor of a durable channel and syncs it. Cuts are settled in their order.
-    pub async fn settle(&mut self, cut: Cut) -> Result<(), Failure> {
-        for receipt in cut.rejected {
-            let failed =
-                |_| Failure::us("what was rejected could not be kept; it is rejected again");
-            receipt.await.map_err(failed)?;
-        }
+    pub async fn settle(&mut self, mut cut: Cut) -> Result<(), Failure> {
+        cut.keep_rejected().await?;
         if let Some(position) = cut.position {
             self.reader.commit(position)?;
         }

@@ -6,7 +6,7 @@
 //! It promises that its bytes never change between tries. The payload is the batch's own body where nothing had to be
 //! converted.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use millstream_record::Batch;
@@ -71,6 +71,11 @@ impl Chunk {
     pub(super) fn key(&self) -> Key {
         let copy = self.copy.as_ref().map_or(0, |(copy, _)| *copy);
         (self.number, copy)
+    }
+
+    /// Whether it is older than the operator has it wait (`retry.give_up`).
+    pub(super) fn is_overdue(&self, limit: Option<Duration>) -> bool {
+        limit.is_some_and(|limit| self.made.elapsed() > limit)
     }
 
     /// Bytes on the wire.

@@ -266,6 +266,13 @@ impl Cluster {
         link.give(chunk);
     }
 
+    /// Hands over what has waited too long for a server that is not there.
+    pub(super) fn expire(&self) {
+        for link in &self.links {
+            link.expire_unless_up();
+        }
+    }
+
     /// Everything up to and with `position` is settled.
     pub(super) fn settled(&mut self, position: Position) {
         if let Some(leases) = &mut self.leases {

@@ -38,6 +38,8 @@ pub(super) struct Settings {
 pub(super) struct Hub {
     /// Chunks without a server, by number, so that they go out in order however often they came back.
     pub(super) pending: RefCell<BTreeMap<Key, Chunk>>,
+    /// Chunks that waited too long for a server that may have them (`failover: wait`): they go to no other.
+    pub(super) overdue: RefCell<Vec<Chunk>>,
     /// Numbers of chunks that are done.
     pub(super) done: RefCell<Vec<u64>>,
     /// Of which chunks there are copies, one for each server, and how many are not done.

@@ -343,15 +343,34 @@ impl Link {
         );
     }
 
+    /// What others may send now that the connection is gone.
     fn release(&self) -> Vec<Chunk> {
-        let mut window = self.window.borrow_mut();
-        match self.settings.failover {
-            Failover::Resend => window.release(|_| true),
-            // What was begun may be there already: it waits for its server, unless the operator's time for it is over.
-            Failover::Wait => {
-                let limit = self.settings.give_up;
-                window.release(|c| !c.begun || limit.is_some_and(|limit| c.made.elapsed() > limit))
-            }
+        let released = match self.settings.failover {
+            Failover::Resend => self.window.borrow_mut().release(|_| true),
+            // What was begun may be there already: it waits for its server.
+            Failover::Wait => self.window.borrow_mut().release(|chunk| !chunk.begun),
+        };
+        self.expire();
+        released
+    }
+
+    /// Hands over to be given up what still waits for this server although the operator's time for it is over. Others never
+    /// get it: the server may have it.
+    fn expire(&self) {
+        let overdue = |chunk: &Chunk| chunk.is_overdue(self.settings.give_up);
+        if self.window.borrow().any(overdue) {
+            let chunks = self.window.borrow_mut().release(overdue);
+            self.hub.overdue.borrow_mut().extend(chunks);
+            // It may have stayed for these alone.
+            self.wake.notify_one();
+        }
+    }
+
+    /// [`Link::expire`], unless a connection is at work, whose end sees to it. A server that is gone for good breaks nothing
+    /// more, and while it is silent nobody tries to connect.
+    pub(super) fn expire_unless_up(&self) {
+        if self.state.get() != State::Up {
+            self.expire();
         }
     }
 

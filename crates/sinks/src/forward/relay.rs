@@ -369,33 +369,37 @@ impl<'a> Relay<'a> {
             .map_or(0, |oldest| Time::now().0.saturating_sub(oldest.0));
         let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
         self.sink.behind(&self.context, age);
-        let Some(limit) = self.sink.settings.give_up else {
-            return;
-        };
-        loop {
-            let chunk = {
-                let mut pending = self.hub.pending.borrow_mut();
-                match pending.first_entry() {
-                    Some(first) if first.get().made.elapsed() > limit => first.remove(),
-                    _ => return,
-                }
-            };
-            self.give_up(chunk).await;
+        self.cluster.expire();
+        let overdue = self.hub.overdue.take();
+        for chunk in overdue {
+            let reason = "its server, which may have it, did not answer within `retry.give_up`";
+            self.give_up(chunk, reason).await;
+        }
+        while let Some(chunk) = self.overdue() {
+            let reason = "no server took it within `retry.give_up`";
+            self.give_up(chunk, reason).await;
         }
     }
 
-    async fn give_up(&mut self, chunk: Chunk) {
+    /// The first of the chunks without a server if it has waited too long.
+    fn overdue(&self) -> Option<Chunk> {
+        let mut pending = self.hub.pending.borrow_mut();
+        let first = pending.first_entry()?;
+        let overdue = first.get().is_overdue(self.sink.settings.give_up);
+        overdue.then(|| first.remove())
+    }
+
+    async fn give_up(&mut self, chunk: Chunk, reason: &str) {
         self.context.reporter.error(
             "give_up",
             format_args!(
-                "{} records that no server took leave by {}.rejected",
+                "{} records leave by {}.rejected: {reason}",
                 chunk.records, self.context.name
             ),
         );
         self.given_up.add(chunk.records.into());
         for batch in &chunk.source {
             let records = events(batch).filter_map(|(range, _)| batch.body.get(range));
-            let reason = "no server took it within `retry.give_up`";
             match self.ledger.cut_of(chunk.number) {
                 Some(cut) => self.inlet.reject_before(cut, batch, records, reason).await,
                 None => self.inlet.reject(batch, records, reason).await,

@@ -155,6 +155,11 @@ impl Window {
         }
     }
 
+    /// Whether there is such a chunk.
+    pub(super) fn any(&self, is: impl Fn(&Chunk) -> bool) -> bool {
+        self.chunks.iter().any(is)
+    }
+
     /// Gives up the chunks that `goes` picks, in order; what stays goes out again from its first byte.
     pub(super) fn release(&mut self, goes: impl Fn(&Chunk) -> bool) -> Vec<Chunk> {
         self.rewind();

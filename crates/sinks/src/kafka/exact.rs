@@ -3,45 +3,46 @@
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! ```text
-//! session: init (ends what a predecessor left open) -> read the position -> claim it -> resume the inlet there
+//! session: look who has the position -> init (ends what a predecessor left open) -> read the position, look again
+//!          -> claim it -> resume the inlet there
 //!   batch: begin, if no transaction is open -> send
-//!   cut:   wait until nothing is in flight -> position into the transaction -> commit -> settle the cut
-//! anything fails: the session is over. The next one's init aborts its transaction and reads what is committed.
+//!   cut:   wait until nothing is in flight -> reject what was refused, until that is kept
+//!          -> position into the transaction -> commit -> settle the cut
+//! anything fails: the session is over. The next one's init aborts its transaction and reads what is committed. Records
+//! that brokers refuse for good are left out from then on, and rejected with their cut.
 //! ```
 //! Nobody ever guesses whether a commit has arrived: the position says. A claim is a commit of the position that was found,
 //! with this process as its owner; so a process that was fenced sees whether a successor is there (it stops for good) or
-//! whether only the broker lost patience with it (it goes on). One that has had the position looks each time, whatever has
-//! failed: a zombie that wakes up may hear of a connection that timed out, and its init would fence its successor.
+//! whether only the broker lost patience with it (it goes on). It looks before each init but the first, whatever has
+//! failed: a zombie that wakes up may hear of a connection that timed out, and its init would fence its successor. And it
+//! looks after each, as the successor may have come in between: that one is fenced once, finds that the zombie has not
+//! claimed, and goes on.
 
 use std::{
+    collections::BTreeMap,
     hash::{BuildHasher, RandomState},
     time::{Duration, Instant},
 };
 
-use millstream_kafka::{Error, Kind, Outgoing, Store};
+use millstream_kafka::{Error, Kind};
 use millstream_pipeline::{
     failure::{Again, Failure},
     inlet::{Event, Inlet},
     node::SinkContext,
 };
-use millstream_record::{Batch, Position};
+use millstream_record::Position;
 
 use super::{
-    Kafka,
-    given_up::GivenUp,
-    link::{Halt, Link, reject},
-    position::{Committed, identity},
-    shape::{Refused, Shaper},
+    Kafka, given_up::GivenUp, link::Halt, position::Committed, session::Session, verdict::Verdicts,
 };
 use crate::backoff::Backoff;
 
-/// How long a broker has to abort what is open when the process ends; else the next start does it.
-const FAREWELL: Duration = Duration::from_secs(2);
-
 /// Why a session ended.
-enum End {
+pub(super) enum End {
     /// The process wants to end.
     Stopped,
+    /// Something was learned that makes the next try another one: no need to wait.
+    Anew,
     /// To be tried again.
     Trouble(Error),
     /// Somebody else decides.
@@ -63,18 +64,23 @@ impl From<Failure> for End {
     }
 }
 
+/// Records by their batch's position and their place in it, and why they cannot be written.
+pub(super) type Unfit = BTreeMap<(Option<Position>, usize), String>;
+
 /// What outlives a session.
-struct Exact<'a> {
-    sink: &'a Kafka,
-    context: SinkContext,
-    channel: u128,
+pub(super) struct Exact<'a> {
+    pub(super) sink: &'a Kafka,
+    pub(super) context: SinkContext,
+    pub(super) channel: u128,
     /// This process, among those that have had the position.
-    owner: u64,
-    /// Whether another producer has ended the last session.
-    fenced: bool,
-    /// Whether this process has had the position: who has it now has taken it since.
-    claimed: bool,
+    pub(super) owner: u64,
+    /// Who had the position when this process last looked, if anybody; None before the first look. Who else has it next time
+    /// has taken it since.
+    seen: Option<Option<u64>>,
     given_up: GivenUp,
+    pub(super) verdicts: Verdicts,
+    /// What brokers refuse for good of what is not settled.
+    pub(super) unfit: Unfit,
     /// Up to where everything is settled, as far as this process knows.
     settled: Option<Position>,
     /// Since when nothing has gone well.
@@ -92,15 +98,18 @@ pub(super) async fn run(
     let owner = RandomState::new().hash_one(&*context.name);
     let retry = &sink.config.retry;
     let backoff = Backoff::new(retry.first.as_duration(), retry.max.as_duration(), owner);
+    let given_up = GivenUp::open(&context.folder, channel)?;
     let mut exact = Exact {
-        given_up: GivenUp::open(&context.folder, channel)?,
+        // A run that was killed may have noted what it gave up, and not moved the cursor.
+        settled: inlet.settled().max(given_up.position()),
+        given_up,
         sink,
         context,
         channel,
         owner,
-        fenced: false,
-        claimed: false,
-        settled: None,
+        seen: None,
+        verdicts: Verdicts::default(),
+        unfit: Unfit::new(),
         since: None,
         backoff,
     };
@@ -108,33 +117,33 @@ pub(super) async fn run(
         let error = match exact.session(inlet).await {
             Ok(()) | Err(End::Stopped) => return Ok(()),
             Err(End::Failure(failure)) => return Err(failure),
-            Err(End::Trouble(error)) => error,
+            Err(End::Anew) => None,
+            Err(End::Trouble(error)) => Some(error),
         };
         if exact.context.stop.is_stopped() {
             return Ok(());
         }
-        exact.trouble(error, inlet).await?;
+        if let Some(error) = error {
+            exact.trouble(error, inlet).await?;
+        }
     }
 }
 
 impl Exact<'_> {
     /// After a session that failed: says so and waits, or gives up what has waited too long.
     async fn trouble(&mut self, error: Error, inlet: &mut Inlet) -> Result<(), Failure> {
-        let reporter = &self.context.reporter;
-        match error.kind {
-            Kind::Settings => return Err(Failure::config(format!("Kafka: {error}"))),
-            // What was learned makes the next try another one.
-            Kind::TooLarge => return Ok(()),
-            Kind::Fenced => self.fenced = true,
-            _ => {}
+        if error.kind == Kind::Settings {
+            return Err(Failure::config(format!("Kafka: {error}")));
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         let give_up = self.sink.config.retry.give_up.0;
-        if give_up.is_some_and(|after| since.elapsed() >= after) {
-            return self.give_up(inlet, &error).await;
+        if give_up.is_some_and(|after| since.elapsed() >= after)
+            && self.give_up(inlet, &error).await?
+        {
+            return Ok(());
         }
         let wait = self.backoff.failed();
-        reporter.error(
+        self.context.reporter.error(
             "kafka",
             format_args!("{error}; trying again in {} ms", wait.as_millis()),
         );
@@ -146,42 +155,85 @@ impl Exact<'_> {
         Ok(())
     }
 
-    /// Sends what the next cut closes out by the port for rejects.
-    async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<(), Failure> {
+    /// Sends what the next cut closes out by the port for rejects; false if nothing waits. What is committed is left out, if that can be asked; if not,
+    /// a record that is in Kafka may be rejected, too. It is told, where a record in neither would be lost.
+    async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
         let text = format!("Kafka did not take it for too long (`retry.give_up`): {error}");
-        self.context.reporter.error("give-up", &text);
-        inlet.resume(self.settled.max(self.given_up.position()))?;
-        while let Some(event) = inlet.next().await? {
+        match self.open(inlet) {
+            Ok(_) => {}
+            Err(End::Trouble(_) | End::Anew) => inlet.resume(self.settled)?,
+            Err(End::Stopped) => return Ok(true),
+            Err(End::Failure(failure)) => return Err(failure),
+        }
+        // What comes later has not waited, and Kafka may be there by then.
+        let Ok(next) = tokio::time::timeout(Duration::ZERO, inlet.next()).await else {
+            return Ok(false);
+        };
+        let mut next = next?;
+        if next.is_some() {
+            self.context.reporter.error("give-up", &text);
+        }
+        while let Some(event) = next {
             match event {
                 Event::Batch(batch, _) => {
                     let records = millstream_wire::event::events(&batch);
                     let records = records.filter_map(|(range, _)| batch.body.get(range));
                     inlet.reject(&batch, records, &text).await;
                 }
-                Event::Cut(cut) => {
+                Event::Cut(mut cut) => {
                     let position = cut.position();
+                    // What is noted as given up is never read again.
+                    cut.keep_rejected().await?;
                     if let Some(position) = position {
                         self.given_up.store(position)?;
                     }
                     inlet.settle(cut).await?;
                     self.settled = self.settled.max(position);
-                    return Ok(());
+                    self.unfit.clear();
+                    self.verdicts.join();
+                    return Ok(true);
                 }
             }
+            next = inlet.next().await?;
         }
+        Ok(false)
+    }
+
+    /// A session that has the position, and the inlet behind it.
+    fn open(&mut self, inlet: &mut Inlet) -> Result<Session, End> {
+        let mut session = Session::begin(self)?;
+        if let Some(position) = session.find(self)? {
+            // It wins over the channel's cursor. It does not know what was given up.
+            self.settled = Some(position).max(self.given_up.position());
+            session.commit(position, self)?;
+        }
+        inlet.resume(self.settled)?;
+        Ok(session)
+    }
+
+    /// Hears who has the position: this process, or the one that had it when this one last looked. Else a successor has it.
+    pub(super) fn look(&mut self, found: Option<&Committed>) -> Result<(), Failure> {
+        let owner = found.map(|found| found.owner);
+        let known = owner.is_none_or(|owner| owner == self.owner);
+        if !known && self.seen.is_some_and(|seen| seen != owner) {
+            let text = "another process has taken over this sink's channel (a copy of this data_dir?); this one writes \
+                        no more, so that nothing comes twice";
+            return Err(Failure {
+                again: Again::Never,
+                ..Failure::us(text)
+            });
+        }
+        self.seen = Some(owner);
         Ok(())
     }
 
+    /// Whether it has looked who has the position.
+    pub(super) fn has_looked(&self) -> bool {
+        self.seen.is_some()
+    }
+
     async fn session(&mut self, inlet: &mut Inlet) -> Result<(), End> {
-        let mut session = self.begin()?;
-        let position = session.find(self)?;
-        self.claimed |= session.stored;
-        // Without a position the channel's cursor says; it is never behind what was given up.
-        self.settled = position.map(|position| match self.given_up.position() {
-            Some(given_up) => position.max(given_up),
-            None => position,
-        });
-        inlet.resume(self.settled)?;
+        let mut session = self.open(inlet)?;
         let ended = self.write(&mut session, inlet).await;
         if matches!(ended, Ok(()) | Err(End::Stopped)) {
             session.leave();
@@ -192,212 +244,36 @@ impl Exact<'_> {
     async fn write(&mut self, session: &mut Session, inlet: &mut Inlet) -> Result<(), End> {
         while let Some(event) = inlet.next().await? {
             match event {
-                Event::Batch(batch, _) => {
-                    session.take(&batch, self)?;
-                    reject(inlet, &batch, &mut session.refused).await;
-                }
-                Event::Cut(cut) => {
+                Event::Batch(batch, position) => session.take(batch, position, self)?,
+                Event::Cut(mut cut) => {
                     let position = cut.position();
+                    session.reach(&mut cut, self, inlet).await?;
                     if let Some(position) = position {
                         session.commit(position, self)?;
-                        self.claimed |= session.stored;
                     }
                     inlet.settle(cut).await?;
                     self.settled = self.settled.max(position);
-                    (self.since, self.fenced) = (None, false);
+                    self.since = None;
                     self.backoff.reset();
+                    self.unfit.clear();
+                    if self.verdicts.join() {
+                        return Err(End::Anew);
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// A producer of its own for each session: what went wrong with the last one is gone with it.
-    fn begin(&self) -> Result<Session, End> {
-        let limits = self.sink.limits().clone();
-        let config = &self.sink.config;
-        let identity = identity(self.channel, &self.context.name);
-        let mut settings = config.settings(limits.batch_max);
-        settings.set("transactional.id", identity.as_str());
-        let producer = self.sink.client.producer(&settings).map_err(End::Trouble)?;
-        Ok(Session {
-            link: Link::new(producer, self.context.clone(), true),
-            shaper: Shaper::new(config, limits),
-            outgoing: Shaper::outgoing(config),
-            refused: Vec::new(),
-            oversized: Vec::new(),
-            store: Store {
-                group: identity,
-                topic: config.position_topic().to_owned(),
-            },
-            open: false,
-            stored: false,
-            sent: 0,
-        })
-    }
-
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         self.sink.config.retry.timeout.as_duration()
     }
 
-    fn committed(&self, position: Position) -> Committed {
+    pub(super) fn committed(&self, position: Position) -> Committed {
         Committed {
             channel: self.channel,
             position,
             owner: self.owner,
         }
-    }
-}
-
-/// From one producer's making to its end.
-struct Session {
-    link: Link,
-    shaper: Shaper,
-    outgoing: Outgoing,
-    refused: Vec<Refused>,
-    oversized: Vec<(usize, String)>,
-    store: Store,
-    /// Whether a transaction is open.
-    open: bool,
-    /// Whether there is a position, so that its topic is there.
-    stored: bool,
-    /// Records sent.
-    sent: usize,
-}
-
-impl Session {
-    /// Takes over from whoever was there before, and finds the position.
-    fn find(&mut self, exact: &Exact<'_>) -> Result<Option<Position>, End> {
-        let (patience, store) = (exact.patience(), self.store.clone());
-        if (exact.claimed || exact.fenced)
-            && let Some(other) = self.read(patience)?
-            && other.owner != exact.owner
-        {
-            let text = "another process has taken over this sink's channel (a copy of this data_dir?); this one writes \
-                        no more, so that nothing comes twice";
-            return Err(Failure {
-                again: Again::Never,
-                ..Failure::us(text)
-            }
-            .into());
-        }
-        self.link
-            .patiently(patience, |producer, time| producer.init(time))?;
-        if exact.sink.config.is_templated() && exact.sink.config.position.is_none() {
-            self.link.patiently(patience, |producer, _| {
-                producer.make_topic(&store.topic, patience)
-            })?;
-        }
-        let found = self.read(patience)?;
-        let Some(found) = found.filter(|found| found.channel == exact.channel) else {
-            return Ok(None);
-        };
-        self.stored = true;
-        self.commit(found.position, exact)?;
-        Ok(Some(found.position))
-    }
-
-    fn read(&mut self, patience: Duration) -> Result<Option<Committed>, End> {
-        let store = self.store.clone();
-        let text = self
-            .link
-            .patiently(patience, |producer, time| producer.committed(&store, time))?;
-        Ok(text.as_deref().map(Committed::parse).transpose()?)
-    }
-
-    /// Sends a batch's records. What is refused of it stands in `refused`.
-    fn take(&mut self, batch: &Batch, exact: &Exact<'_>) -> Result<(), End> {
-        self.outgoing.clear();
-        let first = self.sent;
-        self.sent += self
-            .shaper
-            .shape(batch, first, &mut self.outgoing, &mut self.refused);
-        if self.outgoing.records.is_empty() {
-            return Ok(());
-        }
-        self.begin()?;
-        let mut next = 0;
-        let sent = self
-            .link
-            .send(&self.outgoing, &mut next, &mut self.oversized);
-        self.check(exact, sent)?;
-        if !self.oversized.is_empty() {
-            refuse(
-                batch,
-                &self.shaper,
-                first,
-                &mut self.oversized,
-                &mut self.refused,
-            );
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self) -> Result<(), End> {
-        if !self.open {
-            self.link.producer.begin().map_err(End::Trouble)?;
-            self.open = true;
-        }
-        Ok(())
-    }
-
-    /// Makes everything up to `position` visible, and the position with it.
-    fn commit(&mut self, position: Position, exact: &Exact<'_>) -> Result<(), End> {
-        // A topic that is not there cannot hold a position; it comes with the first record.
-        if !self.open && !self.stored {
-            return Ok(());
-        }
-        self.begin()?;
-        let drained = self.link.drain();
-        self.check(exact, drained)?;
-        let text = exact.committed(position).text();
-        let number = i64::try_from(position.seq).unwrap_or(i64::MAX);
-        let store = self.store.clone();
-        self.link.patiently(exact.patience(), |producer, time| {
-            producer.commit(&store, &text, number, time)
-        })?;
-        (self.open, self.stored) = (false, true);
-        Ok(())
-    }
-
-    /// Ends the session if a record has failed. What was too large for its topic is learned first.
-    fn check(&mut self, exact: &Exact<'_>, done: Result<(), Halt>) -> Result<(), End> {
-        let failed = std::mem::take(&mut self.link.failed);
-        if let Some(first) = failed
-            .iter()
-            .find(|failed| failed.error.kind == Kind::TooLarge)
-        {
-            exact
-                .sink
-                .learn(&mut self.link, &first.topic, exact.patience())?;
-            return Err(End::Trouble(first.error.clone()));
-        }
-        match failed.into_iter().next() {
-            Some(first) => Err(End::Trouble(first.error)),
-            None => Ok(done?),
-        }
-    }
-
-    /// The process ends: what is open is aborted, so that readers need not wait for the next start.
-    fn leave(&mut self) {
-        if self.open {
-            // The next start does it if it fails now.
-            drop(self.link.producer.abort(FAREWELL));
-        }
-    }
-}
-
-/// Records that the client itself refused, by their numbers: where they stand in their batch.
-pub(super) fn refuse(
-    batch: &Batch,
-    shaper: &Shaper,
-    first: usize,
-    oversized: &mut Vec<(usize, String)>,
-    refused: &mut Vec<Refused>,
-) {
-    let places = shaper.places(batch);
-    for (number, reason) in oversized.drain(..) {
-        let place = number.checked_sub(first).and_then(|at| places.get(at));
-        refused.extend(place.map(|range| (range.clone(), reason)));
     }
 }

@@ -10,10 +10,13 @@ use std::{
 };
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Producer};
-use millstream_pipeline::{inlet::Inlet, node::SinkContext};
+use millstream_pipeline::{
+    inlet::{Cut, Inlet},
+    node::SinkContext,
+};
 use millstream_record::Batch;
 
-use super::shape::Refused;
+use super::shape::{Refused, Shaper};
 
 /// Between two looks whether there is room.
 const STEP: Duration = Duration::from_millis(1);
@@ -31,6 +34,13 @@ pub(super) struct Link {
     /// Whether what it has taken can wait for the next start, as it stands in a disk channel too. What stands in memory
     /// is written as long as the process gives it time.
     durable: bool,
+    /// What is taken back if for so long no broker has acknowledged anything.
+    give_up: Option<Duration>,
+    /// Records that were taken, and how many of them were settled when that last grew.
+    taken: usize,
+    settled: (usize, Instant),
+    /// Whether anything was taken back since somebody has looked.
+    pub(super) overdue: bool,
 }
 
 /// Why waiting ended before its time.
@@ -49,12 +59,29 @@ impl From<Error> for Halt {
 }
 
 impl Link {
-    pub(super) fn new(producer: Box<dyn Producer>, context: SinkContext, durable: bool) -> Self {
+    /// Behind a disk channel.
+    pub(super) fn durable(producer: Box<dyn Producer>, context: SinkContext) -> Self {
+        Self {
+            durable: true,
+            ..Self::new(producer, context, None)
+        }
+    }
+
+    /// Behind memory.
+    pub(super) fn new(
+        producer: Box<dyn Producer>,
+        context: SinkContext,
+        give_up: Option<Duration>,
+    ) -> Self {
         Self {
             producer,
             context,
             failed: Vec::new(),
-            durable,
+            durable: false,
+            give_up,
+            taken: 0,
+            settled: (0, Instant::now()),
+            overdue: false,
         }
     }
 
@@ -68,8 +95,13 @@ impl Link {
     ) -> Result<(), Halt> {
         while let Some(record) = outgoing.records.get(*next) {
             let first = record.number;
+            if self.producer.in_flight() == 0 {
+                // Nobody was waited for until now.
+                self.settled = (self.taken, Instant::now());
+            }
             let sent = self.producer.send(outgoing, *next);
             *next += sent.taken;
+            self.taken += sent.taken;
             match sent.refused {
                 Some(error) if error.kind == Kind::TooLarge => {
                     let number = outgoing
@@ -101,6 +133,16 @@ impl Link {
         Ok(())
     }
 
+    /// Waits a moment for what else the client has to say of what is in flight.
+    pub(super) fn hear(&mut self) {
+        let until = Instant::now() + SLICE;
+        while self.producer.in_flight() > 0 && Instant::now() < until && self.heed().is_ok() {
+            self.producer.flush(FLUSH);
+        }
+        self.producer.serve(Duration::ZERO);
+        self.listen();
+    }
+
     /// Waits a moment for room; fails as soon as a record has failed.
     fn wait(&mut self) -> Result<(), Halt> {
         self.step()?;
@@ -117,11 +159,28 @@ impl Link {
 
     /// Hears the client, and whether the process wants to end.
     fn heed(&mut self) -> Result<(), Halt> {
+        self.watch();
         self.listen();
         if self.durable && self.context.stop.is_stopped() {
             return Err(Halt::Stopped);
         }
         Ok(())
+    }
+
+    /// Takes back what nobody has acknowledged for too long.
+    fn watch(&mut self) {
+        // What the client has to say counts as in flight for a moment: only more than ever is progress.
+        let settled = self.taken.saturating_sub(self.producer.in_flight());
+        if settled > self.settled.0 {
+            self.settled = (settled, Instant::now());
+        } else if settled < self.taken
+            && self
+                .give_up
+                .is_some_and(|after| self.settled.1.elapsed() >= after)
+        {
+            self.producer.purge();
+            self.overdue = true;
+        }
     }
 
     fn listen(&mut self) {
@@ -154,8 +213,14 @@ impl Link {
     }
 }
 
-/// Sends what is refused of a batch out by the port for rejects: neighbours with the same reason together.
-pub(super) async fn reject(inlet: &mut Inlet, batch: &Batch, refused: &mut Vec<Refused>) {
+/// Sends what is refused of a batch out by the port for rejects, before the cut if that is out already: neighbours with
+/// the same reason together.
+pub(super) async fn reject(
+    inlet: &mut Inlet,
+    mut cut: Option<&mut Cut>,
+    batch: &Batch,
+    refused: &mut Vec<Refused>,
+) {
     refused.sort_by_key(|(range, _)| range.start);
     for group in refused.chunk_by(|a, b| a.1 == b.1) {
         let Some((_, reason)) = group.first() else {
@@ -163,7 +228,25 @@ pub(super) async fn reject(inlet: &mut Inlet, batch: &Batch, refused: &mut Vec<R
         };
         let bytes = |range: &Range<usize>| batch.body.get(range.clone());
         let records = group.iter().filter_map(|(range, _)| bytes(range));
-        inlet.reject(batch, records, reason).await;
+        match cut.as_deref_mut() {
+            Some(cut) => inlet.reject_before(cut, batch, records, reason).await,
+            None => inlet.reject(batch, records, reason).await,
+        }
     }
     refused.clear();
+}
+
+/// Records that cannot be written, by their numbers: where they stand in their batch.
+pub(super) fn refuse(
+    batch: &Batch,
+    shaper: &Shaper,
+    first: usize,
+    unwanted: &mut Vec<(usize, String)>,
+    refused: &mut Vec<Refused>,
+) {
+    let places = shaper.places(batch);
+    for (number, reason) in unwanted.drain(..) {
+        let place = number.checked_sub(first).and_then(|at| places.get(at));
+        refused.extend(place.map(|range| (range.clone(), reason)));
+    }
 }

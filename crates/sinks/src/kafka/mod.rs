@@ -3,7 +3,8 @@
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `shape` makes records of batches (`topics`, `connect`), `exact` writes them in transactions with the
-//! position (`position`), `plain` without, behind memory; `link` is what both do with a producer.
+//! position (`session`, `position`), `plain` without, behind memory; `link` is what both do with a
+//! producer, `verdict` tells the records that brokers refuse for good.
 //!
 //! It promises: behind a disk channel readers of committed records see every record once, whatever is killed; behind memory
 //! a batch is settled when all in-sync replicas have its records. What Kafka refuses for good leaves by `.rejected`.
@@ -15,10 +16,12 @@ mod link;
 mod options;
 mod plain;
 mod position;
+mod session;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod topics;
+mod verdict;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

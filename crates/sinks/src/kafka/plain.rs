@@ -3,11 +3,12 @@
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! Memory cannot be read again, so batches are held until the cut behind them is settled, and records that fail are made
-//! and sent once more. The client itself retries for ever what can be retried: what fails here was refused (rights, a topic
-//! that is not there, a size), or the producer is of no use any more. Order is kept but where a record was refused.
+//! and sent once more, but those that are refused for what they are. The client itself retries for ever what can be retried:
+//! what fails here was refused (rights, a topic that is not there, a size, a record), or the producer is of no use any more.
+//! Order is kept but where a record was refused.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     hash::{BuildHasher, RandomState},
     time::Instant,
 };
@@ -22,9 +23,9 @@ use millstream_record::Batch;
 
 use super::{
     Kafka,
-    exact::refuse,
-    link::{Halt, Link, reject},
+    link::{Halt, Link, refuse, reject},
     shape::{Refused, Shaper},
+    verdict::{Verdicts, is_verdict},
 };
 use crate::backoff::Backoff;
 
@@ -42,11 +43,12 @@ struct Plain<'a> {
     shaper: Shaper,
     outgoing: Outgoing,
     refused: Vec<Refused>,
-    oversized: Vec<(usize, String)>,
+    unwanted: Vec<(usize, String)>,
     held: VecDeque<Held>,
     /// Records that were not written, and are not sent again yet.
     failed: Vec<Failed>,
     sent: usize,
+    verdicts: Verdicts,
     /// Since when nothing has gone well.
     since: Option<Instant>,
     backoff: Backoff,
@@ -69,10 +71,11 @@ pub(super) async fn run(
         shaper: Shaper::new(config, sink.limits().clone()),
         outgoing: Shaper::outgoing(config),
         refused: Vec::new(),
-        oversized: Vec::new(),
+        unwanted: Vec::new(),
         held: VecDeque::new(),
         failed: Vec::new(),
         sent: 0,
+        verdicts: Verdicts::default(),
         since: None,
         backoff: Backoff::new(first.as_duration(), max.as_duration(), seed),
     };
@@ -98,9 +101,9 @@ impl Plain<'_> {
             .shape(&batch, first, &mut self.outgoing, &mut self.refused);
         self.sent += count;
         let sent = self.send();
-        let (oversized, refused) = (&mut self.oversized, &mut self.refused);
-        refuse(&batch, &self.shaper, first, oversized, refused);
-        reject(inlet, &batch, refused).await;
+        let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
+        refuse(&batch, &self.shaper, first, unwanted, refused);
+        reject(inlet, None, &batch, refused).await;
         self.held.push_back(Held {
             first,
             count,
@@ -127,7 +130,7 @@ impl Plain<'_> {
         let mut next = 0;
         let sent = match self.link() {
             Ok(mut link) => {
-                let sent = link.send(&self.outgoing, &mut next, &mut self.oversized);
+                let sent = link.send(&self.outgoing, &mut next, &mut self.unwanted);
                 self.failed.append(&mut link.failed);
                 self.link = Some(link);
                 sent
@@ -160,48 +163,68 @@ impl Plain<'_> {
         }
         let limits = self.sink.limits().clone();
         let mut settings = self.sink.config.settings(limits.batch_max);
-        // The client tries for ever: `retry.give_up` is about what brokers refuse.
+        // The client tries for ever; the link takes back what `retry.give_up` is over for.
         settings.set("message.timeout.ms", "0");
+        self.verdicts.apply(&mut settings);
         let producer = self.sink.client.producer(&settings)?;
-        Ok(Link::new(producer, self.context.clone(), false))
+        let give_up = self.sink.config.retry.give_up.0;
+        Ok(Link::new(producer, self.context.clone(), give_up))
     }
 
     /// Waits until nothing is in flight, and sends again what has failed, until nothing has.
     async fn mend(&mut self, inlet: &mut Inlet, mut cut: Option<&mut Cut>) -> Result<(), Failure> {
         loop {
+            let mut overdue = false;
             if let Some(link) = &mut self.link {
                 // Only a stop could end it early, and that is nothing to a sink behind memory.
                 drop(link.drain());
                 self.failed.append(&mut link.failed);
+                overdue = std::mem::take(&mut link.overdue);
             }
             let failed = std::mem::take(&mut self.failed);
             if failed.is_empty() {
                 self.since = None;
                 self.backoff.reset();
+                if self.verdicts.join() {
+                    self.link = None;
+                }
                 return Ok(());
             }
+            let judged = self.verdicts.judge(&failed);
+            let (alone, mut unfit) = match judged {
+                Some(unfit) => (unfit.is_empty(), unfit.into_iter().collect()),
+                None => (false, BTreeMap::new()),
+            };
             let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
-            let mut error = failed
-                .iter()
-                .find(|failed| !too_large(failed))
-                .map(|f| f.error.clone());
-            if let (Some(first), Some(link)) = (failed.iter().find(too_large), &mut self.link) {
+            let large = failed.iter().find(too_large);
+            let mut unlearned = None;
+            if let (Some(first), Some(link)) = (large, &mut self.link) {
                 let patience = self.sink.config.retry.timeout.as_duration();
                 if let Err(Halt::Failed(trouble)) = self.sink.learn(link, &first.topic, patience) {
-                    error = Some(trouble);
+                    unlearned = Some(trouble);
                 }
             }
-            let mut give_up = false;
-            if let Some(error) = &error {
-                give_up = self.pause(error).await?;
+            // Those of which nothing is learned that makes the next try another one.
+            let stuck = |failed: &&Failed| match failed.error.kind {
+                Kind::TooLarge => unlearned.is_some(),
+                _ => !is_verdict(&failed.error),
+            };
+            let other = failed.iter().find(|one| !too_large(one) && stuck(one));
+            let error = unlearned.as_ref().or(other.map(|other| &other.error));
+            if let Some(error) = error
+                && (overdue || self.pause(error).await?)
+            {
+                self.context.reporter.error("give-up", given_up_for(error));
+                let given_up = failed.iter().filter(stuck);
+                unfit.extend(given_up.map(|failed| (failed.number, given_up_for(&failed.error))));
             }
-            // A refusal concerns a record; anything else, the producer.
-            if error.is_none_or(|error| error.kind != Kind::Refused) {
+            // A refusal concerns a record; anything else, the producer or how it is to send.
+            let renew = error.is_some_and(|error| error.kind != Kind::Refused);
+            if renew || alone || large.is_some() {
                 self.link = None;
             }
             self.shaper.set_limits(self.sink.limits().clone());
-            self.again(&failed, give_up, inlet, cut.as_deref_mut())
-                .await;
+            self.again(&failed, &unfit, inlet, cut.as_deref_mut()).await;
         }
     }
 
@@ -224,11 +247,11 @@ impl Plain<'_> {
         Ok(false)
     }
 
-    /// Makes the failed records again, and sends them or gives them up.
+    /// Makes the failed records again, and sends them; `unfit` are numbers and reasons of those that are rejected.
     async fn again(
         &mut self,
         failed: &[Failed],
-        give_up: bool,
+        unfit: &BTreeMap<usize, String>,
         inlet: &mut Inlet,
         mut cut: Option<&mut Cut>,
     ) {
@@ -241,6 +264,11 @@ impl Plain<'_> {
                 self.shaper
                     .shape(&held.batch, held.first, outgoing, refused);
                 outgoing.keep(|number| numbers.contains(&number));
+                let records = outgoing.records.iter();
+                let reason = |number| Some((number, unfit.get(&number)?.clone()));
+                self.unwanted
+                    .extend(records.filter_map(|record| reason(record.number)));
+                outgoing.keep(|number| !unfit.contains_key(&number));
                 let places = self.shaper.places(&held.batch);
                 let wanted = numbers
                     .range(own)
@@ -248,52 +276,16 @@ impl Plain<'_> {
                 let wanted: BTreeSet<usize> = wanted.map(|range| range.start).collect();
                 // What was refused at first has left already.
                 refused.retain(|(range, _)| wanted.contains(&range.start));
-                if give_up {
-                    let refused = &mut self.refused;
-                    give_up_all(failed, &held, &places, refused);
-                } else {
-                    self.send();
-                    let (oversized, refused) = (&mut self.oversized, &mut self.refused);
-                    refuse(&held.batch, &self.shaper, held.first, oversized, refused);
-                }
-                reject_with(inlet, cut.as_deref_mut(), &held.batch, &mut self.refused).await;
+                self.send();
+                let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
+                refuse(&held.batch, &self.shaper, held.first, unwanted, refused);
+                reject(inlet, cut.as_deref_mut(), &held.batch, &mut self.refused).await;
             }
             self.held.push_back(held);
         }
     }
 }
 
-/// What failed of a batch leaves by the port for rejects, with what was said about it.
-fn give_up_all(
-    failed: &[Failed],
-    held: &Held,
-    places: &[std::ops::Range<usize>],
-    refused: &mut Vec<Refused>,
-) {
-    let known: BTreeSet<usize> = refused.iter().map(|(range, _)| range.start).collect();
-    for failed in failed {
-        let place = failed.number.checked_sub(held.first);
-        let place = place.and_then(|at| places.get(at));
-        if let Some(range) = place.filter(|range| !known.contains(&range.start)) {
-            let error = &failed.error;
-            let reason = format!("Kafka did not take it for too long (`retry.give_up`): {error}");
-            refused.push((range.clone(), reason));
-        }
-    }
-}
-
-/// Rejects before the cut that is out already, if there is one.
-async fn reject_with(
-    inlet: &mut Inlet,
-    cut: Option<&mut Cut>,
-    batch: &Batch,
-    refused: &mut Vec<Refused>,
-) {
-    let Some(cut) = cut else {
-        return reject(inlet, batch, refused).await;
-    };
-    for (range, reason) in refused.drain(..) {
-        let record = batch.body.get(range);
-        inlet.reject_before(cut, batch, record, &reason).await;
-    }
+fn given_up_for(error: &Error) -> String {
+    format!("Kafka did not take it for too long (`retry.give_up`): {error}")
 }

@@ -1,3 +1,7 @@
+mod give_up;
+mod owners;
+mod refusals;
+
 use std::{sync::Arc, time::Duration};
 
 use millstream_kafka::{Kind, fake::Broker};
@@ -53,6 +57,23 @@ fn reasons(rejected: &[Batch]) -> String {
         .iter()
         .map(|batch| String::from_utf8_lossy(&batch.body).into_owned());
     texts.collect()
+}
+
+/// How many records were rejected.
+fn count(rejected: &[Batch]) -> u32 {
+    rejected.iter().map(|batch| batch.count).sum()
+}
+
+const GROUP: &str = "millstream-00000000000000000000000000c0ffee-sink";
+
+/// As another process would have committed it.
+fn committed(seq: u64, owner: u64) -> String {
+    let committed = Committed {
+        channel: CHANNEL,
+        position: Position { epoch: 1, seq },
+        owner,
+    };
+    committed.text()
 }
 
 impl Bench {
@@ -124,82 +145,6 @@ async fn a_start_goes_on_at_the_position_and_not_at_the_cursor() {
 }
 
 #[tokio::test]
-async fn a_producer_that_was_fenced_by_a_successor_stops_for_good() {
-    let mut bench = exact(RAW);
-    bench.put("a\n");
-    bench.broker.fail_commit(Kind::Fenced);
-    let committed = Committed {
-        channel: CHANNEL,
-        position: Position { epoch: 2, seq: 7 },
-        owner: 9,
-    };
-    // The successor's commit comes after this one has begun.
-    let broker = bench.broker.clone();
-    let group = "millstream-00000000000000000000000000c0ffee-sink";
-    broker.on_next_fault(move |broker| broker.set_position(group, "t", &committed.text()));
-    bench.upstream.close();
-    let failure = bench.rig.run().await.unwrap_err();
-    assert_eq!(failure.again, Again::Never);
-    assert!(failure.message.contains("taken over"), "{failure}");
-    assert!(bench.broker.values().is_empty());
-}
-
-#[tokio::test]
-async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_failed() {
-    let mut bench = exact(RAW);
-    let committed = |epoch, owner| Committed {
-        channel: CHANNEL,
-        position: Position { epoch, seq: 0 },
-        owner,
-    };
-    let group = "millstream-00000000000000000000000000c0ffee-sink";
-    bench
-        .broker
-        .set_position(group, "t", &committed(1, 5).text());
-    bench.put("a\n");
-    bench.broker.fail_record(Kind::Fatal);
-    // It has claimed the position by then.
-    let successor = committed(2, 9);
-    bench
-        .broker
-        .on_next_fault(move |broker| broker.set_position(group, "t", &successor.text()));
-    bench.upstream.close();
-    let failure = bench.rig.run().await.unwrap_err();
-    assert_eq!(failure.again, Again::Never);
-    assert!(failure.message.contains("taken over"), "{failure}");
-    assert!(bench.broker.values().is_empty());
-    assert_eq!(bench.position().owner, 9);
-}
-
-#[tokio::test]
-async fn a_producer_that_only_the_broker_gave_up_goes_on() {
-    let mut bench = exact(RAW);
-    bench.put("a\n");
-    bench.broker.fail_commit(Kind::Fenced);
-    bench.upstream.close();
-    bench.rig.run().await.unwrap();
-    assert_eq!(bench.broker.values(), ["a"]);
-}
-
-#[tokio::test]
-async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not() {
-    let large = "x".repeat(500);
-    for durable in [true, false] {
-        let mut bench = if durable { exact(RAW) } else { plain(RAW) };
-        bench.broker.set_record_max(300);
-        bench.put(&format!("a\n{large}\nb\n"));
-        bench.upstream.close();
-        bench.rig.run().await.unwrap();
-        let mut values = bench.broker.values();
-        values.sort();
-        assert_eq!(values, ["a", "b"], "durable: {durable}");
-        let rejected = bench.upstream.rejected();
-        assert_eq!(rejected.iter().map(|batch| batch.count).sum::<u32>(), 1);
-        assert!(reasons(&rejected).contains("max.message.bytes"));
-    }
-}
-
-#[tokio::test]
 async fn behind_memory_a_record_that_fails_is_sent_again_before_anything_is_settled() {
     let mut bench = plain(RAW);
     let receipt = bench.upstream.put(rig::packed("tag", "a\nb\nc\n"), true);
@@ -212,53 +157,6 @@ async fn behind_memory_a_record_that_fails_is_sent_again_before_anything_is_sett
     assert_eq!(values, ["a", "b", "c"]);
     assert_eq!(receipt.await, Ok(()));
     assert_eq!(bench.broker.settings()[0].get("transactional.id"), None);
-}
-
-#[tokio::test]
-async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
-    let retry = r#""retry": {"first": "1ms", "max": "1ms", "give_up": "10ms"}"#;
-    let options = format!("{retry}, {RAW}");
-    let mut bench = exact(&options);
-    bench.put("a\nb\n");
-    for _ in 0..10_000 {
-        bench.broker.fail_commit(Kind::Abort);
-    }
-    bench.upstream.close();
-    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        bench
-            .upstream
-            .rejected()
-            .iter()
-            .map(|batch| batch.count)
-            .sum::<u32>(),
-        2
-    );
-    assert_eq!(bench.upstream.settled(), 1);
-
-    let mut bench = plain(&options);
-    for _ in 0..10_000 {
-        bench.broker.fail_record(Kind::Refused);
-    }
-    let receipt = bench.upstream.put(rig::packed("tag", "a\nb\n"), true);
-    bench.upstream.close();
-    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        bench
-            .upstream
-            .rejected()
-            .iter()
-            .map(|batch| batch.count)
-            .sum::<u32>(),
-        2
-    );
-    assert_eq!(receipt.await, Ok(()));
 }
 
 #[tokio::test]

@@ -107,6 +107,59 @@ fn with_failover_wait_a_server_that_hangs_keeps_what_it_may_have_and_the_rest_go
     });
 }
 
+/// With `failover: wait`, five chunks with a server that says nothing, which `fails` ends, and five with a good one: what
+/// the first may have is given up.
+fn in_doubt_is_given_up(more: &str, fails: impl AsyncFnOnce(Server, Rc<Cell<bool>>)) {
+    local(async {
+        let (hung, good) = (
+            Server::start(|_| Act::Silence).await,
+            Server::start(|_| Act::Ack).await,
+        );
+        let answers = answer(hung.address).await;
+        let _good = answer(good.address).await;
+        let upstream = Upstream::memory();
+        let more = format!(r#"{more}, "failover": "wait""#);
+        let mut rig = rig(&upstream, &options(&[&hung, &good], &more));
+        run_until(&mut rig, async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let receipts: Vec<_> = (0..10)
+                .map(|number| upstream.put(packed("t", &format!("{number}\n")), true))
+                .collect();
+            hung.has(5).await;
+            fails(hung, answers).await;
+            eventually(|| receipts.iter().all(settled)).await;
+        })
+        .await;
+        assert_eq!(good.received().len(), 5, "none went to another server");
+        let rejected = upstream.rejected();
+        assert_eq!(rejected.iter().map(|batch| batch.count).sum::<u32>(), 5);
+        assert_eq!(rig.meter("records_given_up"), 5);
+    });
+}
+
+#[test]
+fn with_failover_wait_what_a_server_may_have_that_is_silent_for_good_is_given_up() {
+    let give_up =
+        r#", "retry": {"first": "10ms", "max": "50ms", "timeout": "1s", "give_up": "1s"}"#;
+    in_doubt_is_given_up(
+        &format!("{BY_UDP}{give_up}"),
+        async |hung: Server, answers: Rc<Cell<bool>>| {
+            answers.set(false);
+            eventually(|| hung.open() == 0).await;
+        },
+    );
+}
+
+#[test]
+fn with_failover_wait_what_is_too_old_when_its_server_fails_goes_to_no_other() {
+    let more = r#", "heartbeat": {"by": "none"}, "batch": {"size": "0"},
+        "retry": {"first": "10ms", "max": "50ms", "timeout": "1s", "give_up": "100ms"}"#;
+    in_doubt_is_given_up(more, async |hung: Server, _: Rc<Cell<bool>>| {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(hung);
+    });
+}
+
 #[test]
 fn a_server_that_never_answered_a_datagram_is_not_judged() {
     local(async {

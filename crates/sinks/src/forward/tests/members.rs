@@ -275,6 +275,43 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_rest
 }
 
 #[test]
+fn with_failover_wait_a_chunk_in_doubt_is_given_up_also_after_a_restart() {
+    local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = Server::start(|_| Act::Silence).await;
+        let good = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(3);
+        for number in 0..40 {
+            upstream.put(packed("t", &format!("{number}\n")), false);
+        }
+        let retry =
+            r#""retry": {"first": "10ms", "max": "50ms", "timeout": "1s", "give_up": "1s"}"#;
+        let both = options(
+            &[&gone, &good],
+            &format!(r#", "failover": "wait", {retry}"#),
+        );
+        let rig = || Rig::new(&COMPONENT, &both, &upstream, folder.path());
+        let mut first = rig();
+        run_until(&mut first, async {
+            gone.has(5).await;
+            good.has(5).await;
+        })
+        .await;
+        drop(first);
+        let doubt: Vec<_> = gone.received().into_iter().map(|frame| frame.id).collect();
+        drop(gone);
+        let mut second = rig();
+        run_until(&mut second, eventually(|| upstream.settled() == 40)).await;
+        let others = good.received();
+        assert!(others.iter().all(|frame| !doubt.contains(&frame.id)));
+        let rejected = upstream.rejected();
+        let rejected = rejected.iter().map(|batch| batch.count).sum::<u32>() as usize;
+        assert!(rejected >= doubt.len());
+        assert_eq!(once_each(&others).len() + rejected, 40);
+    });
+}
+
+#[test]
 fn nothing_goes_out_before_its_lease_is_durable() {
     local(async {
         let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,190 @@
+//! What is given up: never what is committed, as far as that can be asked.
+
+use std::thread;
+
+use millstream_kafka::Error;
+
+use super::*;
+use crate::kafka::given_up::GivenUp;
+
+const GIVE_UP: &str = r#""retry": {"first": "1ms", "max": "1ms", "timeout": "1ms", "give_up": "20ms"}, "topic": "t", "format": "raw""#;
+
+/// The broker is away for longer than anything waits.
+fn away(_: &Broker) -> Result<(), Error> {
+    thread::sleep(Duration::from_millis(30));
+    Err(Error::new(Kind::Fatal, "nobody is there"))
+}
+
+#[tokio::test]
+async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
+    let retry = r#""retry": {"first": "1ms", "max": "1ms", "give_up": "10ms"}"#;
+    let options = format!("{retry}, {RAW}");
+    let mut bench = exact(&options);
+    bench.put("a\nb\n");
+    for _ in 0..10_000 {
+        bench.broker.fail_commit(Kind::Abort);
+    }
+    bench.upstream.close();
+    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        bench
+            .upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
+    assert_eq!(bench.upstream.settled(), 1);
+
+    let mut bench = plain(&options);
+    for _ in 0..10_000 {
+        bench.broker.fail_record(Kind::Refused);
+    }
+    let receipt = bench.upstream.put(rig::packed("tag", "a\nb\n"), true);
+    bench.upstream.close();
+    tokio::time::timeout(Duration::from_secs(20), bench.rig.run())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        bench
+            .upstream
+            .rejected()
+            .iter()
+            .map(|batch| batch.count)
+            .sum::<u32>(),
+        2
+    );
+    assert_eq!(receipt.await, Ok(()));
+}
+
+#[tokio::test]
+async fn what_is_committed_is_not_given_up_though_the_answer_was_lost() {
+    let mut bench = exact(GIVE_UP);
+    bench.put("a\nb\n");
+    bench.broker.doubt_commit(Kind::Fatal);
+    bench.broker.on_init(|_| Ok(()));
+    bench.broker.on_init(away);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a", "b"]);
+    assert_eq!(count(&bench.upstream.rejected()), 0);
+}
+
+#[tokio::test]
+async fn a_start_gives_up_nothing_that_an_earlier_one_has_committed() {
+    let mut bench = exact(GIVE_UP);
+    bench.broker.set_position(GROUP, "t", &committed(1, 9));
+    bench.put("a\n");
+    bench.put("b\n");
+    bench.broker.on_init(away);
+    bench.broker.on_init(away);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    // It was too late for `b`.
+    assert_eq!(count(&bench.upstream.rejected()), 1);
+    assert!(reasons(&bench.upstream.rejected()).contains('b'));
+    assert_eq!(bench.upstream.settled(), 2);
+}
+
+#[tokio::test]
+async fn while_brokers_are_away_records_are_given_up_all_the_same() {
+    let mut bench = exact(GIVE_UP);
+    bench.put("a\n");
+    for _ in 0..100 {
+        bench.broker.on_init(away);
+    }
+    bench.upstream.close();
+    let until = async {
+        while bench.upstream.settled() < 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        ended = bench.rig.run() => panic!("it ended: {ended:?}"),
+        () = until => {}
+    }
+    assert_eq!(count(&bench.upstream.rejected()), 1);
+}
+
+#[tokio::test]
+async fn what_was_given_up_is_not_written_after_a_kill_before_the_cursor_moved() {
+    for position in [None, Some(committed(0, 9))] {
+        let mut bench = exact(RAW);
+        let mut given_up = GivenUp::open(bench._folder.path(), CHANNEL).unwrap();
+        given_up.store(Position { epoch: 1, seq: 1 }).unwrap();
+        if let Some(text) = position {
+            bench.broker.set_position(GROUP, "t", &text);
+        }
+        bench.put("a\n");
+        bench.put("b\n");
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        assert_eq!(bench.broker.values(), ["b"]);
+    }
+}
+
+#[tokio::test]
+async fn what_comes_when_the_brokers_are_back_is_written_however_long_they_were_away() {
+    let mut bench = exact(GIVE_UP);
+    for _ in 0..4 {
+        bench.broker.on_init(away);
+    }
+    let (upstream, broker) = (bench.upstream.clone(), bench.broker.clone());
+    let until = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        drop(upstream.put(rig::packed("tag", "a\n"), false));
+        while upstream.settled() < 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        ended = bench.rig.run() => panic!("it ended: {ended:?}"),
+        () = until => {}
+    }
+    assert_eq!(broker.values(), ["a"]);
+    assert_eq!(count(&upstream.rejected()), 0);
+}
+
+#[tokio::test]
+async fn behind_memory_what_no_broker_acknowledges_is_given_up_and_what_comes_later_is_not() {
+    let mut bench = plain(GIVE_UP);
+    bench.broker.set_away(true);
+    let (upstream, broker) = (bench.upstream.clone(), bench.broker.clone());
+    let first = upstream.put(rig::packed("tag", "a\nb\n"), true);
+    let until = async {
+        assert_eq!(first.await, Ok(()));
+        assert_eq!(count(&upstream.rejected()), 2);
+        broker.set_away(false);
+        let second = upstream.put(rig::packed("tag", "c\n"), true);
+        assert_eq!(second.await, Ok(()));
+    };
+    tokio::select! {
+        ended = bench.rig.run() => panic!("it ended: {ended:?}"),
+        () = until => {}
+    }
+    assert_eq!(broker.values(), ["c"]);
+    assert_eq!(count(&upstream.rejected()), 2);
+}
+
+#[tokio::test]
+async fn behind_memory_what_is_acknowledged_in_time_is_not_given_up() {
+    let retry = r#""retry": {"first": "1ms", "max": "1ms", "timeout": "1s", "give_up": "10s"}"#;
+    let mut bench = plain(&format!("{retry}, {RAW}"));
+    bench.broker.set_away(true);
+    let broker = bench.broker.clone();
+    let back = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        broker.set_away(false);
+    });
+    bench.put("a\n");
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    back.join().unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+    assert_eq!(count(&bench.upstream.rejected()), 0);
+}

@@ -1,0 +1,111 @@
+//! Two processes with one position: the one that started last goes on, the other one stops for good.
+
+use millstream_kafka::Error;
+
+use super::*;
+
+#[tokio::test]
+async fn a_producer_that_was_fenced_by_a_successor_stops_for_good() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.broker.fail_commit(Kind::Fenced);
+    let committed = Committed {
+        channel: CHANNEL,
+        position: Position { epoch: 2, seq: 7 },
+        owner: 9,
+    };
+    // The successor's commit comes after this one has begun.
+    let broker = bench.broker.clone();
+    let group = "millstream-00000000000000000000000000c0ffee-sink";
+    broker.on_next_fault(move |broker| broker.set_position(group, "t", &committed.text()));
+    bench.upstream.close();
+    let failure = bench.rig.run().await.unwrap_err();
+    assert_eq!(failure.again, Again::Never);
+    assert!(failure.message.contains("taken over"), "{failure}");
+    assert!(bench.broker.values().is_empty());
+}
+
+#[tokio::test]
+async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_failed() {
+    let mut bench = exact(RAW);
+    let committed = |epoch, owner| Committed {
+        channel: CHANNEL,
+        position: Position { epoch, seq: 0 },
+        owner,
+    };
+    let group = "millstream-00000000000000000000000000c0ffee-sink";
+    bench
+        .broker
+        .set_position(group, "t", &committed(1, 5).text());
+    bench.put("a\n");
+    bench.broker.fail_record(Kind::Fatal);
+    // It has claimed the position by then.
+    let successor = committed(2, 9);
+    bench
+        .broker
+        .on_next_fault(move |broker| broker.set_position(group, "t", &successor.text()));
+    bench.upstream.close();
+    let failure = bench.rig.run().await.unwrap_err();
+    assert_eq!(failure.again, Again::Never);
+    assert!(failure.message.contains("taken over"), "{failure}");
+    assert!(bench.broker.values().is_empty());
+    assert_eq!(bench.position().owner, 9);
+}
+
+#[tokio::test]
+async fn a_producer_that_only_the_broker_gave_up_goes_on() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.broker.fail_commit(Kind::Fenced);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_zombie_whose_successor_comes_while_it_wakes_up_stops_without_a_claim() {
+    let mut bench = exact(RAW);
+    bench.broker.set_position(GROUP, "t", &committed(0, 5));
+    bench.put("a\n");
+    bench.broker.fail_record(Kind::Fatal);
+    bench.broker.on_init(|_| Ok(()));
+    // It has looked already, and found itself.
+    bench.broker.on_init(|broker| {
+        broker.set_position(GROUP, "t", &committed(0, 9));
+        Ok(())
+    });
+    bench.upstream.close();
+    let failure = bench.rig.run().await.unwrap_err();
+    assert_eq!(failure.again, Again::Never);
+    assert!(failure.message.contains("taken over"), "{failure}");
+    assert!(bench.broker.values().is_empty());
+    assert_eq!(bench.position().owner, 9);
+}
+
+#[tokio::test]
+async fn a_successor_that_a_zombie_has_fenced_goes_on() {
+    let mut bench = exact(RAW);
+    bench.broker.set_position(GROUP, "t", &committed(0, 5));
+    bench.put("a\n");
+    // Its claim: the zombie is the owner still, or once more.
+    bench.broker.fail_commit(Kind::Fenced);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+    assert_ne!(bench.position().owner, 5);
+}
+
+#[tokio::test]
+async fn a_start_takes_over_from_whoever_it_finds_first() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.broker.on_init(|_| Err(Error::new(Kind::Fatal, "no")));
+    bench.broker.on_init(|broker| {
+        broker.set_position(GROUP, "t", &committed(0, 5));
+        Ok(())
+    });
+    // Nobody was seen by then: whoever is found now was there before.
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+}

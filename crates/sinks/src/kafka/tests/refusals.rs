@@ -1,0 +1,123 @@
+//! Records that a topic will never take, and their neighbours.
+
+use super::*;
+
+#[tokio::test]
+async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not() {
+    let large = "x".repeat(500);
+    for durable in [true, false] {
+        let mut bench = if durable { exact(RAW) } else { plain(RAW) };
+        bench.broker.set_record_max(300);
+        bench.put(&format!("a\n{large}\nb\n"));
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        let mut values = bench.broker.values();
+        values.sort();
+        assert_eq!(values, ["a", "b"], "durable: {durable}");
+        let rejected = bench.upstream.rejected();
+        assert_eq!(rejected.iter().map(|batch| batch.count).sum::<u32>(), 1);
+        assert!(reasons(&rejected).contains("max.message.bytes"));
+    }
+}
+
+#[tokio::test]
+async fn no_position_is_committed_before_what_was_rejected_is_kept() {
+    let mut bench = exact(r#""topic": "t.{.message}", "format": "raw""#);
+    bench.put("a\nno topic\n");
+    bench.upstream.lose_reject();
+    bench.upstream.close();
+    assert!(bench.rig.run().await.is_err());
+    assert_eq!(bench.broker.positions(), []);
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a"]);
+    assert_eq!(bench.upstream.rejected().len(), 1);
+}
+
+/// Values that begin with an exclamation mark are bad.
+fn bad(value: &[u8]) -> bool {
+    value.starts_with(b"!")
+}
+
+#[tokio::test]
+async fn a_record_that_is_refused_for_good_is_rejected_and_its_neighbours_are_written_once() {
+    for durable in [true, false] {
+        for named in [true, false] {
+            for text in [
+                "!0\n",
+                "a\n!0\nb\n",
+                "!0\n!1\na\n!2\nb\n!3\n",
+                "!0\n!1\n!2\n",
+            ] {
+                let mut bench = if durable { exact(RAW) } else { plain(RAW) };
+                bench.broker.refuse(named, bad);
+                bench.put("before\n");
+                bench.put(text);
+                bench.put("!last\nlast\n");
+                bench.upstream.close();
+                bench.rig.run().await.unwrap();
+                let told = format!("durable: {durable}, named: {named}, {text:?}");
+                let mut values = bench.broker.values();
+                values.sort();
+                let mut good: Vec<_> = text.lines().filter(|line| !bad(line.as_bytes())).collect();
+                good.extend(["before", "last"]);
+                good.sort_unstable();
+                assert_eq!(values, good, "{told}");
+                let rejected = bench.upstream.rejected();
+                let refused = text.lines().count() + 4 - good.len() - 1;
+                assert_eq!(count(&rejected) as usize, refused, "{told}");
+                assert!(reasons(&rejected).contains("refuses the record for good"));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn records_that_are_refused_for_good_cost_no_pause_and_nobody_is_given_up_with_them() {
+    let retry = r#""retry": {"first": "1h", "max": "1h", "timeout": "1s", "give_up": "0s"}"#;
+    let options = format!("{retry}, {RAW}");
+    for durable in [true, false] {
+        let mut bench = if durable {
+            exact(&options)
+        } else {
+            plain(&options)
+        };
+        bench.broker.refuse(true, bad);
+        bench.put("a\n!0\n!1\n");
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        assert_eq!(bench.broker.values(), ["a"]);
+        assert_eq!(count(&bench.upstream.rejected()), 2);
+    }
+}
+
+#[tokio::test]
+async fn records_go_together_again_once_it_is_known_which_were_bad() {
+    for durable in [true, false] {
+        let mut bench = if durable { exact(RAW) } else { plain(RAW) };
+        bench.broker.refuse(false, bad);
+        bench.put("a\n!0\n!1\n");
+        let mut put = false;
+        let upstream = bench.upstream.clone();
+        let broker = bench.broker.clone();
+        let together = async {
+            while upstream.rejected().is_empty() || broker.values().len() < 2 {
+                if !put && !upstream.rejected().is_empty() {
+                    put = true;
+                    drop(upstream.put(rig::packed("tag", "b\n"), false));
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::select! {
+            ended = bench.rig.run() => panic!("it ended: {ended:?}"),
+            () = together => {}
+        }
+        let settings = bench.broker.settings();
+        let alone: Vec<_> = settings
+            .iter()
+            .map(|settings| settings.get("batch.num.messages") == Some("1"))
+            .collect();
+        assert!(alone.contains(&true), "durable: {durable}");
+        assert_eq!(alone.last(), Some(&false), "durable: {durable}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Which records brokers refuse for what they are, as far as they say.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//!
+//! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Most name the bad
+//! ones: Kafka does since 2.4. Where one does not, everything goes out once more, each record in a batch of its own: then the
+//! ones that are refused are the bad ones.
+
+use millstream_kafka::{Error, Failed, Kind, Settings};
+
+/// What is known about the brokers' ways, and how the next producer sends.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    /// They have been heard to tell bad records from their neighbours.
+    named: bool,
+    /// Each record goes in a batch of its own.
+    alone: bool,
+}
+
+impl Verdicts {
+    /// Hears what failed, and gives the numbers and reasons of those that no broker will ever take: none yet if each record
+    /// has to go alone first. None: nothing was learned.
+    pub(super) fn judge(&mut self, failed: &[Failed]) -> Option<Vec<(usize, String)>> {
+        let of = |kind| move |failed: &&Failed| failed.error.kind == kind;
+        self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
+        let suspects = failed.iter().filter(of(Kind::Suspect)).count();
+        // Whoever is refused alone was in a batch alone, or named.
+        let proven = self.named || self.alone || suspects == 1;
+        let unfit = failed.iter().filter(|failed| match failed.error.kind {
+            Kind::Unfit => true,
+            Kind::Suspect => proven,
+            _ => false,
+        });
+        let unfit = unfit.map(|failed| (failed.number, reason(&failed.error)));
+        let unfit: Vec<_> = unfit.collect();
+        let unclear = unfit.is_empty() && suspects > 0;
+        self.alone |= unclear;
+        (unclear || !unfit.is_empty()).then_some(unfit)
+    }
+
+    /// All is well again: records go together. Whether they did not.
+    pub(super) fn join(&mut self) -> bool {
+        std::mem::take(&mut self.alone)
+    }
+
+    /// Tells the next producer.
+    pub(super) fn apply(&self, settings: &mut Settings) {
+        if self.alone {
+            settings.set("batch.num.messages", "1");
+        }
+    }
+}
+
+/// Whether a failure speaks of what records are, and not of brokers, rights or connections.
+pub(super) fn is_verdict(error: &Error) -> bool {
+    matches!(error.kind, Kind::Unfit | Kind::Suspect | Kind::Neighbour)
+}
+
+fn reason(error: &Error) -> String {
+    format!("Kafka refuses the record for good: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(kinds: &[Kind]) -> Vec<Failed> {
+        let kinds = kinds.iter().enumerate();
+        let failed = kinds.map(|(number, kind)| Failed {
+            number,
+            topic: "t".to_owned(),
+            error: Error::new(*kind, "no"),
+        });
+        failed.collect()
+    }
+
+    fn numbers(unfit: &[(usize, String)]) -> Vec<usize> {
+        unfit.iter().map(|(number, _)| *number).collect()
+    }
+
+    #[test]
+    fn bad_records_are_told_from_their_neighbours() {
+        use Kind::{Again, Neighbour, Suspect, Unfit};
+        for (kinds, unfit) in [
+            (&[Unfit, Neighbour, Unfit, Again][..], Some(&[0, 2][..])),
+            (&[Neighbour, Suspect], Some(&[1])),
+            // Two batches, each with one.
+            (&[Neighbour, Suspect, Suspect, Neighbour], Some(&[1, 2])),
+            (&[Suspect], Some(&[0])),
+            (&[Unfit, Unfit], Some(&[0, 1])),
+            // It does not say which.
+            (&[Suspect, Suspect, Again], Some(&[])),
+            (&[Again], None),
+        ] {
+            let judged = Verdicts::default().judge(&failed(kinds));
+            let judged = judged.as_deref().map(numbers);
+            assert_eq!(judged.as_deref(), unfit, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn who_goes_alone_is_refused_for_itself() {
+        use Kind::{Again, Suspect};
+        let mut verdicts = Verdicts::default();
+        assert_eq!(verdicts.judge(&failed(&[Suspect, Suspect])), Some(vec![]));
+        let unfit = verdicts.judge(&failed(&[Again, Suspect, Suspect]));
+        assert_eq!(numbers(&unfit.unwrap()), [1, 2]);
+        assert!(verdicts.join());
+        assert_eq!(verdicts.judge(&failed(&[Suspect, Suspect])), Some(vec![]));
+    }
+}
