@@ -3,7 +3,11 @@
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! Pure: one cutter for each open file, so lines of several writers never mix. Where whole lines stand in the buffer that
-//! was read into, they stay there: an unfinished line from before is put right in front of them.
+//! was read into, they stay there: an unfinished line from before is put right in front of them. Cutting changes nothing in
+//! the cutter; what was unfinished leaves it when the records that it became part of have been taken ([`Cutter::pass`]).
+
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
@@ -35,7 +39,7 @@ pub(super) struct How {
 
 /// What becomes of the bytes up to the next end of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+pub(super) enum Rest {
     /// They are a record.
     Record,
     /// They belong to one that was truncated.
@@ -57,7 +61,7 @@ pub(super) enum Records {
     Any(Vec<Vec<u8>>),
 }
 
-/// What came of some bytes.
+/// What becomes of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     pub records: Records,
@@ -65,8 +69,19 @@ pub(super) struct Cut {
     pub rejected: Vec<Vec<u8>>,
     /// How many were too long.
     pub too_long: u64,
-    /// What was unfinished before has become part of the records, or was dropped with what it belonged to.
+    /// What was unfinished before becomes part of the records, or is dropped with what it belongs to.
     pub took_tail: bool,
+    /// So many of the last bytes are unfinished.
+    pub unfinished: usize,
+    /// How it goes on behind them.
+    pub rest: Rest,
+}
+
+/// How it was before something passed.
+#[derive(Debug)]
+pub(super) struct Before {
+    tail: Vec<u8>,
+    rest: Rest,
 }
 
 /// The records of one open file.
@@ -92,63 +107,85 @@ impl Cutter {
         &self.tail
     }
 
-    /// Takes in the bytes that stand in `data` of the buffer; what stands before them there may be written over.
-    pub(super) fn feed(&mut self, buffer: &mut [u8], data: Range<usize>) -> Cut {
+    /// Cuts the bytes that stand in `data` of the buffer; what stands before them there may be written over.
+    pub(super) fn cut(&self, buffer: &mut [u8], data: Range<usize>) -> Cut {
         match self.how.framing {
-            Framing::Lines => self.feed_lines(buffer, data),
-            Framing::Write | Framing::File => self.feed_bytes(&buffer[data]),
+            Framing::Lines => self.cut_lines(buffer, data),
+            Framing::Write | Framing::File => self.cut_bytes(&buffer[data]),
         }
     }
 
-    fn feed_lines(&mut self, buffer: &mut [u8], data: Range<usize>) -> Cut {
+    /// What was unfinished goes with what was cut, all but its last `kept` bytes.
+    pub(super) fn pass(&mut self, kept: usize, rest: Rest) -> Before {
+        let kept = self.tail.split_off(self.tail.len() - kept);
+        Before {
+            tail: std::mem::replace(&mut self.tail, kept),
+            rest: std::mem::replace(&mut self.rest, rest),
+        }
+    }
+
+    /// What has passed was not taken after all.
+    pub(super) fn back(&mut self, mut before: Before) {
+        before.tail.append(&mut self.tail);
+        (self.tail, self.rest) = (before.tail, before.rest);
+    }
+
+    /// More is unfinished.
+    pub(super) fn extend(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+    }
+
+    /// The last bytes never came.
+    pub(super) fn shorten(&mut self, bytes: usize) {
+        self.tail.truncate(self.tail.len() - bytes);
+    }
+
+    fn cut_lines(&self, buffer: &mut [u8], data: Range<usize>) -> Cut {
         let line_max = self.how.line_max;
-        let had_tail = !self.tail.is_empty();
-        let fits = self.tail.len() + data.len() <= line_max;
-        if fits
+        let bytes = self.tail.len() + data.len();
+        if bytes <= line_max
             && self.rest == Rest::Record
             && memchr::memrchr(b'\n', &buffer[data.clone()]).is_none()
         {
-            self.tail.extend_from_slice(&buffer[data]);
-            return Cut::none();
+            return Cut {
+                unfinished: bytes,
+                ..Cut::none(Rest::Record)
+            };
         }
         if self.tail.len() > data.start {
-            let mut text = std::mem::take(&mut self.tail);
-            text.extend_from_slice(&buffer[data]);
-            return self.cut_copy(&text, had_tail);
+            return self.cut_copy(&[&self.tail, &buffer[data]].concat());
         }
         let start = data.start - self.tail.len();
         buffer[start..data.start].copy_from_slice(&self.tail);
-        self.tail.clear();
         let text = &buffer[start..data.end];
         if self.rest == Rest::Record
             && let Found::Lines(bytes) = framing::find(text, line_max)
             && framing::find(&text[bytes..], line_max) == Found::Partial
         {
-            self.tail.extend_from_slice(&text[bytes..]);
             return Cut {
                 records: Records::InPlace(start..start + bytes),
-                took_tail: had_tail,
-                ..Cut::none()
+                took_tail: !self.tail.is_empty(),
+                unfinished: text.len() - bytes,
+                ..Cut::none(Rest::Record)
             };
         }
-        let text = text.to_vec();
-        self.cut_copy(&text, had_tail)
+        self.cut_copy(text)
     }
 
     /// Lines of which some may be too long.
-    fn cut_copy(&mut self, text: &[u8], had_tail: bool) -> Cut {
+    fn cut_copy(&self, text: &[u8]) -> Cut {
         let line_max = self.how.line_max;
-        let mut cut = Cut::none();
+        let mut cut = Cut::none(self.rest);
         let mut lines = Vec::new();
         let mut at = 0;
         while at < text.len() {
-            if self.rest != Rest::Record {
-                at += self.pass(&text[at..], &mut cut);
+            if cut.rest != Rest::Record {
+                at += self.pass_over(&text[at..], &mut cut);
                 continue;
             }
             match framing::find(&text[at..], line_max) {
                 Found::Partial => {
-                    self.tail.extend_from_slice(&text[at..]);
+                    cut.unfinished = text.len() - at;
                     break;
                 }
                 Found::Lines(bytes) => {
@@ -166,7 +203,7 @@ impl Cutter {
             }
         }
         // Unless all of it is unfinished still.
-        cut.took_tail = had_tail && self.tail.len() < text.len();
+        cut.took_tail = !self.tail.is_empty() && cut.unfinished < text.len();
         if !lines.is_empty() {
             cut.records = Records::Lines(lines);
         }
@@ -174,48 +211,48 @@ impl Cutter {
     }
 
     /// What becomes of the first piece of a record that is too long; whether the piece is a record.
-    fn too_long(&mut self, piece: &[u8], cut: &mut Cut) -> bool {
+    fn too_long(&self, piece: &[u8], cut: &mut Cut) -> bool {
         cut.too_long += 1;
-        self.rest = match self.how.too_long {
+        cut.rest = match self.how.too_long {
             TooLong::Split => Rest::Record,
             TooLong::Truncate => Rest::Dropped,
             TooLong::Reject => Rest::Rejected,
         };
-        if self.rest == Rest::Rejected {
+        if cut.rest == Rest::Rejected {
             cut.rejected.push(piece.to_vec());
         }
-        self.rest != Rest::Rejected
+        cut.rest != Rest::Rejected
     }
 
     /// Passes over bytes of a line that is too long; how many.
-    fn pass(&mut self, text: &[u8], cut: &mut Cut) -> usize {
+    fn pass_over(&self, text: &[u8], cut: &mut Cut) -> usize {
         let part = &text[..text.len().min(self.how.line_max)];
         let end = memchr::memchr(b'\n', part);
         let part = &part[..end.unwrap_or(part.len())];
-        if self.rest == Rest::Rejected && !part.is_empty() {
+        if cut.rest == Rest::Rejected && !part.is_empty() {
             cut.rejected.push(part.to_vec());
         }
         if end.is_some() {
-            self.rest = Rest::Record;
+            cut.rest = Rest::Record;
         }
         part.len() + usize::from(end.is_some())
     }
 
     /// Records of bytes: what one write or one file holds.
-    fn feed_bytes(&mut self, data: &[u8]) -> Cut {
-        let had_tail = !self.tail.is_empty();
-        let mut cut = Cut::none();
+    fn cut_bytes(&self, data: &[u8]) -> Cut {
+        let mut cut = Cut::none(self.rest);
         let mut records = Vec::new();
+        let mut tail = &self.tail[..];
         let mut left = data;
+        cut.unfinished = tail.len();
         while !left.is_empty() {
-            let (part, behind) = left.split_at(left.len().min(self.how.line_max - self.tail.len()));
+            let (part, behind) = left.split_at(left.len().min(self.how.line_max - tail.len()));
             left = behind;
-            match self.rest {
-                Rest::Record if left.is_empty() => self.tail.extend_from_slice(part),
+            match cut.rest {
+                Rest::Record if left.is_empty() => cut.unfinished = tail.len() + part.len(),
                 Rest::Record => {
-                    let mut piece = std::mem::take(&mut self.tail);
-                    piece.extend_from_slice(part);
-                    cut.took_tail = had_tail;
+                    let piece = [std::mem::take(&mut tail), part].concat();
+                    cut.unfinished = 0;
                     if self.too_long(&piece, &mut cut) {
                         records.push(piece);
                     }
@@ -224,10 +261,12 @@ impl Cutter {
                 Rest::Rejected => cut.rejected.push(part.to_vec()),
             }
         }
+        cut.took_tail = !self.tail.is_empty() && tail.is_empty();
         if self.how.framing == Framing::Write {
-            self.rest = Rest::Record;
-            if !self.tail.is_empty() {
-                records.push(std::mem::take(&mut self.tail));
+            cut.rest = Rest::Record;
+            if cut.unfinished > 0 {
+                records.push(data[data.len() - cut.unfinished..].to_vec());
+                cut.unfinished = 0;
             }
         }
         if !records.is_empty() {
@@ -258,129 +297,14 @@ impl Cutter {
 }
 
 impl Cut {
-    fn none() -> Self {
+    fn none(rest: Rest) -> Self {
         Self {
             records: Records::None,
             rejected: Vec::new(),
             too_long: 0,
             took_tail: false,
+            unfinished: 0,
+            rest,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn how(framing: Framing, line_max: usize, too_long: TooLong) -> How {
-        How {
-            framing,
-            line_max,
-            too_long,
-        }
-    }
-
-    /// Feeds pieces behind `room` bytes of room; all records, and what was rejected.
-    fn run(how: How, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
-        let mut cutter = Cutter::new(how);
-        let (mut records, mut rejected) = (Vec::new(), Vec::new());
-        let mut take = |buffer: &[u8], found: Records| match found {
-            Records::None => {}
-            Records::InPlace(range) => records.extend(split(&buffer[range])),
-            Records::Lines(lines) => records.extend(split(&lines)),
-            Records::Any(all) => {
-                records.extend(
-                    all.iter()
-                        .map(|one| String::from_utf8_lossy(one).into_owned()),
-                );
-            }
-        };
-        for piece in pieces {
-            let mut buffer = vec![b'#'; room];
-            buffer.extend_from_slice(piece.as_bytes());
-            let data = room..buffer.len();
-            let cut = cutter.feed(&mut buffer, data);
-            take(&buffer, cut.records);
-            rejected.extend(
-                cut.rejected
-                    .iter()
-                    .map(|one| String::from_utf8_lossy(one).into_owned()),
-            );
-        }
-        let last = cutter.finish();
-        take(&[], last);
-        (records, rejected)
-    }
-
-    fn split(lines: &[u8]) -> Vec<String> {
-        assert!(lines.ends_with(b"\n"));
-        let text = String::from_utf8(lines.to_vec()).unwrap();
-        text.split_inclusive('\n').map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn lines_are_joined_over_writes_with_room_in_the_buffer_and_without() {
-        for room in [0, 3, 100] {
-            let lines = how(Framing::Lines, 100, TooLong::Split);
-            let pieces = ["a", "b\ncd", "", "\r\n\0x\n\n", "end"];
-            let (records, _) = run(lines, room, &pieces);
-            assert_eq!(
-                records,
-                ["ab\n", "cd\r\n", "\0x\n", "\n", "end\n"],
-                "{room}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_line_that_is_too_long_is_split_truncated_or_rejected() {
-        let pieces = ["a\nbcdef", "ghij", "k\nl\n"];
-        for room in [0, 100] {
-            let lines = |too_long| run(how(Framing::Lines, 4, too_long), room, &pieces);
-            assert_eq!(
-                lines(TooLong::Split).0,
-                ["a\n", "bcde\n", "fghi\n", "jk\n", "l\n"]
-            );
-            assert_eq!(lines(TooLong::Truncate).0, ["a\n", "bcde\n", "l\n"]);
-            let (records, rejected) = lines(TooLong::Reject);
-            assert_eq!(records, ["a\n", "l\n"]);
-            assert_eq!(rejected.concat(), "bcdefghijk");
-        }
-    }
-
-    #[test]
-    fn a_write_or_a_file_is_a_record() {
-        let pieces = ["a\nb", "c"];
-        let records =
-            |framing, line_max, too_long| run(how(framing, line_max, too_long), 0, &pieces);
-        assert_eq!(records(Framing::Write, 9, TooLong::Split).0, ["a\nb", "c"]);
-        assert_eq!(
-            records(Framing::Write, 2, TooLong::Split).0,
-            ["a\n", "b", "c"]
-        );
-        assert_eq!(
-            records(Framing::Write, 2, TooLong::Truncate).0,
-            ["a\n", "c"]
-        );
-        assert_eq!(records(Framing::File, 9, TooLong::Split).0, ["a\nbc"]);
-        assert_eq!(records(Framing::File, 3, TooLong::Split).0, ["a\nb", "c"]);
-        assert_eq!(records(Framing::File, 3, TooLong::Truncate).0, ["a\nb"]);
-        assert_eq!(records(Framing::File, 3, TooLong::Reject).1, ["a\nb", "c"]);
-    }
-
-    #[test]
-    fn it_is_known_whether_the_unfinished_part_was_taken() {
-        let mut cutter = Cutter::new(how(Framing::Lines, 10, TooLong::Split));
-        let mut feed = |text: &str| {
-            let mut buffer = text.as_bytes().to_vec();
-            let data = 0..buffer.len();
-            let cut = cutter.feed(&mut buffer, data);
-            (cut.took_tail, cutter.tail().to_vec())
-        };
-        assert_eq!(feed("a\n"), (false, b"".to_vec()));
-        assert_eq!(feed("b"), (false, b"b".to_vec()));
-        assert_eq!(feed("c"), (false, b"bc".to_vec()));
-        assert_eq!(feed("\nd"), (true, b"d".to_vec()));
-        assert_eq!(feed("0123456789"), (true, b"9".to_vec()));
     }
 }
