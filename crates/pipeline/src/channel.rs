@@ -106,6 +106,11 @@ pub trait Channel: Send + Sync {
     fn sync(&self, token: Token) {
         token.settle();
     }
+    /// Whether what it has taken waits for room that its consumers or the disk must make. `put` may take more all the same,
+    /// up to the bound of its queue; that is kept when there is room again, however long it takes.
+    fn is_full(&self) -> bool {
+        false
+    }
     /// No more groups will come: keep what was taken, then let the readers end.
     fn close(&self);
     /// For a durable channel: where every tailed file goes on. None: nothing durable, the source keeps its own.

@@ -6,7 +6,7 @@
 //! for it. It promises that each batch reaches every consumer whose `tags` take it; what nobody takes is counted and
 //! settled.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use millstream_record::{Batch, FileId};
 
@@ -16,6 +16,9 @@ use crate::{
     meters::{Meter, NodeMeters},
     tags::TagFilter,
 };
+
+/// How often it is looked whether a full channel has room again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A port of a node. Cloning shares it; when the last clone is dropped, the channels behind it are closed.
 #[derive(Clone)]
@@ -117,6 +120,24 @@ impl Outlet {
             .add(unclaimed.map(|(batch, _)| u64::from(batch.count)).sum());
         token.settle();
         receipt
+    }
+
+    /// Returns when no channel behind the port is full: for who would rather send nothing than have it wait there.
+    pub async fn has_room(&self) {
+        self.is_full_or_not(false).await;
+    }
+
+    /// Returns when `wait` is over and a channel behind the port is full: for who waits for a receipt and would rather give
+    /// up than wait for room. What is only slow (a sync, a sink) is waited for.
+    pub async fn is_full_after(&self, wait: Duration) {
+        tokio::time::sleep(wait).await;
+        self.is_full_or_not(true).await;
+    }
+
+    async fn is_full_or_not(&self, full: bool) {
+        while self.0.edges.iter().any(|edge| edge.feed.0.is_full()) != full {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt says when.

@@ -33,6 +33,8 @@ struct State {
     answers: bool,
     /// Whether it has no room.
     full: bool,
+    /// Whether it takes what comes and says that it has no room to keep it, as a disk channel does.
+    chokes: bool,
     batches: Vec<Batch>,
     held: Vec<Token>,
     origins: HashMap<FileId, u64>,
@@ -67,10 +69,16 @@ impl Downstream {
         self.lock().full = full;
     }
 
+    /// From now on it is a disk channel that is full: what comes waits in it until [`Downstream::settle`].
+    pub(crate) fn choke(&self) {
+        let mut state = self.lock();
+        (state.answers, state.chokes) = (false, true);
+    }
+
     /// Settles what was held, and answers at once from now on.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
-        state.answers = true;
+        (state.answers, state.chokes) = (true, false);
         state.held.drain(..).for_each(Token::settle);
     }
 
@@ -159,13 +167,38 @@ impl State {
 }
 
 impl Channel for Downstream {
-    fn put(&self, mut group: Group) -> BoxFuture<'_, ()> {
-        if self.lock().full {
-            return Box::pin(async move {
-                let _waits = group;
-                std::future::pending().await
-            });
-        }
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            while self.lock().full {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            self.take(group);
+        })
+    }
+
+    fn sync(&self, token: Token) {
+        self.lock().syncs += 1;
+        token.settle();
+    }
+
+    fn is_full(&self) -> bool {
+        self.lock().chokes
+    }
+
+    fn close(&self) {}
+
+    fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
+        let durable = self.lock().durable;
+        durable.then(|| self.origins())
+    }
+
+    fn id(&self) -> Option<u128> {
+        self.lock().durable.then_some(7)
+    }
+}
+
+impl Downstream {
+    fn take(&self, mut group: Group) {
         let (empty, _) = delivery::receipt(false, 0, Meter::default());
         let token = std::mem::replace(&mut group.token, empty);
         let mut state = self.lock();
@@ -187,23 +220,6 @@ impl Channel for Downstream {
         } else {
             state.held.push(token);
         }
-        Box::pin(std::future::ready(()))
-    }
-
-    fn sync(&self, token: Token) {
-        self.lock().syncs += 1;
-        token.settle();
-    }
-
-    fn close(&self) {}
-
-    fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
-        let durable = self.lock().durable;
-        durable.then(|| self.origins())
-    }
-
-    fn id(&self) -> Option<u128> {
-        self.lock().durable.then_some(7)
     }
 }
 

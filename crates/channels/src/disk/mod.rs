@@ -133,6 +133,10 @@ impl Channel for DiskChannel {
         self.queue.sync(token);
     }
 
+    fn is_full(&self) -> bool {
+        self.queue.is_full()
+    }
+
     fn close(&self) {
         self.queue.close();
     }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Wake,
     time::Duration,
 };
@@ -34,6 +37,8 @@ pub(super) struct Queue {
     room_bytes: usize,
     state: Mutex<State>,
     ready: Condvar,
+    /// What was taken out of it finds no room in the log.
+    is_full: AtomicBool,
 }
 
 #[derive(Default)]
@@ -64,6 +69,7 @@ impl Queue {
             room_bytes,
             state: Mutex::default(),
             ready: Condvar::new(),
+            is_full: AtomicBool::new(false),
         }
     }
 
@@ -153,12 +159,22 @@ impl Queue {
         state.poked = false;
     }
 
+    /// The writer finds room in the log, or none.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
     /// The writer ends: what is still here is dropped, and whoever waits for room goes on.
     pub(super) fn end(&self, how: Result<(), String>) {
         let mut state = self.lock();
         state.ended = Some(how);
         let dropped = std::mem::take(&mut state.entries);
         drop(state);
+        self.set_full(false);
         self.room.close();
         drop(dropped);
     }

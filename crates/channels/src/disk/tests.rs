@@ -249,8 +249,10 @@ fn a_full_disk_waits_for_room_and_loses_nothing() {
     let receipt = put(&opened.channel, batch("a\n", Vec::new()));
     thread::sleep(Duration::from_millis(100));
     assert_eq!(receipt.try_outcome(), None);
+    assert!(opened.channel.is_full());
     disk.set_capacity(u64::MAX);
     assert_eq!(run(receipt), Ok(()));
+    assert!(!opened.channel.is_full());
     assert_eq!(
         next(&mut opened.readers[0]).unwrap().unwrap().batch.body,
         "a\n"
@@ -284,6 +286,7 @@ fn a_full_channel_stops_its_sources_until_its_consumer_goes_on() {
         assert!(receipts.len() < 100, "nothing stops the source");
     }
     assert!(opened.readers[0].hurry());
+    assert!(opened.channel.is_full());
     for _ in 0..receipts.len() - 1 {
         let delivered = next(&mut opened.readers[0]).unwrap().unwrap();
         assert_eq!(delivered.batch.body.len(), text.len());
@@ -295,6 +298,7 @@ fn a_full_channel_stops_its_sources_until_its_consumer_goes_on() {
     for receipt in receipts {
         assert_eq!(run(receipt), Ok(()));
     }
+    assert!(!opened.channel.is_full());
 }
 
 fn group(text: &str, receipts: &mut Vec<Receipt>) -> Group {

@@ -189,6 +189,8 @@ impl Writer {
     fn keep(&mut self, closed: bool) -> Result<(), Error> {
         loop {
             let done = self.log.commit(Time::now());
+            let is_full = done.as_ref().is_err_and(Error::is_for_now);
+            self.queue.set_full(is_full);
             self.settle();
             match done {
                 Ok(()) => break,

@@ -22,11 +22,8 @@ use millstream_sys::{disk::read_at, fuse::is_being_written};
 use rustix::io::Errno;
 
 use super::{
-    below::Below,
-    handles::Handle,
-    session::HEADROOM,
-    stream::{Parcel, Stream},
-    write::Ship,
+    below::Below, config::WhenFull, handles::Handle, parcel::Parcel, session::HEADROOM,
+    stream::Stream, write::Ship,
 };
 
 /// Bytes of one read, and so of a batch.
@@ -174,7 +171,7 @@ impl Followed {
         }
         let parcel = self.handle.stream().map(|mut stream| stream.finish());
         if let Some(parcel) = parcel {
-            self.send(ship, parcel?).await?;
+            self.send(ship, parcel).await?;
         }
         let landed = self.handle.flight.lock().await.land().await;
         landed.map_err(|_| Errno::IO)?;
@@ -226,8 +223,7 @@ impl Followed {
     }
 
     async fn send(&mut self, ship: &Ship, mut parcel: Parcel) -> io::Result<()> {
-        let unfinished = self.handle.stream().map_or(0, |stream| stream.unfinished());
-        let next = self.read - unfinished as u64;
+        let next = self.read - parcel.unfinished() as u64;
         if let (Some(batch), Some(file)) = (&mut parcel.batch, self.id) {
             batch.origins.push(Origin::File(FileOrigin {
                 file,
@@ -236,7 +232,7 @@ impl Followed {
             }));
             self.sent = next;
         }
-        ship.send(&self.handle, parcel).await?;
+        ship.send(&self.handle, parcel, WhenFull::Block).await?;
         Ok(())
     }
 }

@@ -1,9 +1,6 @@
 //! A mount at work: what all its sessions share.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millstream_record::{Buffer, Time};
 use millstream_sys::fuse::Device;
@@ -12,12 +9,10 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::{
-    below::Below, config::WhenFull, handles::Handles, session::HEADROOM, stream::Parcel,
-    tree::Tree, waiting::Waiting, write::Ship,
+    below::Below, handles::Handles, parcel::Parcel, session::HEADROOM, tree::Tree,
+    waiting::Waiting, write::Ship,
 };
 
-/// How long a write waits for room before it fails, with `when_full: fail`: longer than a sync or a rotation takes.
-const FAIL_AFTER: Duration = Duration::from_secs(1);
 /// The flags of an open file that make every write wait until it is synced.
 const DSYNC: u32 = 0o10_000;
 
@@ -49,7 +44,7 @@ impl Mounted {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the data of a write, which stands in the buffer behind its request.
+    /// What becomes of the data of a write, which stands in the buffer behind its request.
     pub(super) fn take(&self, write: Write, buffer: &mut Option<Buffer>) -> Result<Parcel, Errno> {
         let handle = self.handles.get(write.handle)?;
         let mut stream = handle.stream().ok_or(Errno::BADF)?;
@@ -62,21 +57,17 @@ impl Mounted {
         stream.take(buffer, data, write.header.thread)
     }
 
-    /// Sends what was taken in; the answer to the write.
+    /// Sends it; the answer to the write. Given up, it takes nothing with it that others have written.
     pub(super) async fn write(&self, write: Write, parcel: Parcel) -> Result<u32, Errno> {
         let handle = self.handles.get(write.handle)?;
         let send = async {
-            self.ship.send(&handle, parcel).await?;
+            let when_full = self.ship.options.when_full;
+            let taken = self.ship.send(&handle, parcel, when_full).await?;
             if write.flags & DSYNC != 0 {
                 self.ship.sync(&handle).await?;
             }
-            Ok(write.size)
-        };
-        let full = async {
-            match self.ship.options.when_full {
-                WhenFull::Block => std::future::pending().await,
-                WhenFull::Fail => tokio::time::sleep(FAIL_AFTER).await,
-            }
+            // No write is larger than a request.
+            Ok(u32::try_from(taken).unwrap_or(write.size))
         };
         let given_up = self
             .waiting
@@ -85,10 +76,6 @@ impl Mounted {
             biased;
             sent = send => sent,
             () = given_up => Err(Errno::INTR),
-            () = full => {
-                self.ship.meters.refused.add(1);
-                Err(Errno::NOSPC)
-            }
         }
     }
 

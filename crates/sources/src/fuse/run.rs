@@ -28,7 +28,8 @@ use super::{
     journal::{Journal, Left},
     mounted::Mounted,
     session::serve,
-    stream::{Stream, Tails},
+    stream::Stream,
+    tails::Tails,
     tree::{FOLDER, Tree, Who},
     waiting::Waiting,
     write::{Meters, Ship},
@@ -97,7 +98,7 @@ fn ship(options: Arc<Options>, context: SourceContext) -> Result<(Arc<Ship>, Vec
         let found = origins.iter().find(|(known, _)| known == file);
         found.map(|(_, next)| *next)
     };
-    let (journal, left) = Journal::open(&context.folder, kept, durable)?;
+    let (journal, left) = Journal::open(&context.folder, kept)?;
     let meters = Meters {
         too_long: context.meters.counter("lines_too_long"),
         filtered: context.meters.counter("records_filtered"),

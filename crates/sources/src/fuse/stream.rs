@@ -3,15 +3,13 @@
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! Rule, tag and path are those of when the file was opened: a file that is renamed while it is written stays one stream.
-//! Nothing here waits; what has to be sent is handed to write.rs as a parcel.
+//! Nothing here waits; what has to be sent is handed to write.rs as a parcel. What was unfinished before, and was answered
+//! for, stays until the parcel has been taken ([`Stream::pass`]): a write that fails takes nothing with it.
 
 use std::{
     io,
     ops::Range,
-    sync::{
-        Arc, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
 use bytes::Bytes;
@@ -24,8 +22,9 @@ use millstream_wire::{
 use rustix::io::Errno;
 
 use super::{
-    cutter::{Cut, Cutter, Records},
+    cutter::{Cut, Cutter, Records, Rest},
     journal::Left,
+    parcel::{Parcel, Passed, Place},
     rules::Rule,
     tee::Tee,
     waiting::process_of,
@@ -40,29 +39,6 @@ const THREADS_MAX: usize = 64;
 /// An unfinished line of so many bytes is always taken; beyond it only while all together are bounded.
 const TAIL_BYTES_FREE: usize = 4 << 10;
 
-/// Unfinished bytes of all open files together.
-#[derive(Debug)]
-pub(super) struct Tails {
-    pub bytes: AtomicUsize,
-    pub bytes_max: usize,
-}
-
-/// A generation of unfinished bytes in the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub slot: u32,
-    pub generation: u64,
-}
-
-/// What is to be sent.
-#[derive(Debug, Default)]
-pub(super) struct Parcel {
-    pub batch: Option<Batch>,
-    pub rejected: Option<Batch>,
-    /// The unfinished bytes that became part of it, or went with what was dropped.
-    pub took: Option<Place>,
-}
-
 /// The stream of one open file.
 pub(super) struct Stream {
     ship: Arc<Ship>,
@@ -73,10 +49,15 @@ pub(super) struct Stream {
     values: Vec<(u32, Arc<Values>)>,
     /// Those of who wrote last: the end of a file is nobody's.
     last: Option<Arc<Values>>,
-    /// Where its unfinished bytes stand in the journal.
+    /// Where its unfinished bytes go in the journal. Every parcel that takes some has a generation of its own, be it sent or
+    /// not: several channels may disagree on whether it was.
     pub place: Option<Place>,
-    /// How many of them do.
+    /// The generation in which those begin that are there.
+    pub since: u64,
+    /// How many of them stand there.
     journaled: usize,
+    /// Whether what was taken last is kept is not known: its writer did not wait for the answer.
+    pub in_doubt: bool,
     /// Unfinished bytes stand in a file that is read, so they need no journal.
     of_file: bool,
     pub tee: Option<Arc<Tee>>,
@@ -98,7 +79,9 @@ impl Stream {
             values: Vec::new(),
             last: None,
             place: None,
+            since: 0,
             journaled: 0,
+            in_doubt: false,
             of_file: false,
             tee,
             rule,
@@ -112,16 +95,12 @@ impl Stream {
         stream
     }
 
-    /// How many bytes are unfinished.
-    pub(super) fn unfinished(&self) -> usize {
-        self.cutter.tail().len()
-    }
-
     /// The stream of an open file that an earlier run has left unfinished.
     pub(super) fn of_left(ship: &Arc<Ship>, left: Left) -> Self {
         let mut stream = Self::new(ship, &left.path);
         ship.tails.add(left.tail.len());
         stream.journaled = left.tail.len();
+        stream.since = left.generation;
         stream.place = Some(Place {
             slot: left.slot,
             generation: left.generation,
@@ -130,7 +109,7 @@ impl Stream {
         stream
     }
 
-    /// Takes in what stands in `data` of the buffer. Takes the buffer itself if records stay in it.
+    /// What becomes of what stands in `data` of the buffer. Takes the buffer itself if records stay in it.
     pub(super) fn take(
         &mut self,
         buffer: &mut Option<Buffer>,
@@ -148,15 +127,20 @@ impl Stream {
                 return Err(Errno::NOSPC);
             }
         }
-        let cut = self.cutter.feed(bytes, data);
-        self.ship.tails.change(before, self.cutter.tail().len());
-        self.ship.meters.too_long.add(cut.too_long);
-        let took = self.remember(cut.took_tail)?;
+        let Cut {
+            records,
+            rejected,
+            too_long,
+            took_tail,
+            unfinished,
+            rest: how,
+        } = self.cutter.cut(bytes, data.clone());
+        let new = unfinished.min(data.len());
+        let rest = bytes[data.end - new..data.end].to_vec();
+        self.ship.meters.too_long.add(too_long);
+        let took = self.try_to_take(took_tail);
         let values = self.values_of(thread);
         self.last = Some(values.clone());
-        let Cut {
-            records, rejected, ..
-        } = cut;
         let batch = self.batch(records, buffer, values, took);
         let rejected = (!rejected.is_empty()).then(|| {
             let reason = format!(
@@ -171,41 +155,83 @@ impl Stream {
             batch,
             rejected,
             took,
+            stay: unfinished - new,
+            rest,
+            how,
+            bytes: data.len(),
         })
     }
 
-    /// The file is closed.
-    pub(super) fn finish(&mut self) -> Result<Parcel, Errno> {
+    /// The file is closed; nothing is written behind this.
+    pub(super) fn finish(&mut self) -> Parcel {
         let before = self.cutter.tail().len();
         let records = self.cutter.finish();
         self.ship.tails.change(before, 0);
-        let took = self.remember(before > 0)?;
+        let took = self.try_to_take(before > 0);
         let values = match &self.last {
             Some(values) => values.clone(),
             None => self.values_of(0),
         };
-        Ok(Parcel {
+        Parcel {
             batch: self.batch(records, &mut None, values, took),
             rejected: None,
             took,
-        })
+            stay: 0,
+            rest: Vec::new(),
+            how: Rest::Record,
+            bytes: 0,
+        }
     }
 
-    /// Moves on in the journal. Behind a durable channel every unfinished byte is written there before it is answered for.
-    fn remember(&mut self, took_tail: bool) -> Result<Option<Place>, Errno> {
-        let mut took = None;
-        if took_tail {
-            self.journaled = 0;
-            if let Some(place) = &mut self.place {
-                took = Some(*place);
-                place.generation += 1;
-            }
+    /// A generation of its own for a parcel with unfinished bytes from before.
+    fn try_to_take(&mut self, took_tail: bool) -> Option<Place> {
+        let place = self.place.as_mut().filter(|_| took_tail)?;
+        let took = *place;
+        place.generation += 1;
+        Some(took)
+    }
+
+    /// The parcel has been taken: what was unfinished before it is no more ours.
+    pub(super) fn pass(&mut self, parcel: &Parcel) -> Passed {
+        let unfinished = self.cutter.tail().len();
+        let passed = Passed {
+            before: self.cutter.pass(parcel.stay, parcel.how),
+            since: self.since,
+            journaled: self.journaled,
+        };
+        self.ship.tails.change(unfinished, parcel.stay);
+        if let Some(place) = parcel.took {
+            (self.since, self.journaled) = (place.generation + 1, 0);
         }
-        if self.ship.durable && !self.of_file {
-            self.write_tail()
-                .map_err(|error| self.ship.journal_failed(&error))?;
+        passed
+    }
+
+    /// It was dropped: what was unfinished is so again.
+    pub(super) fn back(&mut self, passed: Passed) {
+        let unfinished = self.cutter.tail().len();
+        self.cutter.back(passed.before);
+        self.ship.tails.change(unfinished, self.cutter.tail().len());
+        (self.since, self.journaled) = (passed.since, passed.journaled);
+    }
+
+    /// What of the write is unfinished. Behind a durable channel every unfinished byte is in the journal before it is
+    /// answered for; what cannot be written there is not taken. So many bytes of the write are.
+    pub(super) fn go_on(&mut self, parcel: &Parcel) -> Result<usize, Errno> {
+        let rest = &parcel.rest;
+        self.cutter.extend(rest);
+        if self.ship.durable
+            && !self.of_file
+            && let Err(error) = self.write_tail()
+        {
+            self.cutter.shorten(rest.len());
+            let told = self.ship.journal_failed(&error);
+            return match parcel.bytes - rest.len() {
+                0 => Err(told),
+                taken => Ok(taken),
+            };
         }
-        Ok(took)
+        self.ship.tails.change(0, rest.len());
+        Ok(parcel.bytes)
     }
 
     /// Writes to the journal what of the unfinished bytes is not there yet; whether any is there now.
@@ -217,6 +243,7 @@ impl Stream {
                 Some(place) => place,
                 None => {
                     let (slot, generation) = journal.begin(&self.path)?;
+                    self.since = generation;
                     *self.place.insert(Place { slot, generation })
                 }
             };
@@ -342,24 +369,6 @@ fn share(buffer: &mut Option<Buffer>, range: Range<usize>) -> Bytes {
             let found = buffer.as_ref().and_then(|buffer| buffer.get(range));
             Bytes::copy_from_slice(found.unwrap_or_default())
         }
-    }
-}
-
-impl Tails {
-    fn add(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn change(&self, before: usize, after: usize) {
-        if after >= before {
-            self.add(after - before);
-        } else {
-            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
-        }
-    }
-
-    fn are_full(&self, more: usize) -> bool {
-        self.bytes.load(Ordering::Relaxed).saturating_add(more) > self.bytes_max
     }
 }
 

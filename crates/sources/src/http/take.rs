@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use hyper::StatusCode;
-use millstream_pipeline::{delivery::Receipt, reject};
+use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
 use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Tag, Time};
 use millstream_wire::msgpack::write_str;
 use tokio::time::timeout;
@@ -54,8 +54,19 @@ pub(super) async fn keep(
         values: client.values.clone(),
         origins: Vec::new(),
     };
-    let mut receipts = Vec::new();
+    let (outlet, rejects) = (&shared.context.outlet, &shared.context.rejects);
+    // Before anything is sent: what waits in a full channel would be kept although its sender was told to come again.
+    let room = async {
+        outlet.has_room().await;
+        if bad.count > 0 {
+            rejects.has_room().await;
+        }
+    };
+    timeout(shared.wait, room)
+        .await
+        .map_err(|_| no_room(client))?;
     let aside = (bad.count > 0).then(|| set_aside(client, &batch, &bad));
+    let mut receipts = Vec::new();
     if records > 0 {
         batch
             .origins
@@ -64,17 +75,14 @@ pub(super) async fn keep(
             true => body.freeze(),
             false => Bytes::copy_from_slice(&body),
         };
-        // Given up while it waits for room, nothing of it is taken.
-        let sent = timeout(shared.wait, shared.context.outlet.send(batch, true)).await;
-        receipts.push(sent.map_err(|_| {
-            let text = "what is behind this source takes nothing more for now";
-            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(shared))
-        })?);
+        receipts.push((outlet, put(client, outlet, batch).await?));
     }
     if let Some(aside) = aside {
-        receipts.push(shared.context.rejects.send(aside, true).await);
+        receipts.push((rejects, put(client, rejects, aside).await?));
     }
-    settled(receipts, client).await?;
+    for (outlet, receipt) in receipts {
+        settled(client, outlet, receipt).await?;
+    }
     Ok(Kept {
         accepted: u64::from(records),
         rejected: bad.count,
@@ -82,14 +90,28 @@ pub(super) async fn keep(
     })
 }
 
-async fn settled(receipts: Vec<Receipt>, client: &Client) -> Result<(), Refusal> {
-    for receipt in receipts {
-        receipt.await.map_err(|_| {
+/// Sends a batch when there is room. Given up while it waits, nothing of it is taken.
+async fn put(client: &Client, outlet: &Outlet, batch: Batch) -> Result<Receipt, Refusal> {
+    let sent = timeout(client.shared.wait, outlet.send(batch, true)).await;
+    sent.map_err(|_| no_room(client))
+}
+
+/// Waits until it is settled, but for no room: what waits in a channel that is full may be kept after all.
+async fn settled(client: &Client, outlet: &Outlet, receipt: Receipt) -> Result<(), Refusal> {
+    let shared = &client.shared;
+    tokio::select! {
+        biased;
+        settled = receipt => settled.map_err(|_| {
             let text = "the request was lost on its way within Millstream: send it again";
-            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(&client.shared))
-        })?;
+            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(shared))
+        }),
+        () = outlet.is_full_after(shared.wait) => Err(no_room(client)),
     }
-    Ok(())
+}
+
+fn no_room(client: &Client) -> Refusal {
+    let text = "what is behind this source takes nothing more for now";
+    Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(&client.shared))
 }
 
 fn origin(

@@ -32,6 +32,11 @@ const UDP_BYTES_MAX: usize = 64 << 10;
 const UNIX_BYTES_MAX: usize = 256 << 10;
 /// Fewer at a time, as each may be longer.
 const UNIX_DATAGRAMS: usize = 16;
+/// At a stop so much is still read of what the system holds, or its buffer if that is larger: a flood must not hold up the
+/// stop. The buffers of unix sockets are those of their senders.
+const REST_BYTES_MAX: usize = 64 << 20;
+/// What a datagram takes in the buffer of the system beside its bytes, at least.
+const BESIDE_BYTES: usize = 512;
 /// After an error of a socket it is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -108,12 +113,15 @@ async fn read(socket: &Datagrams, shared: Arc<Shared>) -> Result<(), Failure> {
             let text = format!("cannot watch a socket of datagrams: {error}");
             break Err(Failure::us(text));
         }
-        while reader.take(fd(socket)).await {
+        // A flood never leaves this otherwise.
+        while reader.take(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {
             sleep(shared.gather).await;
         }
     };
-    // What came before the wish to stop is taken.
-    reader.take(fd(socket)).await;
+    // What came before the wish to stop is taken: nobody would send it again.
+    let buffer = sockopt::socket_recv_buffer_size(fd(socket)).unwrap_or(0);
+    let rest = REST_BYTES_MAX.max(buffer);
+    reader.take(fd(socket), |bytes| bytes >= rest).await;
     reader.finish().await;
     ended
 }
@@ -146,9 +154,10 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes everything that is there. Whether to wait before the next read, in place of being woken by it.
-    async fn take(&mut self, socket: BorrowedFd<'_>) -> bool {
-        let (mut bytes, mut all) = (0, false);
+    /// Takes everything that is there; `enough`: or stops at so many bytes of the system's buffer. Whether to wait before
+    /// the next read, in place of being woken by it.
+    async fn take(&mut self, socket: BorrowedFd<'_>, enough: impl Fn(usize) -> bool) -> bool {
+        let (mut bytes, mut beside, mut all) = (0, 0, false);
         while !all {
             let count = match self.receiver.receive(socket) {
                 Ok(count) => count,
@@ -163,8 +172,8 @@ impl Reader {
             };
             all = count < self.receiver.capacity();
             bytes += self.decode(count).await;
-            // A flood never leaves the loop otherwise.
-            if self.flow.shared.context.stop.is_stopped() {
+            beside += count * BESIDE_BYTES;
+            if enough(bytes + beside) {
                 break;
             }
         }

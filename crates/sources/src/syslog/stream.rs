@@ -17,6 +17,10 @@ use crate::{
 /// Digits of a count and the space behind it, CR and LF: what a message of `line_max` needs beside its own bytes.
 pub(super) const BESIDE_BYTES: usize = 16;
 
+/// At a stop so much is still read of what the system holds: more than TCP's largest buffer by default
+/// (`net.ipv4.tcp_rmem`). A flood must not hold up the stop.
+const REST_BYTES_MAX: usize = 8 << 20;
+
 /// Serves one connection to its end.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let values = connection.peer.values(&shared.context.host);
@@ -31,7 +35,10 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
         began: false,
         lost: false,
     };
-    let end = intake.read_all(&mut reader).await;
+    let mut end = intake.read_all(&mut reader).await;
+    if matches!(end, Err(End::Quit)) {
+        end = intake.read_rest(&reader).await;
+    }
     let reporter = &shared.context.reporter;
     match end {
         Ok(()) | Err(End::Quit) => {}
@@ -84,7 +91,7 @@ struct Intake {
 
 impl Intake {
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
-        loop {
+        while !self.watch.stop.is_stopped() {
             // Between messages a sender may be silent for days: it would write the next one into a closed connection.
             let may_wait = self.began && self.stash.bytes().is_empty();
             let fill = self.stash.fill(reader, usize::MAX);
@@ -103,6 +110,22 @@ impl Intake {
                 }
             }
         }
+        Err(End::Quit)
+    }
+
+    /// Reads what the system holds of a connection that we end: without answers nobody would send it again.
+    async fn read_rest(&mut self, reader: &Reading) -> Result<(), End> {
+        reader.set_aside()?;
+        let mut bytes = 0;
+        while bytes < REST_BYTES_MAX
+            && let Some((count @ 1.., drained)) = self.stash.fill_aside(reader)?
+        {
+            bytes += count;
+            self.take(count, drained).await?;
+            // Under TLS the runtime has to look what more is there.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     /// Reads a busy connection once a tick, until nothing has come for a tick. Whether its peer has closed it.
@@ -113,7 +136,7 @@ impl Intake {
                 return Ok(true);
             }
             let busy = self.take(count, drained).await?;
-            if drained && !busy {
+            if drained && !busy || self.watch.stop.is_stopped() {
                 break;
             }
             if drained {
@@ -137,9 +160,6 @@ impl Intake {
             if !self.stash.grow(pool, bytes_max).await {
                 return Err(End::NoMemory);
             }
-        }
-        if self.watch.stop.is_stopped() {
-            return Err(End::Quit);
         }
         if !drained {
             return Ok(false);

@@ -62,11 +62,11 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Opens what is there or makes a new one. What an earlier run has left moves to the new one's slots: `kept` says of a
-    /// slot which generation a durable channel expects next; None: nobody can tell, and what is not done is left.
+    /// slot which generation a durable channel expects next; None: nobody can tell, and what is not done is left. Each
+    /// generation becomes a line: there are several where lines between them were given to a channel that did not keep them.
     pub(super) fn open(
         folder: &Path,
         kept: impl Fn(&FileId) -> Option<u64>,
-        durable: bool,
     ) -> Result<(Self, Vec<Left>), Failure> {
         let path = folder.join(NAME);
         let failed = |error: io::Error| Failure::disk(format!("{}: {error}", path.display()));
@@ -89,8 +89,7 @@ impl Journal {
             let kept = kept(&identity.file(found.slot)).unwrap_or(0);
             let live = found.start.max(found.done).max(kept);
             let tails = found.tails.into_iter();
-            let tails = tails
-                .filter(|(generation, _)| *generation == live || (!durable && *generation > live));
+            let tails = tails.filter(|(generation, _)| *generation >= live);
             left.extend(tails.map(|(_, tail)| (found.path.clone(), tail)));
         }
         let (slots, records) = take_over(&left, floor);

@@ -3,7 +3,7 @@
 use super::*;
 
 fn open(folder: &Path) -> (Journal, Vec<Left>) {
-    Journal::open(folder, |_| None, true).unwrap()
+    Journal::open(folder, |_| None).unwrap()
 }
 
 fn tails(left: &[Left]) -> Vec<(&str, &[u8])> {
@@ -29,8 +29,8 @@ fn what_was_unfinished_is_there_after_a_crash_and_after_the_next() {
     for _ in 0..2 {
         let (journal, left) = open(folder.path());
         assert_eq!(journal.identity(), identity);
-        // What stands behind the first generation was never answered for.
-        assert_eq!(tails(&left), [("a.log", &b"unfin"[..])]);
+        // What stands behind the first generation was answered for, too.
+        assert_eq!(tails(&left), [("a.log", &b"unfin"[..]), ("a.log", b"next")]);
         // No generation is ever used again.
         assert!(left[0].generation > first + 1);
     }
@@ -46,7 +46,7 @@ fn what_a_durable_channel_has_kept_is_not_left() {
     let file = journal.identity().file(a);
     drop(journal);
     let kept = |asked: &FileId| (*asked == file).then_some(first + 1);
-    let (_, left) = Journal::open(folder.path(), kept, true).unwrap();
+    let (_, left) = Journal::open(folder.path(), kept).unwrap();
     assert_eq!(tails(&left), [("a", &b"left"[..])]);
 }
 
@@ -59,7 +59,7 @@ fn behind_memory_all_that_is_not_done_is_left() {
         journal.append(a, generation, text.as_bytes()).unwrap();
     }
     journal.note_done(a, first + 1).unwrap();
-    let (_, left) = Journal::open(folder.path(), |_| None, false).unwrap();
+    let (_, left) = Journal::open(folder.path(), |_| None).unwrap();
     assert_eq!(tails(&left), [("a", &b"one"[..]), ("a", b"two")]);
 }
 
@@ -78,9 +78,7 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
     }
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
-        Journal::open(folder.path(), |_| None, true)
-            .unwrap_err()
-            .message
+        Journal::open(folder.path(), |_| None).unwrap_err().message
     };
     let mut newer = whole.clone();
     newer[7] = b'2';
@@ -106,6 +104,6 @@ fn it_stays_small_and_keeps_what_is_live() {
     let file = journal.identity().file(busy);
     drop(journal);
     let kept = |asked: &FileId| (*asked == file).then_some(generation);
-    let (_, left) = Journal::open(folder.path(), kept, true).unwrap();
+    let (_, left) = Journal::open(folder.path(), kept).unwrap();
     assert_eq!(tails(&left), [("quiet", &b"waits"[..]), ("busy", b"last")]);
 }

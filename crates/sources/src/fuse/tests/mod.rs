@@ -1,6 +1,7 @@
 //! The source on a real mount, in front of a channel that the test holds in its hands.
 
 mod exerciser;
+mod failures;
 
 use std::{
     fs,
@@ -151,30 +152,6 @@ fn a_write_returns_when_its_lines_are_kept() {
         rig.downstream.settle();
         writes.join().unwrap().unwrap();
     }
-}
-
-#[test]
-fn a_write_that_finds_no_room_fails_if_it_should() {
-    let rig = Rig::new(Downstream::durable(), r#", "when_full": "fail""#);
-    let mut file = rig.append("f");
-    rig.downstream.hold();
-    let error = file.write_all(b"x\n").unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 1);
-    rig.downstream.settle();
-    file.write_all(b"y\n").unwrap();
-}
-
-#[test]
-fn a_write_whose_lines_are_dropped_is_an_error() {
-    let rig = Rig::new(Downstream::durable(), "");
-    let mut file = rig.append("f");
-    rig.downstream.hold();
-    let writes = thread::spawn(move || file.write_all(b"x\n"));
-    until("it is there", || !rig.lines().is_empty());
-    rig.downstream.drop_held();
-    let error = writes.join().unwrap().unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(5));
 }
 
 #[test]

@@ -75,6 +75,41 @@ fn what_is_full_behind_is_told_with_a_time_to_try_again() {
 }
 
 #[test]
+fn a_channel_that_is_full_takes_no_request_and_holds_none_up() {
+    let rig = Rig::before(Downstream::durable(), r#", "wait": "300ms""#);
+    rig.downstream.choke();
+    // Nothing of it enters the queue of the channel.
+    let answer = rig.post("/", &[], b"{\"n\":1}\nbad");
+    assert_eq!(answer.status, 503);
+    assert!(answer.has("retry-after: 1"));
+    assert!(rig.records().is_empty());
+    // One that is in the queue when the channel becomes full is answered, too.
+    rig.downstream.settle();
+    rig.downstream.hold();
+    let mut client = rig.connect();
+    client.post("/", &[], b"{\"n\":2}");
+    until("it is taken", || !rig.records().is_empty());
+    sleep(Duration::from_millis(500));
+    assert!(client.is_silent(), "what is only slow is waited for");
+    rig.downstream.choke();
+    assert_eq!(client.answer().status, 503);
+    rig.downstream.settle();
+    assert_eq!(rig.post("/", &[], b"{\"n\":3}").status, 200);
+    assert_eq!(rig.records(), [json!({"n": 2}), json!({"n": 3})]);
+    // The same where what is set aside finds no room.
+    rig.running.rejected.choke();
+    assert_eq!(rig.post("/", &[], b"{\"n\":4}\nbad").status, 503);
+    assert_eq!(rig.records().len(), 2);
+    rig.running.rejected.settle();
+    rig.running.rejected.set_full(true);
+    assert_eq!(rig.post("/", &[], b"{\"n\":5}\nbad").status, 503);
+    assert!(rig.rejected().is_empty());
+    rig.running.rejected.set_full(false);
+    drop(client);
+    rig.running.stop();
+}
+
+#[test]
 fn good_lines_are_kept_and_bad_ones_are_set_aside_and_named() {
     let rig = Rig::new("");
     let answer = rig.post("/", &[], b"{\"n\":1}\nnonsense\n{\"n\":2}\n[1]\n");

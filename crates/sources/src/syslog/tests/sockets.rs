@@ -85,6 +85,43 @@ fn what_was_read_is_kept_when_the_process_ends() {
 }
 
 #[test]
+fn what_the_system_holds_is_taken_at_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("stream");
+    let options = format!(
+        r#"{{"listen": ["udp://127.0.0.1:0", "unix://{}"]}}"#,
+        socket.display()
+    );
+    let downstream = Downstream::memory();
+    let (running, addresses) = start(&options, &downstream, folder.path());
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut stream = UnixStream::connect(socket).unwrap();
+    // Both wait for room with their first message, and the rest stays in the system: more than one read takes.
+    downstream.set_full(true);
+    let datagram = |text: &str| udp.send_to(text.as_bytes(), addresses[0]).unwrap();
+    datagram("<13>datagram");
+    stream.write_all(b"<13>line\n").unwrap();
+    until("both wait", || running.meter("bytes_received") == 21);
+    for _ in 1..200 {
+        datagram("<13>datagram");
+    }
+    let line = format!("<13>line{}\n", " ".repeat(91));
+    stream.write_all(line.repeat(999).as_bytes()).unwrap();
+    let stops = std::thread::spawn(move || running.stop());
+    sleep(std::time::Duration::from_millis(200));
+    downstream.set_full(false);
+    stops.join().unwrap();
+    let messages = field(&downstream, "message");
+    let count = |name: &str| {
+        messages
+            .iter()
+            .filter(|text| text.starts_with(name))
+            .count()
+    };
+    assert_eq!((count("datagram"), count("line")), (200, 1000));
+}
+
+#[test]
 fn while_there_is_no_room_nothing_is_read_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();

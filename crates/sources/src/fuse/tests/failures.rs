@@ -1,0 +1,161 @@
+//! Writes that fail, and what becomes of what other writes have given.
+
+use std::process::Child;
+
+use super::*;
+
+/// A fatal signal for a child that waits in a write; returns when it is gone.
+fn kill(mut child: Child) {
+    // It may not have come to its write yet.
+    thread::sleep(Duration::from_millis(300));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+impl Rig {
+    /// A program that writes `text` through a copy of an open file.
+    fn writes(file: &fs::File, text: &str) -> Child {
+        let mut command = Command::new("printf");
+        let command = command.arg(text).stdout(file.try_clone().unwrap());
+        command.spawn().unwrap()
+    }
+
+    /// What a run after a crash would find.
+    fn left(&self) -> Vec<String> {
+        let copy = tempfile::tempdir().unwrap();
+        let name = "unfinished";
+        fs::copy(
+            self.folder.path().join("state").join(name),
+            copy.path().join(name),
+        )
+        .unwrap();
+        let origins = self.downstream.origins();
+        let kept = |asked: &millstream_record::FileId| {
+            let found = origins.iter().find(|(file, _)| file == asked);
+            found.map(|(_, next)| *next)
+        };
+        let (_, left) = super::super::journal::Journal::open(copy.path(), kept).unwrap();
+        let tails = left.into_iter();
+        tails
+            .map(|left| String::from_utf8(left.tail).unwrap())
+            .collect()
+    }
+}
+
+#[test]
+fn a_write_that_finds_no_room_fails_if_it_should() {
+    let rig = Rig::new(Downstream::durable(), r#", "when_full": "fail""#);
+    let mut file = rig.append("f");
+    file.write_all(b"AAA").unwrap();
+    // There is no room to send it, and none to keep it.
+    rig.downstream.set_full(true);
+    let refused = file.write_all(b"x\n").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    rig.downstream.set_full(false);
+    rig.downstream.choke();
+    let refused = file.write_all(b"y\n").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 2);
+    rig.downstream.settle();
+    assert_eq!(rig.left(), ["AAA"]);
+    file.write_all(b"BBB\nCC").unwrap();
+    assert_eq!(rig.left(), ["CC"]);
+    drop(file);
+    rig.until_lines(&["AAABBB", "CC"]);
+}
+
+#[test]
+fn what_is_only_slow_does_not_fail() {
+    let copies = tempfile::tempdir().unwrap();
+    let place = copies.path().display();
+    let options = format!(
+        r#", "when_full": "fail", "rules": [{{ "path": "exec", "exec": ["sh", "-c", "sleep 3; cat > {place}/out"] }}]"#
+    );
+    let rig = Rig::new(Downstream::durable(), &options);
+    // A sync, and a command behind a full pipe.
+    let mut file = rig.append("f");
+    rig.downstream.hold();
+    let writes = thread::spawn(move || file.write_all(b"x\n"));
+    thread::sleep(Duration::from_millis(1300));
+    assert!(!writes.is_finished());
+    rig.downstream.settle();
+    writes.join().unwrap().unwrap();
+    let mut file = rig.append("exec");
+    let line = [&[b'y'; 100_000][..], b"\n"].concat();
+    for _ in 0..8 {
+        file.write_all(&line).unwrap();
+    }
+    assert_eq!(rig.lines().len(), 9);
+    assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 0);
+}
+
+#[test]
+fn a_writer_that_is_killed_takes_nothing_of_others_with_it() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let mut file = rig.append("f");
+    file.write_all(b"AAA").unwrap();
+    // It waits for room.
+    rig.downstream.set_full(true);
+    kill(Rig::writes(&file, "never\n"));
+    rig.downstream.set_full(false);
+    file.write_all(b"BBB\nCC").unwrap();
+    // It waits for the answer: the channel has it.
+    rig.downstream.hold();
+    kill(Rig::writes(&file, "DDD\nnever"));
+    file.write_all(b"EE").unwrap();
+    rig.downstream.settle();
+    drop(file);
+    rig.until_lines(&["AAABBB", "CCDDD", "EE"]);
+}
+
+#[test]
+fn what_was_not_kept_is_unfinished_again() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let mut file = rig.append("f");
+    file.write_all(b"AAA").unwrap();
+    rig.downstream.hold();
+    let mut other = file.try_clone().unwrap();
+    let writes = thread::spawn(move || other.write_all(b"BBB\nCC"));
+    until("it is there", || !rig.lines().is_empty());
+    rig.downstream.drop_held();
+    assert_eq!(writes.join().unwrap().unwrap_err().raw_os_error(), Some(5));
+    file.write_all(b"DDD").unwrap();
+    // A crash may divide a line here: what was given to the channel may be there.
+    assert_eq!(rig.left(), ["AAA", "DDD"]);
+    file.write_all(b"E\n").unwrap();
+    assert_eq!(rig.lines(), ["AAADDDE"]);
+    assert!(rig.left().is_empty());
+}
+
+#[test]
+fn what_the_journal_has_no_room_for_is_not_taken() {
+    let mut rig = Rig::new(Downstream::durable(), "");
+    rig.stop();
+    let state = rig.folder.path().join("state");
+    let small = ["-t", "tmpfs", "-o", "size=256k", "tmpfs"];
+    let mounted = Command::new("mount").args(small).arg(&state).status();
+    if !mounted.unwrap().success() {
+        eprintln!("left out: only root can make a small disk");
+        return;
+    }
+    rig.start("");
+    let mut file = rig.append("f");
+    file.write_all(b"AAA").unwrap();
+    let filler = state.join("filler");
+    assert!(fs::write(&filler, vec![0; 1 << 20]).is_err());
+    // What the channel has kept is taken, the rest is not.
+    let long = [b'C'; 8192];
+    let text = [b"BBB\n", &long[..]].concat();
+    assert_eq!(file.write(&text).unwrap(), 4);
+    let refused = file.write(&long).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    assert!(rig.left().is_empty());
+    fs::remove_file(filler).unwrap();
+    file.write_all(b"DD").unwrap();
+    assert_eq!(rig.left(), ["DD"]);
+    drop(file);
+    rig.until_lines(&["AAABBB", "DD"]);
+    rig.stop();
+    let unmounted = Command::new("umount").arg(&state).status();
+    assert!(unmounted.unwrap().success());
+}
