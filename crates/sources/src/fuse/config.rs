@@ -11,10 +11,13 @@ use super::{
     Fuse,
     cutter::{Framing, How},
     filter::Filter,
-    rules::{Rule, Rules, Tagging, Text, folders_of, patterns},
+    rules::{NAMES, Rule, Rules, Text, folders_of, patterns},
     tree::{Owner, Recent},
 };
-use crate::framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong};
+use crate::{
+    framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong},
+    tagging::Tagging,
+};
 
 /// Options of the source `fuse`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -217,7 +220,7 @@ impl Config {
         Ok(Rule {
             paths: none,
             folders: Vec::new(),
-            tag: Tagging::new(self.tag.as_deref()).map_err(|why| ("tag", why))?,
+            tag: Tagging::new(self.tag.as_deref(), &NAMES).map_err(|why| ("tag", why))?,
             how: How {
                 framing: self.framing,
                 line_max,
@@ -240,7 +243,7 @@ impl RuleConfig {
         Ok(Rule {
             paths: patterns(paths())?,
             folders: paths().filter_map(folders_of).collect(),
-            tag: Tagging::new(self.tag.as_deref().or(of.tag.as_deref()))?,
+            tag: Tagging::new(self.tag.as_deref().or(of.tag.as_deref()), &NAMES)?,
             how: How {
                 framing: self.framing.unwrap_or(of.framing),
                 line_max: check_line_max(self.line_max.unwrap_or(of.line_max))?,

@@ -4,16 +4,17 @@ use std::{path::Path, sync::Arc};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use jiff::tz::TimeZone;
-use millstream_record::{Tag, Time, Values};
+use millstream_record::{Time, Values};
 use millstream_wire::{
     event::{Event, Record},
     template::{Depends, Renderer, Shared, Template},
 };
 
 use super::{cutter::How, filter::Filter};
+use crate::tagging::Tagging;
 
 /// Names that a tag and a `tee` can ask for.
-const NAMES: [&str; 2] = ["host", "path"];
+pub(super) const NAMES: [&str; 2] = ["host", "path"];
 
 /// A checked rule.
 #[derive(Debug)]
@@ -72,33 +73,12 @@ pub(super) fn folders_of(pattern: &str) -> Option<String> {
     (!plain.is_empty()).then(|| plain.join("/"))
 }
 
-/// How a tag is made of a path.
-#[derive(Debug)]
-pub(super) enum Tagging {
-    /// The node's name.
-    Name,
-    /// A text in which `*` is the path with dots.
-    Star(String),
-    /// A template.
-    Text(Text),
-}
-
-impl Tagging {
-    pub(super) fn new(tag: Option<&str>) -> Result<Self, String> {
-        Ok(match tag {
-            None => Self::Name,
-            Some(tag) if tag.contains(['{', '%']) => Self::Text(Text::new(tag)?),
-            Some(tag) => Self::Star(tag.to_owned()),
-        })
-    }
-
-    pub(super) fn tag(&self, node: &str, path: &str, host: &str) -> Tag {
-        match self {
-            Self::Name => Tag::from(node),
-            Self::Star(text) => Tag::from(&*text.replace('*', &path.replace('/', "."))),
-            Self::Text(text) => Tag::from(&*text.render(node, path, host, false)),
-        }
-    }
+/// What is known of a file: [`NAMES`].
+pub(super) fn values(path: &str, host: &str) -> Values {
+    let mut values = Values::new();
+    values.set("host", host);
+    values.set("path", path);
+    values
 }
 
 /// A template of what is known of a file.
@@ -131,12 +111,9 @@ impl Text {
                 .to_string_lossy()
                 .into_owned();
         }
-        let mut values = Values::new();
-        values.set("host", host);
-        values.set("path", path);
         let shared = Shared {
             tag: node,
-            values: &values,
+            values: &values(path, host),
         };
         let event = Event {
             time: Time::now(),
@@ -159,14 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_and_copies_are_named_after_the_path() {
-        let tag = |text| {
-            let tagging = Tagging::new(text).unwrap();
-            tagging.tag("drop", "app/x.log", "h").as_str().to_owned()
-        };
-        assert_eq!(tag(None), "drop");
-        assert_eq!(tag(Some("web.*")), "web.app.x.log");
-        assert_eq!(tag(Some("{host}-{path}")), "h-app/x.log");
+    fn copies_are_named_after_the_path() {
         let copy = |text| {
             Text::new(text)
                 .unwrap()

@@ -25,7 +25,7 @@ use super::{
     cutter::{Cut, Cutter, Records, Rest},
     journal::Left,
     parcel::{Parcel, Passed, Place},
-    rules::Rule,
+    rules::{Rule, values},
     tee::Tee,
     waiting::process_of,
     write::Ship,
@@ -73,7 +73,7 @@ impl Stream {
         });
         Self {
             ship: ship.clone(),
-            tag: rule.tag.tag(name, path, host),
+            tag: rule.tag.tag(name, Some(path), &values(path, host)),
             path: path.into(),
             cutter: Cutter::new(rule.how),
             values: Vec::new(),
