@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     answer::{Kept, Refusal},
-    body::retry,
+    body::{memory, retry},
     decode::{Bad, Decoded},
     request::Client,
 };
@@ -65,7 +65,10 @@ pub(super) async fn keep(
     timeout(shared.wait, room)
         .await
         .map_err(|_| no_room(client))?;
-    let aside = (bad.count > 0).then(|| set_aside(client, &batch, &bad));
+    let aside = match bad.count {
+        0 => None,
+        _ => Some(set_aside(client, &batch, &bad).await?),
+    };
     let mut receipts = Vec::new();
     if records > 0 {
         batch
@@ -146,7 +149,7 @@ fn origin(
 }
 
 /// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
-fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Batch {
+async fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Result<Batch, Refusal> {
     let context = &client.shared.context;
     let first = bad.errors.first().map_or("", String::as_str);
     let text = format_args!(
@@ -154,19 +157,15 @@ fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Batch {
         client.peer, bad.count
     );
     context.reporter.warn("rejected", text);
-    let mut all = reject::batch(&context.name, from, [], "");
-    let mut body = Vec::new();
-    let reason = "more parts of one request that are no records";
-    let rest = (!bad.rest.is_empty()).then_some((&bad.rest[..], reason));
-    let items = bad
-        .items
-        .iter()
-        .map(|(bytes, fault)| (&bytes[..], &**fault));
-    for (bytes, fault) in items.chain(rest) {
-        let one = reject::batch(&context.name, from, [bytes], fault);
-        body.extend_from_slice(&one.body);
-        all.count += one.count;
+    let node = &*context.name;
+    let bytes = bad
+        .items()
+        .map(|(item, fault)| reject::bytes(node, from, item, fault));
+    let mut body = memory(bytes.sum(), &client.shared).await?;
+    let mut count = 0;
+    for (item, fault) in bad.items() {
+        reject::write(&mut body, node, from, item, fault);
+        count += 1;
     }
-    all.body = body.into();
-    all
+    Ok(reject::envelope(node, from, body.freeze(), count))
 }
