@@ -77,6 +77,11 @@ impl Bad {
         Ok(())
     }
 
+    /// They have been copied.
+    pub(super) fn forget_bytes(&mut self) {
+        self.bytes = None;
+    }
+
     /// What is to be set aside one by one, each with its fault; all beyond the first as one.
     pub(super) fn items(&self) -> impl Iterator<Item = (&[u8], &str)> {
         let mut left = self.bytes.as_ref().map_or(&b""[..], |bytes| bytes);

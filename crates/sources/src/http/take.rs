@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use hyper::StatusCode;
 use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
-use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Tag, Time};
+use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time};
 use millstream_wire::msgpack::write_str;
 use tokio::time::timeout;
 
@@ -40,7 +40,11 @@ pub(super) async fn keep(
     arrived: &Arrived<'_>,
     decoded: Decoded,
 ) -> Result<Kept, Refusal> {
-    let Decoded { body, records, bad } = decoded;
+    let Decoded {
+        body,
+        records,
+        mut bad,
+    } = decoded;
     if records == 0 && bad.count > 0 {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, bad.errors.join("; ")));
     }
@@ -67,17 +71,14 @@ pub(super) async fn keep(
         .map_err(|_| no_room(client))?;
     let aside = match bad.count {
         0 => None,
-        _ => Some(set_aside(client, &batch, &bad).await?),
+        _ => Some(set_aside(client, &batch, &mut bad).await?),
     };
     let mut receipts = Vec::new();
     if records > 0 {
         batch
             .origins
             .extend(origin(arrived, body.len(), records, shared.durable)?);
-        batch.body = match body.len() > OWN_BYTES_MAX {
-            true => body.freeze(),
-            false => Bytes::copy_from_slice(&body),
-        };
+        batch.body = shared_bytes(body);
         receipts.push((outlet, put(client, outlet, batch).await?));
     }
     if let Some(aside) = aside {
@@ -149,7 +150,7 @@ fn origin(
 }
 
 /// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
-async fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Result<Batch, Refusal> {
+async fn set_aside(client: &Client, from: &Batch, bad: &mut Bad) -> Result<Batch, Refusal> {
     let context = &client.shared.context;
     let first = bad.errors.first().map_or("", String::as_str);
     let text = format_args!(
@@ -167,5 +168,13 @@ async fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Result<Batch, Re
         reject::write(&mut body, node, from, item, fault);
         count += 1;
     }
-    Ok(reject::envelope(node, from, body.freeze(), count))
+    bad.forget_bytes();
+    Ok(reject::envelope(node, from, shared_bytes(body), count))
+}
+
+fn shared_bytes(body: Buffer) -> Bytes {
+    match body.len() > OWN_BYTES_MAX {
+        true => body.freeze(),
+        false => Bytes::copy_from_slice(&body),
+    }
 }
