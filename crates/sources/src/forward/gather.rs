@@ -9,7 +9,7 @@ use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time,
 /// still in the cache when the next hop reads it.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
 /// A smaller batch gets memory of its size, so that a slow stream does not hold buffers of the pool.
-const OWN_BYTES_MAX: usize = 16 << 10;
+pub(super) const OWN_BYTES_MAX: usize = 16 << 10;
 /// A batch leaves when the ids of its chunks have so many bytes: ids are written by the peer, so they need a bound.
 const IDS_BYTES_MAX: usize = 64 << 10;
 

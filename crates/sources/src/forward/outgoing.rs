@@ -16,7 +16,7 @@ use millstream_wire::{
 use super::{
     Shared,
     end::End,
-    gather::{Chunk, GATHER_BYTES, Gather},
+    gather::{Chunk, GATHER_BYTES, Gather, OWN_BYTES_MAX},
     payload::Arrived,
 };
 use crate::connection::{Answer, Answers, STASH_BYTES, reserve_while_holding};
@@ -289,7 +289,22 @@ impl Outgoing {
             self.peer
         );
         context.reporter.warn("rejected", text);
-        let batch = reject::batch(&context.name, &from, items, reason);
+        let (node, items) = (&*context.name, items.into_iter().collect::<Vec<_>>());
+        let bytes = items
+            .iter()
+            .map(|item| reject::bytes(node, &from, item, reason));
+        // It counts, so that others wait; waiting itself while it holds the payload, it could wait for ever.
+        let mut body = context.pool.take(bytes.sum());
+        for item in &items {
+            reject::write(&mut body, node, &from, item, reason);
+        }
+        let body = if body.len() <= OWN_BYTES_MAX {
+            Bytes::copy_from_slice(&body)
+        } else {
+            body.freeze()
+        };
+        let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        let batch = reject::envelope(node, &from, body, count);
         context.rejects.send(batch, chunk.is_some()).await
     }
 

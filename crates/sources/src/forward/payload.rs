@@ -158,21 +158,20 @@ impl Outgoing {
     ) -> Result<(), End> {
         let end = content.check.whole();
         let rest = content.body.slice(end..);
-        let (mut good, mut records, mut bad) = (
-            content.body.slice(..end),
-            content.check.records(),
-            Vec::new(),
-        );
+        let (mut good, mut records) = (content.body.slice(..end), content.check.records());
+        let mut bad = Bytes::new();
         let mut misfits = 0;
         if encoding == Encoding::Packed && content.check.misfits() > 0 {
             let mut sifted = self.memory(end, true).await?;
+            let mut misfit = self.shared.context.pool.take(end);
             let counts = sift(
                 &good,
                 options.received.unwrap_or(self.now),
                 &mut sifted,
-                &mut bad,
+                &mut misfit,
             );
-            (good, records, misfits) = (sifted.freeze(), counts.good, counts.bad);
+            (good, bad) = (sifted.freeze(), misfit.freeze());
+            (records, misfits) = (counts.good, counts.bad);
         }
         let mut receipts = Vec::new();
         if !bad.is_empty() || !rest.is_empty() {
@@ -181,7 +180,7 @@ impl Outgoing {
                 .then(|| values(&bad))
                 .into_iter()
                 .flatten();
-            let at_once = (misfits > REJECTED_SINGLY_MAX).then_some(bad.as_slice());
+            let at_once = (misfits > REJECTED_SINGLY_MAX).then_some(&bad[..]);
             let items = singly
                 .chain(at_once)
                 .chain((!rest.is_empty()).then_some(&rest[..]));

@@ -8,7 +8,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
@@ -32,7 +32,8 @@ const READ_BYTES: usize = 512 << 10;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often it is looked for new ones: programs whose working folder is below can still make some.
 const LOOK_FOR_NEW: Duration = Duration::from_secs(5);
-/// Stands behind the name of a file that is about to be removed.
+/// Stands behind the name of a file that is about to be removed; its number follows, so that no two ever get one name: after
+/// a crash an older one of the same name may still be there.
 const TAKEN: &[u8] = b".millstream-taken";
 
 /// A file below.
@@ -142,7 +143,7 @@ impl Followed {
         });
         let sent = id.and_then(|id| origins.get(&id)).copied().unwrap_or(0);
         let name = path.as_os_str().as_bytes();
-        let name = name.strip_suffix(TAKEN).unwrap_or(name);
+        let name = taken(name).unwrap_or(name);
         let name = String::from_utf8_lossy(name).into_owned();
         let stream = Stream::of_file(ship, &name);
         let file = Self {
@@ -186,13 +187,12 @@ impl Followed {
 
     /// Gives it a name that nobody opens.
     fn hide(&mut self, below: &Below) -> io::Result<()> {
-        if self.path.as_os_str().as_bytes().ends_with(TAKEN) {
+        if taken(self.path.as_os_str().as_bytes()).is_some() {
             return Ok(());
         }
-        let mut hidden = OsString::from(&self.path);
-        hidden.push(std::ffi::OsStr::from_bytes(TAKEN));
-        fs::rename(below.path(&self.path), below.path(Path::new(&hidden)))?;
-        self.path = hidden.into();
+        let hidden = hidden(&self.path, self.file.metadata()?.ino());
+        fs::rename(below.path(&self.path), below.path(&hidden))?;
+        self.path = hidden;
         Ok(())
     }
 
@@ -234,5 +234,40 @@ impl Followed {
         }
         ship.send(&self.handle, parcel, WhenFull::Block).await?;
         Ok(())
+    }
+}
+
+/// The name that a file gets before it is removed.
+fn hidden(path: &Path, inode: u64) -> PathBuf {
+    let mut hidden = OsString::from(path);
+    hidden.push(OsStr::from_bytes(TAKEN));
+    hidden.push(format!("-{inode}"));
+    hidden.into()
+}
+
+/// What a file was called before it got such a name.
+fn taken(name: &[u8]) -> Option<&[u8]> {
+    let at = memchr::memmem::rfind(name, TAKEN)?;
+    let (before, number) = (&name[..at], &name[at + TAKEN.len()..]);
+    let is_number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+    let ours = number.is_empty() || number.strip_prefix(b"-").is_some_and(is_number);
+    ours.then_some(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_files_get_one_name_before_they_are_removed() {
+        let (old, new) = (hidden(Path::new("d/a"), 7), hidden(Path::new("d/a"), 8));
+        assert_ne!(old, new);
+        for hidden in [&old, &new] {
+            assert_eq!(taken(hidden.as_os_str().as_bytes()), Some(&b"d/a"[..]));
+        }
+        // As earlier versions named them.
+        assert_eq!(taken(b"a.millstream-taken"), Some(&b"a"[..]));
+        assert_eq!(taken(b"a.millstream-taken.log"), None);
+        assert_eq!(taken(b"a"), None);
     }
 }

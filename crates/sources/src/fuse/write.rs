@@ -167,13 +167,10 @@ impl Ship {
         batch: Batch,
         when_full: WhenFull,
     ) -> Result<Receipt, Errno> {
-        let send = async {
-            if when_full == WhenFull::Fail {
-                outlet.has_room().await;
-            }
-            outlet.send(batch, true).await
-        };
-        self.in_time(send, when_full).await
+        if when_full == WhenFull::Fail {
+            self.in_time(outlet.has_room(), when_full).await?;
+        }
+        self.in_time(outlet.send(batch, true), when_full).await
     }
 
     /// Waits for a receipt. A channel that is full by then may keep what was sent all the same, so only EIO says that it is

@@ -2,6 +2,8 @@
 //!
 //! `read -> [decode] -> send -> keep`
 
+use std::borrow::Cow;
+
 use hyper::StatusCode;
 use millstream_record::{Buffer, Time};
 use millstream_wire::{
@@ -20,6 +22,8 @@ use super::{
 const BAD_SINGLY_MAX: usize = 1024;
 /// A batch is taken to be about as large as its text: so one record needs no second buffer.
 const SPARE_BYTES: usize = 4 << 10;
+/// The fault of those.
+const REST: &str = "more parts of one request that are no records";
 /// So many faults are told.
 const ERRORS_MAX: usize = 10;
 /// After so many bytes other connections of this thread have their turn.
@@ -36,27 +40,61 @@ pub(super) struct Decoded {
 #[derive(Default)]
 pub(super) struct Bad {
     pub(super) count: u64,
-    /// The first ones, as they came, each with its fault.
-    pub(super) items: Vec<(Vec<u8>, String)>,
-    /// The others, a line each.
-    pub(super) rest: Vec<u8>,
+    /// The faults of the first ones, and how many bytes each has.
+    faults: Vec<(usize, String)>,
+    /// All of them as they came, in memory that counts: those without a fault of their own a line each.
+    bytes: Option<Buffer>,
     /// The first of the faults.
     pub(super) errors: Vec<String>,
 }
 
 impl Bad {
-    fn add(&mut self, bytes: &[u8], fault: impl FnOnce() -> String) {
+    async fn add(
+        &mut self,
+        bytes: &[u8],
+        fault: impl FnOnce() -> String,
+        shared: &Shared,
+    ) -> Result<(), Refusal> {
+        let all = match self.bytes.take() {
+            None => memory(bytes.len() + 1, shared).await?,
+            Some(all) if all.capacity() - all.len() <= bytes.len() => {
+                enlarge(&all, bytes.len() + 1, shared).await?
+            }
+            Some(all) => all,
+        };
+        let all = self.bytes.insert(all);
+        all.extend_from_slice(bytes);
         self.count += 1;
-        if self.items.len() < BAD_SINGLY_MAX {
+        if self.faults.len() < BAD_SINGLY_MAX {
             let fault = fault();
             if self.errors.len() < ERRORS_MAX {
                 self.errors.push(fault.clone());
             }
-            self.items.push((bytes.to_vec(), fault));
+            self.faults.push((bytes.len(), fault));
         } else {
-            self.rest.extend_from_slice(bytes);
-            self.rest.push(b'\n');
+            all.push(b'\n');
         }
+        Ok(())
+    }
+
+    /// They have been copied.
+    pub(super) fn forget_bytes(&mut self) {
+        self.bytes = None;
+    }
+
+    /// What is to be set aside one by one, each with its fault; all beyond the first as one.
+    pub(super) fn items(&self) -> impl Iterator<Item = (&[u8], &str)> {
+        let mut left = self.bytes.as_ref().map_or(&b""[..], |bytes| bytes);
+        let mut faults = self.faults.iter();
+        std::iter::from_fn(move || match faults.next() {
+            Some((length, fault)) => {
+                let (item, behind) = left.split_at_checked(*length)?;
+                left = behind;
+                Some((item, &**fault))
+            }
+            None if left.is_empty() => None,
+            None => Some((std::mem::take(&mut left), REST)),
+        })
     }
 }
 
@@ -106,10 +144,11 @@ pub(super) async fn json(text: &[u8], received: Time, shared: &Shared) -> Result
             lines::Next::Record => output.records += 1,
             lines::Next::Bad(range, fault) => {
                 let bytes = text.get(range).unwrap_or_default();
-                output.bad.add(bytes, || {
+                let told = || {
                     let (line, byte) = place(text, fault.at);
                     format!("line {line}, byte {byte}: {} expected", fault.expected)
-                });
+                };
+                output.bad.add(bytes, told, shared).await?;
             }
             lines::Next::Room(bytes) => output.room(bytes).await?,
             lines::Next::End => return Ok(output.done()),
@@ -131,7 +170,7 @@ pub(super) async fn otlp(
     if form == Form::Protobuf {
         return logs(Logs::protobuf(text), text, form, received, shared).await;
     }
-    let mut packed = memory(text.len(), shared).await?;
+    let mut packed = memory(lines::room(text), shared).await?;
     let fault = match to_msgpack(text, &mut packed) {
         Ok(Progress::Consumed(_)) => {
             return logs(Logs::json(&packed), text, form, received, shared).await;
@@ -159,10 +198,10 @@ async fn logs(
             otlp::Next::Record => output.records += 1,
             otlp::Next::Bad(bytes, bad) => {
                 let shown = match form {
-                    Form::Protobuf => bytes.to_vec(),
-                    Form::Json => json_of(bytes),
+                    Form::Protobuf => Cow::Borrowed(bytes),
+                    Form::Json => Cow::Owned(json_of(bytes)),
                 };
-                output.bad.add(&shown, || bad.to_string());
+                output.bad.add(&shown, || bad.to_string(), shared).await?;
             }
             otlp::Next::Room(bytes) => output.room(bytes).await?,
             otlp::Next::End => return Ok(output.done()),

@@ -177,15 +177,20 @@ impl<'t> Lines<'t> {
     }
 }
 
+/// What the value that `text` is may take when it is packed.
+pub(super) fn room(text: &[u8]) -> usize {
+    let most = text.len() * GROWTH;
+    if text.len() <= SHORT_BYTES {
+        return most;
+    }
+    // Only numbers grow, by up to 6 bytes each, and each but the first stands behind one of these.
+    let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
+    most.min(text.len() + 6 * numbers)
+}
+
 /// What the output lacks for the record that `text` is.
 fn missing(text: &[u8], out: &Vec<u8>) -> Option<Next> {
-    let mut room = text.len() * GROWTH;
-    if text.len() > SHORT_BYTES {
-        // Only numbers grow, by up to 6 bytes each, and each but the first stands behind one of these.
-        let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
-        room = room.min(text.len() + 6 * numbers);
-    }
-    room += ENTRY_BYTES;
+    let room = room(text) + ENTRY_BYTES;
     (out.capacity() - out.len() < room).then_some(Next::Room(room))
 }
 

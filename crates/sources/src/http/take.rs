@@ -6,13 +6,13 @@ use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use hyper::StatusCode;
 use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
-use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Tag, Time};
+use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time};
 use millstream_wire::msgpack::write_str;
 use tokio::time::timeout;
 
 use super::{
     answer::{Kept, Refusal},
-    body::retry,
+    body::{memory, retry},
     decode::{Bad, Decoded},
     request::Client,
 };
@@ -40,7 +40,11 @@ pub(super) async fn keep(
     arrived: &Arrived<'_>,
     decoded: Decoded,
 ) -> Result<Kept, Refusal> {
-    let Decoded { body, records, bad } = decoded;
+    let Decoded {
+        body,
+        records,
+        mut bad,
+    } = decoded;
     if records == 0 && bad.count > 0 {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, bad.errors.join("; ")));
     }
@@ -65,16 +69,16 @@ pub(super) async fn keep(
     timeout(shared.wait, room)
         .await
         .map_err(|_| no_room(client))?;
-    let aside = (bad.count > 0).then(|| set_aside(client, &batch, &bad));
+    let aside = match bad.count {
+        0 => None,
+        _ => Some(set_aside(client, &batch, &mut bad).await?),
+    };
     let mut receipts = Vec::new();
     if records > 0 {
         batch
             .origins
             .extend(origin(arrived, body.len(), records, shared.durable)?);
-        batch.body = match body.len() > OWN_BYTES_MAX {
-            true => body.freeze(),
-            false => Bytes::copy_from_slice(&body),
-        };
+        batch.body = shared_bytes(body);
         receipts.push((outlet, put(client, outlet, batch).await?));
     }
     if let Some(aside) = aside {
@@ -146,7 +150,7 @@ fn origin(
 }
 
 /// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
-fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Batch {
+async fn set_aside(client: &Client, from: &Batch, bad: &mut Bad) -> Result<Batch, Refusal> {
     let context = &client.shared.context;
     let first = bad.errors.first().map_or("", String::as_str);
     let text = format_args!(
@@ -154,19 +158,23 @@ fn set_aside(client: &Client, from: &Batch, bad: &Bad) -> Batch {
         client.peer, bad.count
     );
     context.reporter.warn("rejected", text);
-    let mut all = reject::batch(&context.name, from, [], "");
-    let mut body = Vec::new();
-    let reason = "more parts of one request that are no records";
-    let rest = (!bad.rest.is_empty()).then_some((&bad.rest[..], reason));
-    let items = bad
-        .items
-        .iter()
-        .map(|(bytes, fault)| (&bytes[..], &**fault));
-    for (bytes, fault) in items.chain(rest) {
-        let one = reject::batch(&context.name, from, [bytes], fault);
-        body.extend_from_slice(&one.body);
-        all.count += one.count;
+    let node = &*context.name;
+    let bytes = bad
+        .items()
+        .map(|(item, fault)| reject::bytes(node, from, item, fault));
+    let mut body = memory(bytes.sum(), &client.shared).await?;
+    let mut count = 0;
+    for (item, fault) in bad.items() {
+        reject::write(&mut body, node, from, item, fault);
+        count += 1;
     }
-    all.body = body.into();
-    all
+    bad.forget_bytes();
+    Ok(reject::envelope(node, from, shared_bytes(body), count))
+}
+
+fn shared_bytes(body: Buffer) -> Bytes {
+    match body.len() > OWN_BYTES_MAX {
+        true => body.freeze(),
+        false => Bytes::copy_from_slice(&body),
+    }
 }

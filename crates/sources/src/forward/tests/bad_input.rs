@@ -65,6 +65,29 @@ fn bad_entries_are_set_aside_and_the_good_ones_kept_and_acked() {
 }
 
 #[test]
+fn what_is_set_aside_counts_as_memory() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let bad = [&[0xc6, 0, 0x40, 0, 0], &vec![b'x'; 4 << 20][..]].concat();
+    let payload = [&entry(0)[..], &bad, &entry(1)].concat();
+    write(&mut stream, &packed("t", &payload, Some("a")));
+    expect_acks(&mut stream, &["a"]);
+    assert_eq!(rejected(&server, 1)[0].1, bad);
+    // This channel does not copy it, so it is still there.
+    let forget = |taken: &Taken| taken.set(|state| state.batches.clear());
+    forget(&taken);
+    assert!(server.pool.taken_bytes() >= bad.len());
+    forget(&server.rejected);
+    drop(stream);
+    let give_up = std::time::Instant::now() + PATIENCE;
+    while server.pool.taken_bytes() > 0 {
+        assert!(std::time::Instant::now() < give_up, "it never comes back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn a_bad_message_is_set_aside_and_acked_in_its_turn() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");

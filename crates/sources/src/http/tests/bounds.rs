@@ -182,6 +182,27 @@ fn requests_wait_for_memory_and_are_then_put_off() {
 }
 
 #[test]
+fn what_a_request_becomes_counts_as_memory() {
+    let rig = Rig::new(r#", "wait": "300ms""#);
+    // With what is bad in it, or what its numbers grow to, it is more than the 48 MiB that what comes in may take.
+    let bad = |bytes: usize| [b"{}\n".to_vec(), b"bad\n".repeat(bytes / 4)].concat();
+    let numbers = |bytes: usize| {
+        let zeros = "-0,".repeat(bytes / 3);
+        format!("{{\"x\":[{zeros}0],\"resourceLogs\":[]}}").into_bytes()
+    };
+    let json: &[&str] = &["Content-Type: application/json"];
+    let small = [("/", bad(1 << 20)), ("/v1/logs", numbers(1 << 20))];
+    let large = [("/", bad(12 << 20)), ("/v1/logs", numbers(14 << 20))];
+    for (path, body) in small {
+        assert_eq!(rig.post(path, json, &body).status, 200, "{path}");
+    }
+    for (path, body) in large {
+        assert_eq!(rig.post(path, json, &body).status, 429, "{path}");
+    }
+    rig.running.stop();
+}
+
+#[test]
 fn wrong_options_are_refused() {
     for (options, why) in [
         (r#"{"listen": "tcp://127.0.0.1"}"#, "names no port"),
