@@ -27,7 +27,7 @@ use std::{
 use millstream_kafka::{Error, Kind};
 use millstream_pipeline::{
     failure::{Again, Failure},
-    inlet::{Event, Inlet},
+    inlet::{Cut, Event, Inlet},
     node::SinkContext,
 };
 use millstream_record::Position;
@@ -81,6 +81,8 @@ pub(super) struct Exact<'a> {
     pub(super) verdicts: Verdicts,
     /// What brokers refuse for good of what is not settled.
     pub(super) unfit: Unfit,
+    /// Up to where records go alone, if they do.
+    pub(super) suspected: Option<Position>,
     /// Up to where everything is settled, as far as this process knows.
     settled: Option<Position>,
     /// Since when nothing has gone well.
@@ -110,6 +112,7 @@ pub(super) async fn run(
         seen: None,
         verdicts: Verdicts::default(),
         unfit: Unfit::new(),
+        suspected: None,
         since: None,
         backoff,
     };
@@ -244,23 +247,39 @@ impl Exact<'_> {
     async fn write(&mut self, session: &mut Session, inlet: &mut Inlet) -> Result<(), End> {
         while let Some(event) = inlet.next().await? {
             match event {
-                Event::Batch(batch, position) => session.take(batch, position, self)?,
-                Event::Cut(mut cut) => {
-                    let position = cut.position();
-                    session.reach(&mut cut, self, inlet).await?;
-                    if let Some(position) = position {
-                        session.commit(position, self)?;
-                    }
-                    inlet.settle(cut).await?;
-                    self.settled = self.settled.max(position);
-                    self.since = None;
-                    self.backoff.reset();
-                    self.unfit.clear();
-                    if self.verdicts.join() {
-                        return Err(End::Anew);
+                Event::Batch(batch, position) => {
+                    session.take(batch, position, self)?;
+                    // A broker does not wait for a transaction of as many requests as there are records.
+                    if self.verdicts.is_alone()
+                        && let Some(cut) = inlet.cut_now()
+                    {
+                        self.cut(session, inlet, cut).await?;
                     }
                 }
+                Event::Cut(cut) => self.cut(session, inlet, cut).await?,
             }
+        }
+        Ok(())
+    }
+
+    async fn cut(
+        &mut self,
+        session: &mut Session,
+        inlet: &mut Inlet,
+        mut cut: Cut,
+    ) -> Result<(), End> {
+        let position = cut.position();
+        session.reach(&mut cut, self, inlet).await?;
+        if let Some(position) = position {
+            session.commit(position, self)?;
+        }
+        inlet.settle(cut).await?;
+        self.settled = self.settled.max(position);
+        self.since = None;
+        self.backoff.reset();
+        self.unfit.clear();
+        if position >= self.suspected && self.verdicts.join() {
+            return Err(End::Anew);
         }
         Ok(())
     }

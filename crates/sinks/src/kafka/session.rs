@@ -226,6 +226,11 @@ impl Session {
             return Err(End::Anew);
         }
         if let Some(unfit) = exact.verdicts.judge(&failed) {
+            if unfit.is_empty() {
+                let suspects = failed.iter().filter(|one| one.error.kind == Kind::Suspect);
+                let places = suspects.filter_map(|one| self.place(one.number));
+                exact.suspected = places.filter_map(|(position, _)| position).max();
+            }
             let unfit = unfit.into_iter();
             let placed = unfit.filter_map(|(number, reason)| Some((self.place(number)?, reason)));
             exact.unfit.extend(placed);

@@ -38,6 +38,11 @@ impl Verdicts {
         (unclear || !unfit.is_empty()).then_some(unfit)
     }
 
+    /// Whether each record goes in a batch of its own.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// All is well again: records go together. Whether they did not.
     pub(super) fn join(&mut self) -> bool {
         std::mem::take(&mut self.alone)

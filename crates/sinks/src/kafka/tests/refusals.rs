@@ -91,6 +91,25 @@ async fn records_that_are_refused_for_good_cost_no_pause_and_nobody_is_given_up_
 }
 
 #[tokio::test]
+async fn what_goes_record_by_record_is_committed_batch_by_batch() {
+    let mut bench = exact(RAW);
+    bench.broker.refuse(false, bad);
+    bench.put("a\n");
+    bench.put("b\n");
+    bench.put("!0\n!1\nc\n");
+    bench.broker.on_init(|_| Ok(()));
+    bench.broker.on_init(|_| Ok(()));
+    bench.broker.on_init(|broker| {
+        assert_eq!(broker.values(), ["a", "b"]);
+        Ok(())
+    });
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["a", "b", "c"]);
+    assert_eq!(count(&bench.upstream.rejected()), 2);
+}
+
+#[tokio::test]
 async fn records_go_together_again_once_it_is_known_which_were_bad() {
     for durable in [true, false] {
         let mut bench = if durable { exact(RAW) } else { plain(RAW) };
