@@ -121,8 +121,9 @@ pub(super) async fn run(
                 running.take(&batch).await?;
                 running.reject(inlet, &batch).await;
             }
-            Event::Cut(cut) => {
+            Event::Cut(mut cut) => {
                 running.flush().await?;
+                cut.keep_rejected().await?;
                 running.writer.commit(cut.position())?;
                 inlet.settle(cut).await?;
             }

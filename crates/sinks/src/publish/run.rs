@@ -271,6 +271,10 @@ impl<S: Store> Running<'_, S> {
     async fn commit(&mut self, inlet: &mut Inlet) -> Result<(), Failure> {
         let outputs = self.generation.end(&mut self.store).await?;
         self.taken = 0;
+        // The manifest brings the chain behind it: it is not read again.
+        for cut in &mut self.cuts {
+            cut.keep_rejected().await?;
+        }
         if !outputs.is_empty() {
             let bytes = outputs.iter().map(|named| named.bytes).sum();
             let position = self.cuts.last().and_then(Cut::position);

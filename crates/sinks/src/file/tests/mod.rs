@@ -226,6 +226,26 @@ fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbours_a
 }
 
 #[test]
+fn the_journal_moves_behind_what_was_rejected_when_that_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    upstream.put(entries("t", 0, &[("x", "1"), ("y", "2")]), false);
+    upstream.lose_reject();
+    upstream.close();
+    let options = options(folder.path(), "a", r#""format": "raw", "field": "x""#);
+    let mut rig = Rig::new(
+        &COMPONENT,
+        &options,
+        &upstream,
+        &folder.path().join("state"),
+    );
+    assert!(block_on(rig.run()).is_err());
+    block_on(rig.run()).unwrap();
+    assert_eq!(read(folder.path(), "a"), "1\n");
+    assert_eq!(upstream.rejected().len(), 1);
+}
+
+#[test]
 fn a_batch_without_the_value_that_its_path_needs_is_rejected_whole() {
     let folder = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
