@@ -123,7 +123,7 @@ impl fmt::Debug for Pool {
 }
 
 /// A buffer out of a [`Pool`]: a `Vec<u8>` that goes back when it is dropped. Growing it beyond what was asked for is
-/// allowed (it is a `Vec`) and counts from then on.
+/// allowed (it is a `Vec`), but does not count: who knows how large it can become asks for that.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,

@@ -31,23 +31,7 @@ impl Tagging {
             Some(tag) if !tag.contains(['{', '%']) => return Ok(Self::Star(tag.to_owned())),
             Some(tag) => tag,
         };
-        let template = Template::parse(tag).map_err(|error| error.to_string())?;
-        if template.depends() > Depends::Batch {
-            return Err(
-                "a tag holds for many records: it cannot name a field or the time".to_owned(),
-            );
-        }
-        let foreign = template.names().find(|name| !known.contains(name));
-        match foreign.map(str::to_owned) {
-            Some(name) => {
-                let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
-                let known = known.join(", ");
-                Err(format!(
-                    "there is no value `{name}` here: there are {known}"
-                ))
-            }
-            None => Ok(Self::Template(template)),
-        }
+        batch_template(tag, known).map(Self::Template)
     }
 
     /// The same, of a node's option.
@@ -78,6 +62,25 @@ impl Tagging {
                 }
             }
         }
+    }
+}
+
+/// A template of what all records of a batch share: the values that are `known`.
+pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, String> {
+    let template = Template::parse(text).map_err(|error| error.to_string())?;
+    if template.depends() > Depends::Batch {
+        return Err("it holds for many records: it cannot name a field or the time".to_owned());
+    }
+    let foreign = template.names().find(|name| !known.contains(name));
+    match foreign.map(str::to_owned) {
+        Some(name) => {
+            let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+            let known = known.join(", ");
+            Err(format!(
+                "there is no value `{name}` here: there are {known}"
+            ))
+        }
+        None => Ok(template),
     }
 }
 

@@ -112,8 +112,10 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
         zombie.log().contains("has taken over")
     });
     assert_eq!(zombie.ended(), Some(1));
-    // What it took, it kept to itself; it would have gone to a topic of its own.
-    assert!(!topics(&broker).contains(&"out.late".to_owned()));
+    // What it took, it kept to itself; it would have gone to a topic of its own, which may be there: asking for it makes it.
+    if topics(&broker).contains(&"out.late".to_owned()) {
+        assert_eq!(broker.read_with_kcat("out.late", "%s\n"), "");
+    }
     verify_topics(folder.path(), &broker, 150_000);
     assert_eq!(heir.stop(), Some(0));
 }

@@ -7,11 +7,11 @@ use jiff::tz::TimeZone;
 use millstream_record::{Time, Values};
 use millstream_wire::{
     event::{Event, Record},
-    template::{Depends, Renderer, Shared, Template},
+    template::{Renderer, Shared, Template},
 };
 
 use super::{cutter::How, filter::Filter};
-use crate::tagging::Tagging;
+use crate::tagging::{Tagging, batch_template};
 
 /// Names that a tag and a `tee` can ask for.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
@@ -81,31 +81,19 @@ pub(super) fn values(path: &str, host: &str) -> Values {
     values
 }
 
-/// A template of what is known of a file.
+/// The path of a copy: a template of what is known of a file.
 #[derive(Debug)]
 pub(super) struct Text(Template);
 
 impl Text {
     pub(super) fn new(text: &str) -> Result<Self, String> {
-        let template = Template::parse(text).map_err(|error| error.to_string())?;
-        if template.depends() > Depends::Batch {
-            return Err(
-                "it holds for the whole file: it cannot name a field or the time".to_owned(),
-            );
-        }
-        let foreign = template.names().find(|name| !NAMES.contains(name));
-        match foreign.map(str::to_owned) {
-            Some(name) => Err(format!(
-                "a file of the mount has no value `{name}` here: there are `host` and `path`"
-            )),
-            None => Ok(Self(template)),
-        }
+        batch_template(text, &NAMES).map(Self)
     }
 
-    /// `as_path`: values are parts of a path and cannot leave their folder.
-    pub(super) fn render(&self, node: &str, path: &str, host: &str, as_path: bool) -> String {
+    /// Values are parts of a path and cannot leave their folder.
+    pub(super) fn render(&self, node: &str, path: &str, host: &str) -> String {
         // The folder is the template's own, so the file's path goes on in it.
-        if as_path && self.0.as_str().ends_with('/') {
+        if self.0.as_str().ends_with('/') {
             return Path::new(self.0.as_str())
                 .join(path)
                 .to_string_lossy()
@@ -119,14 +107,9 @@ impl Text {
             time: Time::now(),
             record: Record::None,
         };
-        let mut renderer = if as_path {
-            Renderer::path(&self.0, TimeZone::UTC)
-        } else {
-            Renderer::text(&self.0, TimeZone::UTC)
-        };
         let mut out = Vec::new();
         // All names were checked, so no value can be missing.
-        let _ = renderer.render(shared, event, &mut out);
+        let _ = Renderer::path(&self.0, TimeZone::UTC).render(shared, event, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 }
@@ -137,11 +120,7 @@ mod tests {
 
     #[test]
     fn copies_are_named_after_the_path() {
-        let copy = |text| {
-            Text::new(text)
-                .unwrap()
-                .render("drop", "app/x.log", "h", true)
-        };
+        let copy = |text| Text::new(text).unwrap().render("drop", "app/x.log", "h");
         assert_eq!(copy("/copies/{path}"), "/copies/app_x.log");
         assert_eq!(copy("/copies/"), "/copies/app/x.log");
         assert!(Text::new("{.field}").is_err());

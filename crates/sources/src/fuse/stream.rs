@@ -68,7 +68,7 @@ impl Stream {
         let rule = ship.options.rules.of(path);
         let (name, host) = (&*ship.context.name, &*ship.context.host);
         let tee = rule.tee.as_ref().map(|tee| {
-            let path = tee.render(name, path, host, true);
+            let path = tee.render(name, path, host);
             Arc::new(Tee::new(path.into()))
         });
         Self {

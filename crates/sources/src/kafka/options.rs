@@ -5,12 +5,13 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 use jiff::Timestamp;
 use millstream_config::{Node, OneOrMany, Problem, Size};
 use millstream_kafka::{Auth, Settings, Tls, Topics};
-use millstream_wire::template::{Depends, Template};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess, Visitor},
 };
+
+use crate::tagging::Tagging;
 
 /// The options of `kafka`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -31,7 +32,7 @@ pub(super) struct Config {
     pub(super) start: Start,
     /// The tag: a template of `{topic}` and `{partition}`. Default: the node's name.
     #[serde(default)]
-    pub(super) tag: Option<Template>,
+    pub(super) tag: Option<String>,
     /// What the values of records are.
     #[serde(default)]
     pub(super) format: Format,
@@ -228,22 +229,15 @@ impl Config {
                 format!("`{name}` is set by the source itself"),
             );
         }
-        if let Some(tag) = &self.tag {
-            let known = ["topic", "partition", "host"];
-            let foreign = tag.names().find(|name| !known.contains(name));
-            if tag.depends() > Depends::Batch {
-                let text = "the tag holds for many records: it cannot name a field or the time";
-                at("tag", text.to_owned());
-            } else if let Some(name) = foreign {
-                at(
-                    "tag",
-                    format!(
-                        "there is no value `{name}`: there are `topic`, `partition` and `host`"
-                    ),
-                );
-            }
+        if let Err(why) = self.tagging() {
+            at("tag", why);
         }
         problems
+    }
+
+    /// How the records of a partition are called.
+    pub(super) fn tagging(&self) -> Result<Tagging, String> {
+        Tagging::new(self.tag.as_deref(), &["topic", "partition", "host"])
     }
 
     /// What the client is told; `once`: the ends of partitions are wanted.

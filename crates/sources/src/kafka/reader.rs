@@ -12,11 +12,7 @@ use millstream_kafka::{Connect, Consumer, Error, Kind, Partition, Polled};
 use millstream_pipeline::{
     failure::Failure, node::SourceContext, outlet::Outlet, threads::own_thread,
 };
-use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
-use millstream_wire::{
-    event::{Event, Record},
-    template::{Renderer, Shared},
-};
+use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Time, Values};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
@@ -26,6 +22,7 @@ use super::{
     progress::{Assigned, Progress},
     start::{self, ANSWER, Known},
 };
+use crate::tagging::Tagging;
 
 /// How long one look for records waits.
 const WAIT: Duration = Duration::from_millis(50);
@@ -376,29 +373,15 @@ impl Reader {
         values.set("host", host);
         values.set("topic", partition.topic.as_str());
         values.set("partition", partition.number.to_string());
-        let mut tag = Vec::new();
-        if let Some(template) = &self.config.tag {
-            let shared = Shared {
-                tag: &self.context.name,
-                values: &values,
-            };
-            let event = Event {
-                time: Time(0),
-                record: Record::None,
-            };
-            // All names were checked, so no value can be missing.
-            let _ =
-                Renderer::text(template, jiff::tz::TimeZone::UTC).render(shared, event, &mut tag);
-        } else {
-            tag.extend_from_slice(self.context.name.as_bytes());
-        }
+        // It was checked at the start.
+        let tagging = self.config.tagging().unwrap_or(Tagging::Given);
         Reading {
             of: Assigned {
                 partition: partition.clone(),
                 time: self.time,
             },
             id,
-            tag: Tag::from(&*String::from_utf8_lossy(&tag)),
+            tag: tagging.tag(&self.context.name, None, &values),
             values: Arc::new(values),
             next,
             sent: next,
