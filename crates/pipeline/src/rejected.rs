@@ -1,7 +1,8 @@
 //! Where what is rejected is kept when no node takes it: `data_dir/rejected/NODE.msgpack`, bounded.
 //!
-//! The file is a MessagePack stream of the records that [`crate::reject::batch`] makes, synced before they are settled. What a
-//! full disk or a kill has left of a record is cut off before the next one is written: the stream stays readable.
+//! The file is a MessagePack stream of the records that [`crate::reject::batch`] makes, synced before they are settled. It
+//! stays readable: what a full disk lets through of a record is cut off before the next one is written, and a file that an
+//! earlier run has left with half a record at its end (a kill) is put aside, as it is, under another name.
 //! When all such files together have reached the bound, the path that rejects waits, loudly, until somebody makes room:
 //! dropping what was accepted is not an option.
 
@@ -9,8 +10,11 @@ use std::{
     fs, io,
     io::{Read, Write},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use millstream_wire::msgpack::skip;
@@ -33,8 +37,10 @@ pub struct RejectedStore(Arc<Store>);
 struct Store {
     folder: PathBuf,
     file: PathBuf,
-    /// Where the last whole record ends; 0: nobody has looked.
-    end: Mutex<u64>,
+    /// How long the file is with what this run has written to it; None: it has written nothing.
+    end: Mutex<Option<u64>>,
+    /// Something waits for room.
+    full: AtomicBool,
     reporter: Reporter,
 }
 
@@ -45,42 +51,71 @@ impl RejectedStore {
         Arc::new(Self(Arc::new(Store {
             folder,
             file,
-            end: Mutex::new(0),
+            end: Mutex::new(None),
+            full: AtomicBool::new(false),
             reporter,
         })))
     }
 }
 
 impl Store {
-    fn append(&self, group: &Group) -> io::Result<bool> {
+    fn append(&self, records: &[&[u8]]) -> io::Result<bool> {
         fs::create_dir_all(&self.folder)?;
-        let mut kept = group.len() as u64;
+        let bytes: usize = records.iter().map(|records| records.len()).sum();
+        let mut kept = bytes as u64;
         for entry in fs::read_dir(&self.folder)? {
             kept += entry?.metadata()?.len();
         }
         if kept > KEPT_BYTES_MAX {
             return Ok(false);
         }
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if end.is_none() {
+            self.put_torn_aside()?;
+        }
         let is_new = !self.file.exists();
         let mut file = fs::OpenOptions::new()
             .create(true)
-            .read(true)
             .append(true)
             .open(&self.file)?;
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        if file.metadata()?.len() != *end {
-            *end = whole_bytes(&mut file)?;
-            file.set_len(*end)?;
+        let length = file.metadata()?.len();
+        // Shorter: somebody has moved it away. Longer: a part of what did not fit is there.
+        let start = end.map_or(length, |end| end.min(length));
+        if length > start {
+            file.set_len(start)?;
         }
-        for batch in &group.batches {
-            file.write_all(&batch.body)?;
+        *end = Some(start);
+        for records in records {
+            file.write_all(records)?;
         }
         file.sync_data()?;
-        *end += group.len() as u64;
+        *end = Some(start + bytes as u64);
         if is_new {
             fs::File::open(&self.folder)?.sync_all()?;
         }
         Ok(true)
+    }
+
+    /// Puts a file aside that does not end with a whole record: nothing behind its last one could be read.
+    fn put_torn_aside(&self) -> io::Result<()> {
+        let mut file = match fs::File::open(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        if whole_bytes(&mut file)? == file.metadata()?.len() {
+            return Ok(());
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let aside = format!("torn-{}.msgpack", now.unwrap_or_default().as_secs());
+        let aside = self.file.with_extension(aside);
+        fs::rename(&self.file, &aside)?;
+        let text = format_args!(
+            "{} ends with a part of a record; it is kept as {}",
+            self.file.display(),
+            aside.display()
+        );
+        self.reporter.warn("rejected-torn", text);
+        Ok(())
     }
 
     fn say(&self, kept: &io::Result<bool>) {
@@ -124,12 +159,18 @@ impl Channel for RejectedStore {
             let mut group = group;
             loop {
                 let shared = store.clone();
-                let append = tokio::task::spawn_blocking(move || (shared.append(&group), group));
+                let append = tokio::task::spawn_blocking(move || {
+                    let bodies: Vec<&[u8]> = group.batches.iter().map(|b| &*b.body).collect();
+                    (shared.append(&bodies), group)
+                });
                 // The blocking task ends before its time only if it panics; the group is dropped then, which fails it.
                 let Ok((kept, back)) = append.await else {
                     return;
                 };
                 store.say(&kept);
+                store
+                    .full
+                    .store(!matches!(kept, Ok(true)), Ordering::Relaxed);
                 if matches!(kept, Ok(true)) {
                     store.reporter.warn(
                         "rejected",
@@ -147,11 +188,57 @@ impl Channel for RejectedStore {
     }
 
     fn close(&self) {}
+
+    fn is_full(&self) -> bool {
+        self.0.full.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn store(folder: &std::path::Path) -> Store {
+        Store {
+            folder: folder.to_owned(),
+            file: folder.join("in.msgpack"),
+            end: Mutex::new(None),
+            full: AtomicBool::new(false),
+            reporter: Reporter::new("in"),
+        }
+    }
+
+    #[test]
+    fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("in.msgpack");
+        let record: &[u8] = &[0x92, 1, 0xa1, b'a'];
+        let first = store(folder.path());
+        first.append(&[record, record]).unwrap();
+        // A disk that was full took a part of the next.
+        let mut torn = fs::OpenOptions::new().append(true).open(&file).unwrap();
+        torn.write_all(&record[..3]).unwrap();
+        first.append(&[record]).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), record.repeat(3));
+        // Somebody has moved it away.
+        fs::rename(&file, folder.path().join("read")).unwrap();
+        first.append(&[record]).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), record);
+        // Another run goes on, also behind a kill in the middle of a write.
+        store(folder.path()).append(&[record]).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), record.repeat(2));
+        fs::write(&file, [record, &record[..3]].concat()).unwrap();
+        store(folder.path()).append(&[record]).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), record);
+        let names = fs::read_dir(folder.path()).unwrap();
+        let aside = names
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.to_string_lossy().contains("in.torn-"));
+        assert_eq!(
+            fs::read(aside.unwrap()).unwrap(),
+            [record, &record[..3]].concat()
+        );
+    }
 
     #[test]
     fn what_a_kill_has_left_of_a_record_is_told_from_the_whole_ones() {
