@@ -25,10 +25,9 @@ pub enum Kind {
     TooLarge,
     /// The broker refuses: rights, a name, a policy. Somebody has to change something there.
     Refused,
-    /// The broker refuses this record for what it is (no key in a compacted topic): it will never take it.
-    Unfit,
-    /// The broker refuses this record or another one of its batch for what it is, and does not say which. If others are
-    /// [`Kind::Neighbour`], or it was alone in its batch, it was this one.
+    /// The broker will never take this record or another one of its batch, for what it is (no key in a compacted topic, a
+    /// time too far ahead). It was this one if the broker names the bad ones, so that others are [`Kind::Neighbour`], or if
+    /// it was alone in its batch.
     Suspect,
     /// Nothing is wrong with this record: another one of its batch was refused, and the whole batch with it.
     Neighbour,

@@ -223,11 +223,8 @@ impl Writer {
             let count = batch.iter().filter(|record| bad(record)).count();
             said.extend(batch.iter().map(|record| match (verdict.named, count) {
                 (_, 0) => None,
-                (false, _) => Some(Kind::Suspect),
                 (true, _) if !bad(record) => Some(Kind::Neighbour),
-                // As the client tells it: one that is named alone keeps the code of the batch.
-                (true, 1) => Some(Kind::Suspect),
-                (true, _) => Some(Kind::Unfit),
+                _ => Some(Kind::Suspect),
             }));
         }
         said

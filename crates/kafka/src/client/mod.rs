@@ -63,10 +63,8 @@ fn kind(code: RDKafkaErrorCode) -> Kind {
         | Code::UnknownPartition
         // Policies are about topics: whoever may make one, and how.
         | Code::PolicyViolation => Kind::Refused,
-        // A broker that names the bad records of a batch (since 2.4) has the client give each of them this code and all others
-        // the one for neighbours. If it names only one, that one keeps the code of the batch.
-        Code::InvalidRecord => Kind::Unfit,
-        Code::InvalidTimestamp => Kind::Suspect,
+        // Where a broker names the bad records of a batch (since 2.4), the client gives all others the code for neighbours.
+        Code::InvalidRecord | Code::InvalidTimestamp => Kind::Suspect,
         Code::InvalidDifferentRecord => Kind::Neighbour,
         Code::InvalidArgument | Code::InvalidConfig => Kind::Settings,
         _ => Kind::Again,

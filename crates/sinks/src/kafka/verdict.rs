@@ -26,16 +26,10 @@ impl Verdicts {
         let suspects = failed.iter().filter(of(Kind::Suspect)).count();
         // Whoever is refused alone was in a batch alone, or named.
         let proven = self.named || self.alone || suspects == 1;
-        let unfit = failed.iter().filter(|failed| match failed.error.kind {
-            Kind::Unfit => true,
-            Kind::Suspect => proven,
-            _ => false,
-        });
+        self.alone |= !proven && suspects > 0;
+        let unfit = failed.iter().filter(of(Kind::Suspect)).filter(|_| proven);
         let unfit = unfit.map(|failed| (failed.number, reason(&failed.error)));
-        let unfit: Vec<_> = unfit.collect();
-        let unclear = unfit.is_empty() && suspects > 0;
-        self.alone |= unclear;
-        (unclear || !unfit.is_empty()).then_some(unfit)
+        (suspects > 0).then(|| unfit.collect())
     }
 
     /// Whether each record goes in a batch of its own.
@@ -58,7 +52,7 @@ impl Verdicts {
 
 /// Whether a failure speaks of what records are, and not of brokers, rights or connections.
 pub(super) fn is_verdict(error: &Error) -> bool {
-    matches!(error.kind, Kind::Unfit | Kind::Suspect | Kind::Neighbour)
+    matches!(error.kind, Kind::Suspect | Kind::Neighbour)
 }
 
 fn reason(error: &Error) -> String {
@@ -85,15 +79,14 @@ mod tests {
 
     #[test]
     fn bad_records_are_told_from_their_neighbours() {
-        use Kind::{Again, Neighbour, Suspect, Unfit};
+        use Kind::{Again, Neighbour, Suspect};
         for (kinds, unfit) in [
-            (&[Unfit, Neighbour, Unfit, Again][..], Some(&[0, 2][..])),
+            (&[Suspect, Neighbour, Suspect, Again][..], Some(&[0, 2][..])),
             (&[Neighbour, Suspect], Some(&[1])),
             // Two batches, each with one.
             (&[Neighbour, Suspect, Suspect, Neighbour], Some(&[1, 2])),
             (&[Suspect], Some(&[0])),
-            (&[Unfit, Unfit], Some(&[0, 1])),
-            // It does not say which.
+            // It does not say which, or all of them are bad.
             (&[Suspect, Suspect, Again], Some(&[])),
             (&[Again], None),
         ] {
