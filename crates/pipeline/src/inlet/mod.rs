@@ -54,21 +54,15 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Behind a durable channel: the position of the last batch before the cut. A sink that can commits it together
-    /// with its data.
-    pub fn position(&self) -> Option<Position> {
-        self.position
-    }
-
-    /// Waits until what was rejected before it is kept. A sink that commits a position of its own does so after this: what
-    /// stands before that position is never read again.
-    pub async fn keep_rejected(&mut self) -> Result<(), Failure> {
+    /// Behind a durable channel: the position of the last batch before the cut, once what was rejected before it is kept. A
+    /// sink that can commits it together with its data: what stands before it is never read again.
+    pub async fn kept(&mut self) -> Result<Option<Position>, Failure> {
         for receipt in self.rejected.drain(..) {
             let failed =
                 |_| Failure::us("what was rejected could not be kept; it is rejected again");
             receipt.await.map_err(failed)?;
         }
-        Ok(())
+        Ok(self.position)
     }
 }
 
@@ -254,8 +248,7 @@ impl Inlet {
     /// The consumer has made durable what everything before `cut` became: settles it. Waits for what was rejected
     /// before it, moves the cursor of a durable channel and syncs it. Cuts are settled in their order.
     pub async fn settle(&mut self, mut cut: Cut) -> Result<(), Failure> {
-        cut.keep_rejected().await?;
-        if let Some(position) = cut.position {
+        if let Some(position) = cut.kept().await? {
             self.reader.commit(position)?;
         }
         cut.tokens.into_iter().for_each(Token::settle);

@@ -189,8 +189,11 @@ fn a_cut_comes_by_bytes_and_its_position_is_the_last_before_it() {
         let mut fixture = fixture(ready, true, Some(7));
         next_batch(&mut fixture.inlet).await;
         next_batch(&mut fixture.inlet).await;
-        let cut = next_cut(&mut fixture.inlet).await;
-        assert_eq!(cut.position(), Some(Position { epoch: 1, seq: 2 }));
+        let mut cut = next_cut(&mut fixture.inlet).await;
+        assert_eq!(
+            cut.kept().await.unwrap(),
+            Some(Position { epoch: 1, seq: 2 })
+        );
         fixture.inlet.settle(cut).await.unwrap();
         assert_eq!(
             *fixture.committed.lock().unwrap(),
@@ -252,8 +255,11 @@ fn a_stop_ends_a_durable_inlet_after_a_last_cut() {
         let mut fixture = fixture(vec![durable(1, 3), durable(2, 3)], false, Some(7));
         next_batch(&mut fixture.inlet).await;
         fixture.stopper.stop();
-        let cut = next_cut(&mut fixture.inlet).await;
-        assert_eq!(cut.position(), Some(Position { epoch: 1, seq: 1 }));
+        let mut cut = next_cut(&mut fixture.inlet).await;
+        assert_eq!(
+            cut.kept().await.unwrap(),
+            Some(Position { epoch: 1, seq: 1 })
+        );
         assert!(fixture.inlet.next().await.unwrap().is_none());
     });
 }

@@ -123,8 +123,8 @@ pub(super) async fn run(
             }
             Event::Cut(mut cut) => {
                 running.flush().await?;
-                cut.keep_rejected().await?;
-                running.writer.commit(cut.position())?;
+                let position = cut.kept().await?;
+                running.writer.commit(position)?;
                 inlet.settle(cut).await?;
             }
         }

@@ -199,8 +199,8 @@ impl<'a> Relay<'a> {
                 self.ledger.done(number);
             }
         }
-        while let Some(cut) = self.ledger.ready() {
-            let position = cut.position();
+        while let Some(mut cut) = self.ledger.ready() {
+            let position = cut.kept().await?;
             self.inlet.settle(cut).await?;
             if let Some(position) = position {
                 self.cluster.settled(position);

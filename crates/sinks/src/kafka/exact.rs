@@ -158,8 +158,9 @@ impl Exact<'_> {
         Ok(())
     }
 
-    /// Sends what the next cut closes out by the port for rejects; false if nothing waits. What is committed is left out, if that can be asked; if not,
-    /// a record that is in Kafka may be rejected, too. It is told, where a record in neither would be lost.
+    /// Sends what the next cut closes out by the port for rejects; false if nothing waits. What is committed is left out, if
+    /// that can be asked; if not, a record that is in Kafka may be rejected, too. It is told, where a record in neither
+    /// would be lost.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
         let text = format!("Kafka did not take it for too long (`retry.give_up`): {error}");
         match self.open(inlet) {
@@ -184,9 +185,7 @@ impl Exact<'_> {
                     inlet.reject(&batch, records, &text).await;
                 }
                 Event::Cut(mut cut) => {
-                    let position = cut.position();
-                    // What is noted as given up is never read again.
-                    cut.keep_rejected().await?;
+                    let position = cut.kept().await?;
                     if let Some(position) = position {
                         self.given_up.store(position)?;
                     }
@@ -268,8 +267,7 @@ impl Exact<'_> {
         inlet: &mut Inlet,
         mut cut: Cut,
     ) -> Result<(), End> {
-        let position = cut.position();
-        session.reach(&mut cut, self, inlet).await?;
+        let position = session.reach(&mut cut, self, inlet).await?;
         if let Some(position) = position {
             session.commit(position, self)?;
         }

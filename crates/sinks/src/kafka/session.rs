@@ -176,23 +176,24 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until nothing is in flight, and rejects what was refused before the cut.
+    /// Waits until nothing is in flight, and rejects what was refused before the cut; the position that is reached then.
     pub(super) async fn reach(
         &mut self,
         cut: &mut Cut,
         exact: &mut Exact<'_>,
         inlet: &mut Inlet,
-    ) -> Result<(), End> {
+    ) -> Result<Option<Position>, End> {
         let drained = self.link.drain();
         self.check(exact, drained)?;
         for (batch, mut refused) in self.rejects.drain(..) {
             reject(inlet, Some(cut), &batch, &mut refused).await;
         }
-        Ok(cut.keep_rejected().await?)
+        Ok(cut.kept().await?)
     }
 
     /// Makes everything up to `position` visible, and the position with it. Nothing may be in flight.
     pub(super) fn commit(&mut self, position: Position, exact: &mut Exact<'_>) -> Result<(), End> {
+        self.batches.clear();
         // A topic that is not there cannot hold a position; it comes with the first record.
         if !self.open && !self.stored {
             return Ok(());
@@ -206,7 +207,6 @@ impl Session {
             producer.commit(&store, &text, number, time)
         })?;
         (self.open, self.stored) = (false, true);
-        self.batches.clear();
         Ok(exact.look(Some(&committed))?)
     }
 

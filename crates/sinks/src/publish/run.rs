@@ -271,16 +271,14 @@ impl<S: Store> Running<'_, S> {
     async fn commit(&mut self, inlet: &mut Inlet) -> Result<(), Failure> {
         let outputs = self.generation.end(&mut self.store).await?;
         self.taken = 0;
-        // The manifest brings the chain behind it: it is not read again.
+        let mut position = self.chain.position;
         for cut in &mut self.cuts {
-            cut.keep_rejected().await?;
+            position = position.max(cut.kept().await?);
         }
         if !outputs.is_empty() {
             let bytes = outputs.iter().map(|named| named.bytes).sum();
-            let position = self.cuts.last().and_then(Cut::position);
             let tickets: Vec<String> = outputs.iter().map(|named| named.ticket.clone()).collect();
             let places = self.chain.own_places(&outputs);
-            let position = position.max(self.chain.position);
             if !self.chain.put(&mut self.store, position, outputs).await? {
                 return Err(fenced(&self.chain));
             }
