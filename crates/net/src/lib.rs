@@ -57,6 +57,7 @@
 //! its handshake costs a permit until the deadline and nothing after it; certificates that change on the disk are taken
 //! up without a restart, broken ones are reported and the old ones stay. It leaves to others: every protocol above bytes.
 
+mod accept;
 mod bind;
 mod dial;
 mod limits;

@@ -1,0 +1,213 @@
+//! From a listener to a connection on its thread, behind its TLS handshake.
+
+use std::{io, sync::Arc, time::Duration};
+
+use millstream_pipeline::{meters::Meter, node::SourceContext, stop::Stop};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::{
+    bind::{Bound, BoundSocket},
+    listen::Scheme,
+    server::{Connection, Peer},
+    stream::{Stream, Unwatched},
+    tls::ServerTls,
+};
+
+/// After an error of `accept` (no more open files) a listener is left alone for so long.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener on the thread that accepts.
+pub(crate) struct Listener {
+    scheme: Scheme,
+    socket: ListenerSocket,
+}
+
+enum ListenerSocket {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Listener {
+    pub(crate) fn new(bound: &Bound) -> io::Result<Option<Self>> {
+        let socket = match &bound.socket {
+            BoundSocket::Tcp(listener) => {
+                let listener = listener.try_clone()?;
+                ListenerSocket::Tcp(tokio::net::TcpListener::from_std(listener)?)
+            }
+            BoundSocket::Unix(listener, _) => {
+                let listener = listener.try_clone()?;
+                ListenerSocket::Unix(tokio::net::UnixListener::from_std(listener)?)
+            }
+            BoundSocket::Udp(_) | BoundSocket::Unixgram(..) => return Ok(None),
+        };
+        let scheme = bound.listen.scheme();
+        Ok(Some(Self { scheme, socket }))
+    }
+
+    /// The next connection, free to go to another thread.
+    async fn accept(&self) -> io::Result<(Unwatched, Peer)> {
+        match &self.socket {
+            ListenerSocket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // Answers are small and somebody waits for them.
+                stream.set_nodelay(true)?;
+                Ok((Unwatched::Tcp(stream.into_std()?), Peer::inet(peer)))
+            }
+            ListenerSocket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Unwatched::Unix(stream.into_std()?), Peer::unix()))
+            }
+        }
+    }
+}
+
+/// What the acceptors of a source share.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    pub(crate) context: SourceContext,
+    pub(crate) tls: Option<Arc<ServerTls>>,
+    pub(crate) handshake: Duration,
+    pub(crate) open: Meter,
+    pub(crate) failed: Meter,
+}
+
+/// Accepts from one listener until it is time to stop; `each` serves a connection to its end, on a data thread.
+pub(crate) async fn accept<F, T>(listener: Listener, room: Arc<Semaphore>, desk: Desk, each: F)
+where
+    F: Fn(Connection) -> T + Clone + Send + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    let reporter = &desk.context.reporter;
+    let mut stop = desk.context.stop.clone();
+    loop {
+        let next = async {
+            let accepted = listener.accept().await?;
+            if room.available_permits() == 0 {
+                let text = "all connections that limits.connections allows are open; others wait";
+                reporter.warn("connections", text);
+            }
+            let permit = room.clone().acquire_owned().await;
+            // It is never closed.
+            Ok::<_, io::Error>((accepted, permit.map_err(io::Error::other)?))
+        };
+        let next = tokio::select! {
+            next = next => next,
+            () = stop.stopped() => return,
+        };
+        match next {
+            Ok(((socket, peer), permit)) => {
+                let (desk, each, scheme) = (desk.clone(), each.clone(), listener.scheme);
+                let threads = desk.context.threads.clone();
+                let start = async move || {
+                    let _permit = permit;
+                    let _open = Open::new(desk.open.clone());
+                    if let Some(connection) = desk.greet(socket, peer, scheme).await {
+                        // Boxed: until here the task of a peer that sends nothing is small.
+                        Box::pin(each(connection)).await;
+                    }
+                };
+                threads.spawn(reporter, start).await;
+            }
+            Err(error) => {
+                let text = format_args!("a connection could not be accepted: {error}");
+                reporter.warn("accept", text);
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Desk {
+    /// The connection on its thread, behind its TLS handshake.
+    async fn greet(&self, socket: Unwatched, peer: Peer, scheme: Scheme) -> Option<Connection> {
+        let deadline = Instant::now() + self.handshake;
+        let reporter = &self.context.reporter;
+        let socket = match socket.watch() {
+            Ok(socket) => socket,
+            Err(error) => {
+                let text = format_args!("{}: the connection cannot be watched: {error}", peer.name);
+                reporter.warn("watch", text);
+                return None;
+            }
+        };
+        let stream = match &self.tls {
+            None => Stream::Plain(socket),
+            Some(tls) => {
+                let accepted = tls.accept(socket, reporter);
+                match shake(accepted, deadline, self.context.stop.clone()).await {
+                    Ok(stream) => stream,
+                    Err(fault) => {
+                        self.note(&peer, fault);
+                        return None;
+                    }
+                }
+            }
+        };
+        Some(Connection {
+            stream,
+            peer,
+            scheme,
+            deadline,
+        })
+    }
+
+    /// Counts a handshake that failed, and says so where somebody should look at it.
+    fn note(&self, peer: &Peer, fault: Fault) {
+        self.failed.add(1);
+        let reporter = &self.context.reporter;
+        let peer = &peer.name;
+        match fault {
+            Fault::Stopped => {}
+            Fault::Late => {
+                let text = format_args!("{peer}: no TLS handshake within limits.handshake; closed");
+                reporter.warn("handshake", text);
+            }
+            // Port scans and health checks open a connection and close it.
+            Fault::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Fault::Io(error) => {
+                let text = format_args!("{peer}: the TLS handshake failed: {error}");
+                reporter.warn("handshake", text);
+            }
+        }
+    }
+}
+
+/// Why there is no TLS.
+enum Fault {
+    Stopped,
+    Late,
+    Io(io::Error),
+}
+
+async fn shake(
+    accepted: impl Future<Output = io::Result<Stream>>,
+    deadline: Instant,
+    mut stop: Stop,
+) -> Result<Stream, Fault> {
+    tokio::select! {
+        done = timeout_at(deadline, accepted) => match done {
+            Ok(done) => done.map_err(Fault::Io),
+            Err(_) => Err(Fault::Late),
+        },
+        () = stop.stopped() => Err(Fault::Stopped),
+    }
+}
+
+/// Counts a connection as open until it is dropped, also by a panic.
+struct Open(Meter);
+
+impl Open {
+    fn new(connections: Meter) -> Self {
+        connections.add(1);
+        Self(connections)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.sub(1);
+    }
+}
