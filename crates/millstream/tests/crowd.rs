@@ -26,7 +26,7 @@ use program::{PATIENCE, Program, free_port, wait_until};
 use rmpv::{Value, encode::write_value};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// As many as `limits.connections` allows by itself.
+/// As many as `limits.connections` allows by itself: before it says anything, it has every place.
 const CROWD: usize = 10_000;
 /// What one idle connection may cost: its task, its socket's part in this process, its slot in the runtime.
 const CONNECTION_BYTES_MAX: u64 = 16 << 10;
@@ -60,6 +60,11 @@ fn memory(program: &Program) -> u64 {
         .unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kib << 10
+}
+
+fn open_files(program: &Program) -> usize {
+    let files = fs::read_dir(format!("/proc/{}/fd", program.id())).unwrap();
+    files.count()
 }
 
 fn connect(port: u16) -> TcpStream {
@@ -156,7 +161,7 @@ impl Way {
         let (source, scheme, place) = (self.source, self.scheme, folder.path());
         let config = format!(
             "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\nmemory_max: 64MiB\n\
-             sources:\n  in: {{ type: {source}, listen: \"{scheme}://127.0.0.1:{port}\", limits: {{ connections: 10100 }} }}\n\
+             sources:\n  in: {{ type: {source}, listen: \"{scheme}://127.0.0.1:{port}\" }}\n\
              sinks:\n  out: {{ type: file, inputs: [in], path: \"{0}/out.log\", format: raw }}\n",
             place.display()
         );
@@ -165,6 +170,10 @@ impl Way {
         (self.deliver)(&mut early, place);
         let before = memory(&program);
         let mut crowd: Vec<_> = (0..CROWD).map(|_| connect(port)).collect();
+        wait_until("the crowd has every place", || {
+            open_files(&program) >= CROWD
+        });
+        (self.deliver)(&mut self.client(port), place);
         for second in 0..4 {
             let since = Instant::now();
             pester(&mut crowd, second, self.beginning, self.garbage);
@@ -338,7 +347,7 @@ fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
     authority.write_root(folder.path(), "ca");
     authority.issue(folder.path(), "server", &["localhost"]);
     let options = format!(
-        "limits: {{ connections: 10100, handshake: 20s }}, auth: {{ shared_key: {KEY} }}, tls: {{ cert: server.pem, key: server.key }}"
+        "limits: {{ handshake: 20s }}, auth: {{ shared_key: {KEY} }}, tls: {{ cert: server.pem, key: server.key }}"
     );
     let config = configuration(folder.path(), port, &options);
     let program = Program::start(folder.path(), &config).listens(port);
@@ -358,10 +367,7 @@ fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
     let most = CROWD as u64 * CONNECTION_BYTES_MAX;
     assert!(grown < most, "{grown} bytes for {CROWD} connections");
     // One socket for each that was let in, and those that the process has anyway.
-    wait_until("the crowd is closed", || {
-        let files = fs::read_dir(format!("/proc/{}/fd", program.id())).unwrap();
-        files.count() < 100
-    });
+    wait_until("the crowd is closed", || open_files(&program) < 100);
     deliver(&mut early, "last");
     assert_eq!(program.stop(), Some(0));
 }

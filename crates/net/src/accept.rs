@@ -3,16 +3,14 @@
 use std::{io, sync::Arc, time::Duration};
 
 use millstream_pipeline::{meters::Meter, node::SourceContext, stop::Stop};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     bind::{Bound, BoundSocket},
     listen::Scheme,
+    room::{Room, Silence},
     server::{Connection, Peer},
-    stream::{Stream, Unwatched},
+    stream::{Socket, Stream, Unwatched},
     tls::ServerTls,
 };
 
@@ -68,6 +66,7 @@ impl Listener {
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) context: SourceContext,
+    pub(crate) room: Arc<Room>,
     pub(crate) tls: Option<Arc<ServerTls>>,
     pub(crate) handshake: Duration,
     pub(crate) open: Meter,
@@ -75,7 +74,7 @@ pub(crate) struct Desk {
 }
 
 /// Accepts from one listener until it is time to stop; `each` serves a connection to its end, on a data thread.
-pub(crate) async fn accept<F, T>(listener: Listener, room: Arc<Semaphore>, desk: Desk, each: F)
+pub(crate) async fn accept<F, T>(listener: Listener, desk: Desk, each: F)
 where
     F: Fn(Connection) -> T + Clone + Send + 'static,
     T: Future<Output = ()> + 'static,
@@ -85,26 +84,21 @@ where
     loop {
         let next = async {
             let accepted = listener.accept().await?;
-            if room.available_permits() == 0 {
-                let text = "all connections that limits.connections allows are open; others wait";
-                reporter.warn("connections", text);
-            }
-            let permit = room.clone().acquire_owned().await;
-            // It is never closed.
-            Ok::<_, io::Error>((accepted, permit.map_err(io::Error::other)?))
+            Ok::<_, io::Error>((accepted, desk.room.place().await?))
         };
         let next = tokio::select! {
             next = next => next,
             () = stop.stopped() => return,
         };
         match next {
-            Ok(((socket, peer), permit)) => {
+            Ok(((socket, peer), place)) => {
+                let silence = desk.room.silence(peer.name.clone());
                 let (desk, each, scheme) = (desk.clone(), each.clone(), listener.scheme);
                 let threads = desk.context.threads.clone();
                 let start = async move || {
-                    let _permit = permit;
+                    let _place = place;
                     let _open = Open::new(desk.open.clone());
-                    if let Some(connection) = desk.greet(socket, peer, scheme).await {
+                    if let Some(connection) = desk.greet(socket, silence, peer, scheme).await {
                         // Boxed: until here the task of a peer that sends nothing is small.
                         Box::pin(each(connection)).await;
                     }
@@ -122,11 +116,17 @@ where
 
 impl Desk {
     /// The connection on its thread, behind its TLS handshake.
-    async fn greet(&self, socket: Unwatched, peer: Peer, scheme: Scheme) -> Option<Connection> {
+    async fn greet(
+        &self,
+        socket: Unwatched,
+        silence: Silence,
+        peer: Peer,
+        scheme: Scheme,
+    ) -> Option<Connection> {
         let deadline = Instant::now() + self.handshake;
         let reporter = &self.context.reporter;
         let socket = match socket.watch() {
-            Ok(socket) => socket,
+            Ok(socket) => Socket::accepted(socket, silence),
             Err(error) => {
                 let text = format_args!("{}: the connection cannot be watched: {error}", peer.name);
                 reporter.warn("watch", text);

@@ -53,15 +53,17 @@
 //! [`sides`] splits a stream into a reading and a writing side on one thread and can set a busy socket aside.
 //! [`connect`] and [`ClientTls`] are the other end: names, several addresses, system roots, own roots, client certificates.
 //!
-//! It promises: at most `limits.connections` at a time, dealt evenly over the data threads; a peer that does not finish
-//! its handshake costs a permit until the deadline and nothing after it; certificates that change on the disk are taken
-//! up without a restart, broken ones are reported and the old ones stay. It leaves to others: every protocol above bytes.
+//! It promises: at most `limits.connections` at a time, dealt evenly over the data threads; when all are open, who never
+//! sent a byte makes room, and its connection reads as if the peer had closed it; a peer that does not finish its
+//! handshake costs a permit until the deadline and nothing after it; certificates that change on the disk are taken up
+//! without a restart, broken ones are reported and the old ones stay. It leaves to others: every protocol above bytes.
 
 mod accept;
 mod bind;
 mod dial;
 mod limits;
 mod listen;
+mod room;
 mod server;
 pub mod sides;
 mod stream;

@@ -11,7 +11,8 @@ const FRAME_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Connections at a time; more wait in the backlog of the listener.
+    /// Connections at a time; more wait in the backlog of the listener. When all are open, one on which nothing ever came is
+    /// closed for the next: the oldest, if it is older than a second (counted in `silent_connections_closed`).
     pub connections: u32,
     /// Bytes of one frame (chunk, message, request); a connection that sends a longer one is closed.
     pub frame: Size,

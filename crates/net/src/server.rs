@@ -14,13 +14,14 @@ use millstream_pipeline::{
     report::Reporter,
 };
 use millstream_record::Values;
-use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     accept::{Desk, Listener, accept},
     bind::{Bound, BoundSocket, Datagrams},
     limits::Limits,
     listen::{Listen, Scheme, Takes},
+    room::Room,
     stream::Stream,
     tls::{ServerTls, Tls},
 };
@@ -33,8 +34,6 @@ pub struct Server {
     handshake: Duration,
     connections: u32,
     bound: Vec<Bound>,
-    /// One permit for each connection that is open.
-    room: Arc<Semaphore>,
 }
 
 /// A connection that was accepted and, with `tls`, has finished its handshake.
@@ -121,7 +120,6 @@ impl Server {
             handshake: limits.handshake.as_duration(),
             connections: limits.connections,
             bound: Vec::new(),
-            room: Arc::new(Semaphore::new(limits.connections as usize)),
         })
     }
 
@@ -175,15 +173,17 @@ impl Server {
     /// Accepts until it is time to stop, then closes the listeners and returns when the last connection has ended.
     ///
     /// `each` serves one connection to its end, on a data thread. The meter `connections` counts those that are open,
-    /// `handshakes_failed` those that did not come so far.
+    /// `handshakes_failed` those that did not come so far, `silent_connections_closed` those that made room for others.
     pub async fn serve<F, T>(&mut self, context: &SourceContext, each: F) -> Result<(), Failure>
     where
         F: Fn(Connection) -> T + Clone + Send + 'static,
         T: Future<Output = ()> + 'static,
     {
         let mut listeners = JoinSet::new();
+        let room = Arc::new(Room::new(self.connections, context));
         let desk = Desk {
             context: context.clone(),
+            room: room.clone(),
             tls: self.tls.clone(),
             handshake: self.handshake,
             open: context.meters.gauge("connections"),
@@ -191,7 +191,7 @@ impl Server {
         };
         for bound in &self.bound {
             if let Some(listener) = Listener::new(bound).map_err(cannot_watch)? {
-                let accepting = accept(listener, self.room.clone(), desk.clone(), each.clone());
+                let accepting = accept(listener, desk.clone(), each.clone());
                 listeners.spawn_local(accepting);
             }
         }
@@ -201,8 +201,7 @@ impl Server {
         }
         stop.stopped().await;
         self.bound.clear();
-        // Every connection gives its permit back when it ends.
-        let _ = self.room.acquire_many(self.connections).await;
+        room.emptied(self.connections).await;
         Ok(())
     }
 }

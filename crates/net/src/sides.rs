@@ -25,7 +25,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::stream::{Secure, Socket, Stream, Unwatched};
+use crate::{
+    room::{Silence, poll_read},
+    stream::{Secure, Socket, Stream, Unwatched},
+};
 
 /// A connection that is set aside wakes when so many bytes are there: a hundred messages make a wake-up cheap, and a sender
 /// with a small buffer, of which a message takes a kilobyte, is not held up for the whole time.
@@ -51,6 +54,8 @@ struct Shared {
     writer: Cell<Option<Waker>>,
     /// From how many bytes on TCP wakes.
     wake: Cell<usize>,
+    /// Of a peer that has not sent anything without TLS.
+    silence: RefCell<Option<Silence>>,
 }
 
 /// The side that reads.
@@ -72,13 +77,16 @@ impl Stream {
     /// Both sides of it.
     #[must_use]
     pub fn into_sides(self) -> (Reading, Writing) {
+        let (place, silence) = match self {
+            Self::Plain(Socket::Accepted(accepted)) => (accepted.socket.into(), accepted.silence),
+            Self::Plain(socket) => (socket.into(), None),
+            Self::Tls(stream) => (Place::Tls(stream), None),
+        };
         let shared = Rc::new(Shared {
-            place: RefCell::new(match self {
-                Self::Plain(socket) => socket.into(),
-                Self::Tls(stream) => Place::Tls(stream),
-            }),
+            place: RefCell::new(place),
             writer: Cell::new(None),
             wake: Cell::new(1),
+            silence: RefCell::new(silence),
         });
         (Reading(shared.clone()), Writing(shared))
     }
@@ -89,6 +97,7 @@ impl From<Socket> for Place {
         match socket {
             Socket::Tcp(stream) => Self::Tcp(stream),
             Socket::Unix(stream) => Self::Unix(stream),
+            Socket::Accepted(accepted) => accepted.socket.into(),
         }
     }
 }
@@ -200,11 +209,12 @@ impl AsyncRead for Reading {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let silence = &mut *self.0.silence.borrow_mut();
         match &mut *self.0.place.borrow_mut() {
             Place::Tcp(stream) | Place::Gathering(stream) => {
-                Pin::new(stream).poll_read(context, buffer)
+                poll_read(silence, stream, context, buffer)
             }
-            Place::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            Place::Unix(stream) => poll_read(silence, stream, context, buffer),
             Place::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
             Place::Aside(_) | Place::AsideTls(_) | Place::Lost => {
                 Poll::Ready(Err(io::ErrorKind::NotConnected.into()))

@@ -13,6 +13,8 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
+use crate::room::{Silence, poll_read};
+
 /// A connected socket that the runtime of this thread watches.
 #[derive(Debug)]
 pub enum Socket {
@@ -20,6 +22,15 @@ pub enum Socket {
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
+    /// The listening end of one of them.
+    Accepted(Box<Accepted>),
+}
+
+/// A socket that was accepted: its peer may be silent, and then be asked to make room.
+#[derive(Debug)]
+pub struct Accepted {
+    pub(crate) socket: Socket,
+    pub(crate) silence: Option<Silence>,
 }
 
 /// A connected socket as std has it: not watched, not blocking, free to go to another thread.
@@ -60,6 +71,13 @@ impl Unwatched {
     }
 }
 
+impl Socket {
+    pub(crate) fn accepted(socket: Self, silence: Silence) -> Self {
+        let silence = Some(silence);
+        Self::Accepted(Box::new(Accepted { socket, silence }))
+    }
+}
+
 impl AsFd for Unwatched {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -74,6 +92,7 @@ impl AsFd for Socket {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
+            Self::Accepted(accepted) => accepted.socket.as_fd(),
         }
     }
 }
@@ -87,6 +106,10 @@ impl AsyncRead for Socket {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Accepted(accepted) => {
+                let Accepted { socket, silence } = &mut **accepted;
+                poll_read(silence, socket, context, buffer)
+            }
         }
     }
 }
@@ -100,6 +123,7 @@ impl AsyncWrite for Socket {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Accepted(accepted) => Pin::new(&mut accepted.socket).poll_write(context, bytes),
         }
     }
 
@@ -111,6 +135,9 @@ impl AsyncWrite for Socket {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Accepted(accepted) => {
+                Pin::new(&mut accepted.socket).poll_write_vectored(context, slices)
+            }
         }
     }
 
@@ -126,6 +153,7 @@ impl AsyncWrite for Socket {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Accepted(accepted) => Pin::new(&mut accepted.socket).poll_shutdown(context),
         }
     }
 }

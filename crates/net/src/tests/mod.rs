@@ -1,6 +1,7 @@
 //! Servers on ports of their own and clients that speak TLS, or half of it, or none.
 
 mod listening;
+mod room;
 mod tls;
 
 use std::{

@@ -1,0 +1,225 @@
+//! The places of a source, and who must give one up: when all are taken and another peer comes, of those that have never
+//! sent a byte the one that has been silent longest is closed. So nobody keeps others out by connecting alone.
+//!
+//! The list of the silent is locked when a connection is accepted and once more at its first byte, never after it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use millstream_pipeline::{meters::Meter, node::SourceContext, report::Reporter};
+use rustix::io::ioctl_fionread;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::{Instant, sleep_until},
+};
+
+/// Who was accepted less than this ago is not closed: its first byte may be on its way.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The places of a source, one for each connection that is open.
+#[derive(Debug)]
+pub(crate) struct Room {
+    places: Arc<Semaphore>,
+    silent: Mutex<Silent>,
+    closed: Meter,
+    reporter: Reporter,
+}
+
+/// Connections whose peers have sent nothing yet, in the order in which they were accepted.
+#[derive(Debug, Default)]
+struct Silent {
+    all: BTreeMap<u64, Waiting>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    ask: oneshot::Sender<Refusal>,
+}
+
+/// Sent by who is asked to go and has just been sent something. Dropped by who goes.
+type Refusal = oneshot::Sender<()>;
+
+/// Who has been silent longest.
+enum Longest {
+    Nobody,
+    /// It may be asked from then on.
+    Later(Instant),
+    Ask(oneshot::Sender<Refusal>),
+}
+
+impl Room {
+    pub(crate) fn new(places: u32, context: &SourceContext) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(places as usize)),
+            silent: Mutex::default(),
+            closed: context.meters.counter("silent_connections_closed"),
+            reporter: context.reporter.clone(),
+        }
+    }
+
+    /// A place, once there is one.
+    pub(crate) async fn place(&self) -> io::Result<OwnedSemaphorePermit> {
+        let mut place = pin!(self.places.clone().acquire_owned());
+        loop {
+            tokio::select! {
+                biased;
+                // It is never closed.
+                place = &mut place => return place.map_err(io::Error::other),
+                () = self.make_room() => {}
+            }
+        }
+    }
+
+    /// Waits until all `places` are free.
+    pub(crate) async fn emptied(&self, places: u32) {
+        let _ = self.places.acquire_many(places).await;
+    }
+
+    /// Has the one that has been silent longest closed. Returns if another one must be found instead.
+    async fn make_room(&self) {
+        match self.longest() {
+            Longest::Nobody => {
+                let text = "all connections that limits.connections allows are open; others wait";
+                self.reporter.warn("connections", text);
+                std::future::pending().await
+            }
+            Longest::Later(then) => sleep_until(then).await,
+            Longest::Ask(ask) => {
+                let (refusal, refused) = oneshot::channel();
+                if ask.send(refusal).is_ok() && refused.await.is_err() {
+                    // It goes, and its place comes.
+                    std::future::pending().await
+                }
+            }
+        }
+    }
+
+    fn longest(&self) -> Longest {
+        let mut silent = self.silent();
+        let Some(first) = silent.all.first_entry() else {
+            return Longest::Nobody;
+        };
+        let then = first.get().since + GRACE;
+        if Instant::now() < then {
+            return Longest::Later(then);
+        }
+        Longest::Ask(first.remove().ask)
+    }
+
+    /// For a connection that was accepted now.
+    pub(crate) fn silence(self: &Arc<Self>, peer: Arc<str>) -> Silence {
+        let (ask, asked) = oneshot::channel();
+        let mut silent = self.silent();
+        let number = silent.next;
+        silent.next += 1;
+        let since = Instant::now();
+        silent.all.insert(number, Waiting { since, ask });
+        drop(silent);
+        Silence {
+            room: self.clone(),
+            number,
+            peer,
+            asked: Some(asked),
+            closed: false,
+        }
+    }
+
+    /// How many are silent and were not asked, for tests.
+    #[cfg(test)]
+    pub(crate) fn silent_count(&self) -> usize {
+        self.silent().all.len()
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Silent> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a connection has until its first byte is read.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    room: Arc<Room>,
+    number: u64,
+    peer: Arc<str>,
+    /// None: it was asked.
+    asked: Option<oneshot::Receiver<Refusal>>,
+    /// It has made room.
+    closed: bool,
+}
+
+/// Reads from a socket whose peer may have been silent so far. If it is to make room it is at its end, as if its peer had
+/// closed it; its first byte comes before that or never, so nothing that was read is dropped.
+pub(crate) fn poll_read<S: AsyncRead + AsFd + Unpin>(
+    silence: &mut Option<Silence>,
+    socket: &mut S,
+    context: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    let Some(open) = silence else {
+        return Pin::new(socket).poll_read(context, buffer);
+    };
+    if open.closed {
+        return Poll::Ready(Ok(()));
+    }
+    match Pin::new(&mut *socket).poll_read(context, buffer) {
+        Poll::Ready(read) => {
+            open.refuse();
+            *silence = None;
+            Poll::Ready(read)
+        }
+        Poll::Pending => open.poll_closed(socket.as_fd(), context).map(Ok),
+    }
+}
+
+impl Silence {
+    /// Ready when it is to make room.
+    fn poll_closed(&mut self, socket: BorrowedFd<'_>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(asked) = &mut self.asked else {
+            return Poll::Pending;
+        };
+        let asked = ready!(Pin::new(asked).poll(context));
+        self.asked = None;
+        let Ok(refusal) = asked else {
+            return Poll::Pending;
+        };
+        // The runtime may not know yet of what has come.
+        if ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
+            let _ = refusal.send(());
+            return Poll::Pending;
+        }
+        self.closed = true;
+        self.room.closed.add(1);
+        let text = format_args!(
+            "{}: has sent nothing since it connected, and all connections that limits.connections allows are open; closed to let another in",
+            self.peer
+        );
+        self.room.reporter.warn("silent", text);
+        Poll::Ready(())
+    }
+
+    /// It stays, also if it has been asked just now.
+    fn refuse(&mut self) {
+        if let Some(mut asked) = self.asked.take() {
+            asked.close();
+            if let Ok(refusal) = asked.try_recv() {
+                let _ = refusal.send(());
+            }
+        }
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        self.room.silent().all.remove(&self.number);
+    }
+}
