@@ -220,7 +220,13 @@ impl Reader {
         let meters = &self.flow.shared.meters;
         meters.bytes_received.add(bytes as u64);
         meters.datagrams_received.add(count as u64);
-        meters.datagrams_cut.add(cut);
+        if cut > 0 {
+            meters.datagrams_cut.add(cut);
+            // One of UDP cannot be so long.
+            let most = UNIX_BYTES_MAX >> 10;
+            let text = format_args!("unix: a datagram has more than {most} KiB; its end is lost");
+            self.flow.shared.context.reporter.warn("cut", text);
+        }
         if let Some(dropped) = self.receiver.dropped() {
             let more = dropped.wrapping_sub(self.dropped);
             self.dropped = dropped;

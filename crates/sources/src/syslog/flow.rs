@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use millstream_pipeline::{delivery::Receipt, reject};
 use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
-use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run};
+use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run, TooLong};
 
 use super::Shared;
 
@@ -88,7 +88,7 @@ impl Flow {
             .run(text, after, &from, &mut open.body, BATCH_BYTES);
         let (consumed, full) = (run.consumed, run.full);
         let left_over = run.left_over.is_some();
-        self.note(run, text).await;
+        self.note(run, text, None).await;
         if full {
             return (consumed, false);
         }
@@ -105,7 +105,7 @@ impl Flow {
         };
         if let Some(open) = &mut self.open {
             let run = self.decoder.one(text, &from, &mut open.body);
-            self.note(run, text).await;
+            self.note(run, text, peer).await;
         }
     }
 
@@ -119,12 +119,12 @@ impl Flow {
         };
         if let Some(open) = &mut self.open {
             let run = self.decoder.part(text, last, &from, &mut open.body);
-            self.note(run, text).await;
+            self.note(run, text, peer).await;
         }
     }
 
-    /// Counts what was done, and sends on what became no record.
-    async fn note(&mut self, run: Run, text: &[u8]) {
+    /// Counts what was done, and sends on what became no record; `peer`: whom it is from, if the batch does not say.
+    async fn note(&mut self, run: Run, text: &[u8], peer: Option<&[u8]>) {
         if let Some(open) = &mut self.open {
             open.count += run.records;
         }
@@ -140,9 +140,36 @@ impl Flow {
                 meter.add(amount);
             }
         }
+        match (&run.left_over, self.shared.settings.too_long) {
+            (Some((_, LeftOver::NoHeader)), _) => {
+                self.warn(
+                    peer,
+                    "unparsed",
+                    "without a header of syslog; it is set aside",
+                );
+            }
+            (_, TooLong::Reject) if run.long > 0 => {
+                self.warn(peer, "too_long", "longer than line_max; it is set aside");
+            }
+            (_, TooLong::Truncate) if run.long > 0 => {
+                self.warn(peer, "too_long", "longer than line_max; its end is dropped");
+            }
+            _ => {}
+        }
         if let Some((range, why)) = run.left_over {
             self.reject(text.get(range).unwrap_or_default(), why).await;
         }
+    }
+
+    /// Says whose message does not become a record as a whole.
+    #[cold]
+    fn warn(&self, peer: Option<&[u8]>, kind: &'static str, fault: &str) {
+        let peer = match peer {
+            Some(peer) => String::from_utf8_lossy(peer),
+            None => self.values.get("peer").unwrap_or_default().into(),
+        };
+        let text = format_args!("{peer}: a message is {fault}");
+        self.shared.context.reporter.warn(kind, text);
     }
 
     async fn reject(&mut self, bytes: &[u8], why: LeftOver) {

@@ -6,6 +6,8 @@ use std::{
     thread::sleep,
 };
 
+use rustix::net::sockopt::set_socket_send_buffer_size;
+
 use super::*;
 
 #[test]
@@ -193,6 +195,69 @@ fn long_lines_and_lines_without_header_leave_as_was_asked() {
     assert_eq!(whole, format!("<13>{long}"));
     assert_eq!(running.meter("messages_too_long"), 1);
     running.stop();
+}
+
+#[test]
+fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("log");
+    let long = "y".repeat(300_000);
+    for (too_long, pieces) in [("split", true), ("truncate", false), ("reject", false)] {
+        let options = format!(
+            r#"{{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0", "unixgram://{}"], "line_max": "1000B", "too_long": "{too_long}"}}"#,
+            socket.display()
+        );
+        let downstream = Downstream::memory();
+        let (running, addresses) = start(&options, &downstream, folder.path());
+        let good = |name: &str| format!("<13>Nov 21 06:40:30 h a: {name}");
+        let counted = |text: &str| format!("{} {text}", text.len());
+        let [first, last] = ["first", "last"].map(good);
+        let bad = good(&long);
+        let stream = [&first, &bad, &last].map(|text| counted(text)).concat();
+        // No more than this fits into a datagram of UDP.
+        let of_udp = &bad[..60_000];
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let unix = UnixDatagram::unbound().unwrap();
+        set_socket_send_buffer_size(&unix, 512 << 10).unwrap();
+        send(&mut connect(addresses[0]), &stream);
+        for text in [&first, of_udp, &last] {
+            udp.send_to(text.as_bytes(), addresses[1]).unwrap();
+        }
+        for text in [&first, &bad, &last] {
+            unix.send_to(text.as_bytes(), &socket).unwrap();
+        }
+        let count = |name: &str| {
+            let messages = field(&downstream, "message");
+            messages.iter().filter(|text| *text == name).count()
+        };
+        until("the neighbours have come", || {
+            (count("first"), count("last")) == (3, 3)
+        });
+        until("all are counted", || {
+            running.meter("messages_too_long") == 3
+        });
+        assert_eq!(running.meter("datagrams_cut"), 1);
+        // What the system has cut is no more than so much of it.
+        let bytes = bad.len() + of_udp.len() + (256 << 10);
+        let head = good("").len();
+        let mut texts = field(&downstream, "message");
+        texts.retain(|text| text.contains('y'));
+        let (kept, set_aside) = (texts.concat().len(), &running.rejected);
+        match too_long {
+            "split" => assert_eq!(kept, bytes - 3 * head),
+            "truncate" => {
+                assert_eq!(kept, 3 * (1000 - head));
+                assert_eq!(running.meter("bytes_dropped") as usize, bytes - 3000);
+            }
+            _ => {
+                assert_eq!(kept, 0);
+                assert_eq!(field(set_aside, "message").concat().len(), bytes);
+            }
+        }
+        assert_eq!(texts.len() > 3, pieces);
+        assert_eq!(records(set_aside).is_empty(), too_long != "reject");
+        running.stop();
+    }
 }
 
 #[test]
