@@ -1,6 +1,5 @@
-//! Real senders of syslog: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS), syslog-ng, `logger` of
-//! util-linux and Python's SysLogHandler: every record that they send arrives in a file, field for field. (`restarts.rs`: RELP while
-//! the receiver is killed.)
+//! Real daemons of syslog: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS) and syslog-ng: every record that they
+//! send arrives in a file, field for field. (`restarts.rs`: RELP while the receiver is killed; `syslog_senders.rs`: others.)
 //!
 //! rsyslog and syslog-ng are installed by `make deps`, syslog-ng into `target/clients`, as Debian has but one of them at a
 //! time.
@@ -9,80 +8,17 @@
 
 mod program;
 mod syslog_daemons;
+mod syslog_ways;
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use program::{Program, free_port};
 use serde_json::{Value, json};
 use syslog_daemons::{certificates, feed, rsyslogd, syslog_ng};
+use syslog_ways::{MESSAGES, records, start, text, way};
 
-/// Messages of each run.
-const MESSAGES: usize = 500;
 /// Of all messages that carry one.
 const TIME: &str = "2026-11-20T06:40:30.123456";
-
-fn text(n: usize) -> String {
-    format!("message {n} of \"ünïcödé\" 漢字 [x=1] <13> a\\b: 100%")
-}
-
-/// A source and the file that its records land in.
-struct Way {
-    name: &'static str,
-    options: String,
-}
-
-fn way(name: &'static str, listen: String, more: &str) -> Way {
-    let options = format!("type: syslog, listen: \"{listen}\"{more}");
-    Way { name, options }
-}
-
-/// Runs Millstream with these ways, listening at `port` when it is ready.
-fn start(folder: &Path, ways: &[Way], port: u16) -> Program {
-    let place = folder.display();
-    let mut config =
-        format!("data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\nsources:\n");
-    for Way { name, options } in ways {
-        config += &format!("  {name}: {{ {options} }}\n");
-    }
-    config += "sinks:\n";
-    for Way { name, .. } in ways {
-        config += &format!(
-            "  to_{name}: {{ type: file, inputs: [{name}], path: \"{place}/out/{name}.log\" }}\n"
-        );
-    }
-    Program::start(folder, &config).listens(port)
-}
-
-fn output(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("out/{name}.log"))
-}
-
-/// Waits for so many records of a way, and reads them.
-fn records(folder: &Path, program: &Program, name: &str, count: usize) -> Vec<Value> {
-    let path = output(folder, name);
-    let text = || fs::read_to_string(&path).unwrap_or_default();
-    let start = Instant::now();
-    while text().matches('\n').count() < count {
-        assert!(
-            start.elapsed().as_secs() < 60,
-            "{name}: {} of {count} records came; the log:\n{}",
-            text().matches('\n').count(),
-            program.log()
-        );
-        sleep(Duration::from_millis(20));
-    }
-    text()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
 
 /// Compares all records of a way with what was sent: `expected` makes them.
 fn compare(folder: &Path, program: &Program, name: &str, expected: impl Fn(usize) -> Value) {
@@ -272,151 +208,5 @@ fn syslog_ng_delivers_every_message_by_every_way_it_has() {
     }
     compare(place, &program, "udp", with_peer);
     drop(daemon);
-    assert_eq!(program.stop(), Some(0));
-}
-
-/// Runs `logger` with one message for each line of its input.
-fn logger(arguments: &[&str]) {
-    let mut command = Command::new("logger");
-    let common = ["--id=77", "--tag", "app", "--priority", "local3.warning"];
-    let mut child = command
-        .args(common)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines: String = (0..MESSAGES).map(|n| text(n) + "\n").collect();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(lines.as_bytes())
-        .unwrap();
-    assert!(child.wait().unwrap().success(), "logger {arguments:?}");
-}
-
-#[test]
-fn logger_of_util_linux_delivers_every_message_in_every_form() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
-    let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
-    let ways = [
-        way("tcp", format!("tcp://127.0.0.1:{port}"), ""),
-        way("udp", format!("udp://127.0.0.1:{port}"), ""),
-        way("stream", format!("unix://{}", stream.display()), ""),
-        way("datagram", format!("unixgram://{}", datagram.display()), ""),
-    ];
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let mut program = start(place, &ways, port);
-    let port = port.to_string();
-    let net = ["--server", "127.0.0.1", "--port", &port];
-    let (stream, datagram) = (stream.to_string_lossy(), datagram.to_string_lossy());
-    let forms: [(&str, Vec<&str>, bool); 8] = [
-        ("tcp", [&net[..], &["--tcp", "--rfc3164"]].concat(), true),
-        ("tcp", [&net[..], &["--tcp", "--rfc5424"]].concat(), true),
-        (
-            "tcp",
-            [&net[..], &["--tcp", "--rfc5424", "--octet-count"]].concat(),
-            true,
-        ),
-        (
-            "tcp",
-            [&net[..], &["--tcp", "--rfc5424=notime,nohost"]].concat(),
-            false,
-        ),
-        ("udp", [&net[..], &["--udp", "--rfc3164"]].concat(), true),
-        ("udp", [&net[..], &["--udp", "--rfc5424"]].concat(), true),
-        ("stream", vec!["--socket", &stream, "--tcp"], false),
-        ("datagram", vec!["--socket", &datagram, "--udp"], false),
-    ];
-    for (name, arguments, names_host) in forms {
-        logger(&arguments);
-        let got = records(place, &program, name, MESSAGES);
-        assert_eq!(got.len(), MESSAGES, "{arguments:?}");
-        for (n, mut record) in got.into_iter().enumerate() {
-            let fields = record.as_object_mut().unwrap();
-            fields.remove("time").unwrap();
-            // What it says of the quality of its clock.
-            fields.remove("structured_data");
-            let mut expected = json!({
-                "facility": "local3", "severity": "warning", "app": "app", "procid": "77", "message": text(n),
-            });
-            expected["host"] = match (names_host, name) {
-                (false, "tcp") => "127.0.0.1".into(),
-                // util-linux writes the first part of the name in the older form.
-                (true, _) if arguments.contains(&"--rfc3164") => {
-                    host.split('.').next().unwrap().into()
-                }
-                _ => host.as_str().into(),
-            };
-            if name == "udp" {
-                expected["peer"] = "127.0.0.1".into();
-            }
-            assert_eq!(record, expected, "{arguments:?}");
-        }
-        program = emptied(program, place, &ways, &port);
-    }
-}
-
-/// Starts over with empty outputs.
-fn emptied(program: Program, place: &Path, ways: &[Way], port: &str) -> Program {
-    assert_eq!(program.stop(), Some(0));
-    fs::remove_dir_all(place.join("out")).unwrap();
-    fs::remove_dir_all(place.join("data")).unwrap();
-    start(place, ways, port.parse().unwrap())
-}
-
-#[test]
-fn the_handler_of_python_delivers_every_message_by_every_socket() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
-    let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
-    let ways = [
-        way("tcp", format!("tcp://127.0.0.1:{port}"), ""),
-        way("udp", format!("udp://127.0.0.1:{port}"), ""),
-        way("stream", format!("unix://{}", stream.display()), ""),
-        way("datagram", format!("unixgram://{}", datagram.display()), ""),
-    ];
-    let program = start(place, &ways, port);
-    let script = program::tree().join("tests/clients/python/syslog_handler.py");
-    for (name, address) in [
-        ("tcp", port.to_string()),
-        ("udp", port.to_string()),
-        ("stream", stream.display().to_string()),
-        ("datagram", datagram.display().to_string()),
-    ] {
-        let mut python = Command::new("python3");
-        python
-            .arg(&script)
-            .args([name, &address, &MESSAGES.to_string(), &text(0)]);
-        let mut child = python.spawn().unwrap();
-        let host = match name {
-            "tcp" | "udp" => "127.0.0.1".to_owned(),
-            _ => rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
-        };
-        // It keeps its connection open until all is here: the last message must not wait for its end.
-        let got = records(place, &program, name, MESSAGES);
-        assert_eq!(got.len(), MESSAGES, "{name}");
-        for (n, mut record) in got.into_iter().enumerate() {
-            record.as_object_mut().unwrap().remove("time").unwrap();
-            let levels = ["debug", "info", "warning", "err", "crit"];
-            let mut expected = json!({
-                "facility": "daemon", "severity": levels[n % 5],
-                "host": host, "app": "app", "procid": "77", "message": text(n),
-            });
-            if name == "udp" {
-                expected["peer"] = "127.0.0.1".into();
-            }
-            assert_eq!(record, expected, "{name}");
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
     assert_eq!(program.stop(), Some(0));
 }
