@@ -595,6 +595,38 @@ fn without_root_it_mounts_by_fusermount3() {
 }
 
 #[test]
+fn another_user_writes_to_the_mount_if_it_is_told_so_and_only_then() {
+    for allow in [true, false] {
+        let source = format!("allow_other: {allow}");
+        let rig = Rig::new(&source, "size_max: 64MiB, sync: 1s", "{.message}");
+        // Everybody may go there and make files.
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(rig.folder.path(), everybody).unwrap();
+        rig.bash("chmod 1777 .");
+        let script = format!(
+            "echo hello > {0}/a && id -u >> {0}/a && stat -c %u {0}/a",
+            rig.mount().display()
+        );
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .args(["env", "LC_ALL=C", "bash", "-c", &script])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), allow, "{said}");
+        // Who mounted may in any case.
+        rig.bash("echo mine > b");
+        if allow {
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "65534\n");
+            assert_eq!(rig.until_lines(3), ["hello", "65534", "mine"]);
+        } else {
+            assert!(said.contains("Permission denied"), "{said}");
+            assert_eq!(rig.until_lines(1), ["mine"]);
+        }
+    }
+}
+
+#[test]
 fn tail_follows_a_file_of_the_mount() {
     let rig = Rig::plain();
     rig.bash("echo first > f");
