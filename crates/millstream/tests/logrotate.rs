@@ -1,5 +1,5 @@
-//! A growing file under Debian's logrotate, in both of its modes, with and without compression and dates, while Millstream
-//! runs and while it does not; tailed through a disk channel into a file.
+//! A growing file under Debian's logrotate, in both of its modes, with and without compression, dates and a folder for what is
+//! old, while Millstream runs and while it does not; tailed through a disk channel into a file.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,14 +19,18 @@ use program::{Program, wait_until};
 
 /// Rotations while the file grows.
 const ROTATIONS: usize = 25;
+/// The log and its rotated parts beside it.
+const LOGS: &[&str] = &["logs/app.log*"];
 /// Lines between two rotations.
 const LINES: usize = 4000;
 
-fn config(place: &Path) -> String {
+/// `paths`: what is tailed, below the folder of the test.
+fn config(place: &Path, paths: &[&str]) -> String {
     let place = place.display();
+    let paths: Vec<_> = paths.iter().map(|path| format!("{place}/{path}")).collect();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\n\
-         sources:\n  app: {{ type: tail, paths: [\"{place}/logs/app.log*\"], start: beginning, rescan: 1s }}\n\
+         sources:\n  app: {{ type: tail, paths: {paths:?}, start: beginning, rescan: 1s }}\n\
          channels:\n  kept: {{ type: disk, inputs: [app], size_max: 1GiB }}\n\
          sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out.log\" }}\n"
     )
@@ -104,17 +108,27 @@ fn lines_of(path: &Path) -> Vec<String> {
 
 /// All lines in the log and its rotated parts.
 fn lines_left(folder: &Path) -> HashSet<String> {
-    let files = fs::read_dir(folder.join("logs")).unwrap();
+    let files = ["logs", "old"].map(|name| fs::read_dir(folder.join(name)).unwrap());
     files
+        .into_iter()
+        .flatten()
         .flat_map(|file| lines_of(&file.unwrap().path()))
         .collect()
 }
 
-fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
+/// A folder for the log and one for what is old, if that has one of its own.
+fn folders() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
+    for name in ["logs", "old"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
+    let folder = folders();
     let place = folder.path();
-    fs::create_dir(place.join("logs")).unwrap();
-    let program = Program::start(place, &config(place));
+    let program = Program::start(place, &config(place, LOGS));
     write_and_rotate(place, mode, by_name);
     let left = lines_left(place);
     wait_until("every line that is left has arrived", || {
@@ -128,10 +142,14 @@ fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
 }
 
 /// A part arrives, the program stops, the log is rotated several times as `rules` say, and it starts again.
-fn run_with_a_gap(rules: &str, by_name: bool, pause: Duration) -> (Vec<String>, HashSet<String>) {
-    let folder = tempfile::tempdir().unwrap();
+fn run_with_a_gap(
+    paths: &[&str],
+    rules: &str,
+    by_name: bool,
+    pause: Duration,
+) -> (Vec<String>, HashSet<String>) {
+    let folder = folders();
     let place = folder.path();
-    fs::create_dir(place.join("logs")).unwrap();
     let log = place.join("logs/app.log");
     let open = || {
         fs::File::options()
@@ -149,7 +167,7 @@ fn run_with_a_gap(rules: &str, by_name: bool, pause: Duration) -> (Vec<String>, 
         file.write_all(lines.as_bytes()).unwrap();
     };
     for round in 0..3 {
-        let program = Program::start(place, &config(place));
+        let program = Program::start(place, &config(place, paths));
         write(&mut file, round * 5);
         let left = lines_left(place);
         wait_until("every line that is left has arrived", || {
@@ -174,7 +192,7 @@ fn run_with_a_gap(rules: &str, by_name: bool, pause: Duration) -> (Vec<String>, 
             sleep(pause);
         }
     }
-    let program = Program::start(place, &config(place));
+    let program = Program::start(place, &config(place, paths));
     let left = lines_left(place);
     wait_until("every line that is left has arrived", || {
         let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
@@ -246,19 +264,33 @@ fn compression_at_once_or_one_rotation_later_adds_and_loses_nothing() {
 #[test]
 fn several_rotations_while_it_does_not_run_are_made_up_for() {
     let second = Duration::from_millis(1100);
-    for (rules, by_name, pause) in [
-        ("nocreate", true, Duration::ZERO),
-        ("create", true, Duration::ZERO),
-        ("create\n  compress\n  delaycompress", true, Duration::ZERO),
+    let and_old = &["logs/app.log*", "old/app.log*"];
+    for (paths, rules, by_name, pause) in [
+        (LOGS, "nocreate", true, Duration::ZERO),
+        (LOGS, "create", true, Duration::ZERO),
         (
+            LOGS,
+            "create\n  compress\n  delaycompress",
+            true,
+            Duration::ZERO,
+        ),
+        (and_old, "nocreate\n  olddir ../old", true, Duration::ZERO),
+        (
+            and_old,
+            "create\n  olddir ../old\n  compress",
+            true,
+            Duration::ZERO,
+        ),
+        (
+            LOGS,
             "nocreate\n  compress\n  dateext\n  dateformat -%Y%m%d-%s",
             true,
             second,
         ),
-        ("copytruncate", false, Duration::ZERO),
-        ("copytruncate\n  compress", false, Duration::ZERO),
+        (LOGS, "copytruncate", false, Duration::ZERO),
+        (LOGS, "copytruncate\n  compress", false, Duration::ZERO),
     ] {
-        let (arrived, left) = run_with_a_gap(rules, by_name, pause);
+        let (arrived, left) = run_with_a_gap(paths, rules, by_name, pause);
         assert_eq!(
             left.len(),
             15 * LINES,
@@ -272,4 +304,37 @@ fn several_rotations_while_it_does_not_run_are_made_up_for() {
         );
         assert_none_twice(&arrived);
     }
+}
+
+#[test]
+fn a_log_that_goes_to_a_folder_nobody_watches_is_read_to_its_end() {
+    let folder = folders();
+    let place = folder.path();
+    let log = place.join("logs/app.log");
+    let program = Program::start(place, &config(place, &["logs/app.log"]));
+    let arrived = || lines_of(&place.join("out.log"));
+    for n in (0..10).map(|round| round * LINES) {
+        let mut file = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(&log)
+            .unwrap();
+        writeln!(file, "line {n:08} of the log").unwrap();
+        // From then on it is known, wherever it goes.
+        wait_until("its first line has arrived", || arrived().len() > n);
+        let rest: String = (n + 1..n + LINES - 1)
+            .map(|n| format!("line {n:08} of the log\n"))
+            .collect();
+        file.write_all(rest.as_bytes()).unwrap();
+        rotate(place, "nocreate\n  olddir ../old");
+        // The program finds out later than logrotate.
+        writeln!(file, "line {:08} of the log", n + LINES - 1).unwrap();
+        wait_until("its last line has arrived", || arrived().len() >= n + LINES);
+    }
+    assert_eq!(fs::read_dir(place.join("old")).unwrap().count(), 10);
+    assert_eq!(program.stop(), Some(0));
+    let written: Vec<_> = (0..10 * LINES)
+        .map(|n| format!("line {n:08} of the log"))
+        .collect();
+    assert!(arrived() == written, "lost, doubled or in another order");
 }
