@@ -76,7 +76,7 @@ if [ ! -x "$into/syslog-ng/usr/sbin/syslog-ng" ]; then
 	(cd "$into/syslog-ng" && apt-get download -q syslog-ng-core && dpkg-deb -x syslog-ng-core_*.deb . && rm syslog-ng-core_*.deb)
 fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
-(cd "$into/node" && npm install --silent --no-audit --no-fund)
+(cd "$into/node" && npm ci --silent --no-audit --no-fund)
 (cd "$into/go" && go build -o send .)
 (cd "$into/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
 for java in java flume hdfs; do

@@ -1,7 +1,7 @@
-//! Real clients of the source `http`: OpenTelemetry's SDK for Python with its OTLP/HTTP exporter, curl; and requests with an
-//! Idempotency-Key while the receiver is killed.
+//! Real clients of the source `http`: OpenTelemetry's SDKs for Python (OTLP in protobuf) and for JavaScript (OTLP in JSON),
+//! curl; and requests with an Idempotency-Key while the receiver is killed.
 //!
-//! The SDK is installed by `make deps` into `target/clients/python`.
+//! The SDKs are installed by `make deps` into `target/clients`.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,7 +54,7 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// Record `n` as `otlp.py` makes it.
+/// Record `n` as `otlp.py` and `otlp.js` make it.
 fn logged(n: u64) -> Value {
     let message = match n % 5 {
         0 => json!({"n": n, "text": format!("line {n}"), "list": [1, "two", null]}),
@@ -76,20 +76,27 @@ fn logged(n: u64) -> Value {
     })
 }
 
-fn export(variant: &str, tls: bool) {
+/// The program that sends them with the SDK of a language.
+fn python() -> Command {
     let python = tree().join("target/clients/python");
-    assert!(
-        python.join("venv/bin/python").exists(),
-        "{} is missing: run `make deps`",
-        python.display()
-    );
+    let mut command = Command::new(python.join("venv/bin/python"));
+    command.arg(python.join("otlp.py"));
+    command
+}
+
+/// The same.
+fn node() -> Command {
+    let mut command = Command::new("node");
+    command.arg(tree().join("target/clients/node/otlp.js"));
+    command
+}
+
+fn export(mut command: Command, variant: &str, tls: bool) {
     let folder = tempfile::tempdir().unwrap();
     let (place, port) = (folder.path().display(), free_port());
     let mut source = ", auth: { bearer: s3cret }".to_owned();
-    let mut command = Command::new(python.join("venv/bin/python"));
     let scheme = if tls { "https" } else { "http" };
     command
-        .arg(python.join("otlp.py"))
         .arg(format!("{scheme}://localhost:{port}"))
         .args([variant, &RECORDS.to_string()]);
     if tls {
@@ -101,7 +108,9 @@ fn export(variant: &str, tls: bool) {
     }
     let config = configuration(folder.path(), port, &source, "format: json");
     let program = Program::start(folder.path(), &config).listens(port);
-    let sent = command.output().unwrap();
+    let sent = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}: run `make deps`"));
     let said = String::from_utf8_lossy(&sent.stderr);
     assert!(
         sent.status.success() && said.is_empty(),
@@ -121,12 +130,22 @@ fn export(variant: &str, tls: bool) {
 
 #[test]
 fn opentelemetrys_sdk_delivers_every_record() {
-    export("none", false);
+    export(python(), "none", false);
 }
 
 #[test]
 fn opentelemetrys_sdk_delivers_every_record_compressed_under_tls() {
-    export("gzip", true);
+    export(python(), "gzip", true);
+}
+
+#[test]
+fn opentelemetrys_sdk_for_javascript_delivers_every_record_as_json() {
+    export(node(), "none", false);
+}
+
+#[test]
+fn opentelemetrys_sdk_for_javascript_delivers_every_record_as_json_compressed_under_tls() {
+    export(node(), "gzip", true);
 }
 
 #[test]
