@@ -23,7 +23,7 @@ use std::{
 
 use program::{
     free_port, millbench,
-    victim::{Generator, Victim, generate, settle},
+    victim::{Generator, Random, Victim, generate, settle},
     wait_until,
 };
 
@@ -41,6 +41,14 @@ const LOOK: u64 = 50;
 const BEHIND: u64 = 40;
 /// As far as servers may differ from the mean.
 const UNEVEN_MAX: f64 = 0.2;
+
+/// How often the relay is killed, and the longest pause between.
+const KILLS: u64 = 10;
+const PAUSE_MS_MAX: u64 = 1000;
+/// At the first of these kills one of the receivers is killed, too; at the second it comes back.
+const DOWN: (u64, u64) = (4, 7);
+/// As long as it takes until something is under way to a receiver that stands still.
+const UNDER_WAY: Duration = Duration::from_millis(300);
 
 /// Two at a time would have to share a machine that is small enough for one.
 static ONE_CLUSTER: Mutex<()> = Mutex::new(());
@@ -298,6 +306,34 @@ fn kill_one(more: &str) -> Cluster {
 #[test]
 fn with_failover_wait_a_receiver_that_is_killed_costs_nothing_and_doubles_nothing() {
     let cluster = kill_one(", failover: wait");
+    let account = cluster.account(&ORDER);
+    assert_eq!((sum(&account, "lost"), sum(&account, "duplicated")), (0, 0));
+}
+
+#[test]
+fn with_failover_wait_a_relay_that_is_killed_again_and_again_doubles_nothing() {
+    let mut random = Random::new();
+    let mut cluster = Cluster::start(3, ", failover: wait");
+    for kill in 0..KILLS {
+        sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
+        let hangs = usize::try_from(kill % 3).unwrap();
+        // What this one is given stays in doubt, and the relay has to remember who may have it.
+        let paused = cluster.receivers[hangs].as_ref().filter(|_| kill != DOWN.1);
+        if let Some(receiver) = paused {
+            receiver.pause();
+            sleep(UNDER_WAY);
+        }
+        let relay = cluster.relay.as_mut().unwrap();
+        relay.kill();
+        relay.restart();
+        sleep(UNDER_WAY);
+        match kill {
+            kill if kill == DOWN.0 => cluster.receivers[hangs].as_mut().unwrap().kill(),
+            kill if kill == DOWN.1 => cluster.receivers[hangs].as_mut().unwrap().restart(),
+            _ => cluster.receivers[hangs].as_ref().unwrap().go_on(),
+        }
+    }
+    cluster.finish();
     let account = cluster.account(&ORDER);
     assert_eq!((sum(&account, "lost"), sum(&account, "duplicated")), (0, 0));
 }

@@ -10,6 +10,7 @@
 mod program;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -18,8 +19,9 @@ use std::{
 };
 
 use program::{
-    free_port,
-    victim::{Generator, Random, Victim, generate, settle, verify},
+    Program, free_port,
+    victim::{Generator, Random, Victim, arrived, generate, settle, verify},
+    wait_until,
 };
 
 /// How often the program is killed.
@@ -68,14 +70,15 @@ const SINKS: [(&str, &str, &str); 9] = [
     ),
 ];
 
-fn config(folder: &Path, port: u16) -> String {
-    let place = folder.display();
+/// These sinks write below `folder`; the channel is in `data`.
+fn config(folder: &Path, data: &Path, port: u16, sinks: &[(&str, &str, &str)]) -> String {
+    let (place, data) = (folder.display(), data.display());
     let mut text = format!(
-        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+        "data_dir: {data}\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\nsinks:\n"
     );
-    for (name, path, options) in SINKS {
+    for (name, path, options) in sinks {
         let options = options.replace("LINK", &format!("{place}/latest.gz"));
         text += &format!(
             "  {name}: {{ type: file, inputs: [kept], path: \"{place}/out/{name}/{path}\", {options} }}\n"
@@ -152,7 +155,8 @@ fn each_format_compression_and_rotation_loses_and_doubles_nothing_when_the_progr
     let place = folder.path();
     let mut random = Random::new();
     let port = free_port();
-    let mut program = Victim::start(place.to_owned(), port, config(place, port));
+    let config = config(place, &place.join("data"), port, &SINKS);
+    let mut program = Victim::start(place.to_owned(), port, config);
     let generator = Generator::start(&generate(place, port, "500000", "20000"));
     for _ in 0..KILLS {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
@@ -176,4 +180,90 @@ fn each_format_compression_and_rotation_loses_and_doubles_nothing_when_the_progr
     let latest = fs::read_link(place.join("latest.gz")).unwrap();
     let newest = files(&place.join("out/json-gzip")).into_iter().max();
     assert_eq!(Some(latest), newest);
+}
+
+/// All files below a folder, and what they hold.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let read = |path: PathBuf| (path.clone(), fs::read(path).unwrap());
+    files(folder).into_iter().map(read).collect()
+}
+
+/// Stops a program at a moment at which it has a file below `out` open. Between two files it holds no lock.
+fn stop_while_it_writes(program: &Program, out: &Path) {
+    let of = |what: &str| format!("/proc/{}/{what}", program.id());
+    wait_until("it is stopped while it writes", || {
+        sleep(Duration::from_millis(20));
+        program.signal("STOP");
+        wait_until("all its threads stand still", || {
+            let threads = fs::read_dir(of("task")).unwrap().flatten();
+            let mut states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")));
+            states.all(|state| state.unwrap().contains(") T "))
+        });
+        let open = fs::read_dir(of("fd")).unwrap().flatten();
+        let mut open = open.flat_map(|file| fs::read_link(file.path()));
+        let writes = open.any(|path| path.starts_with(out));
+        if !writes {
+            program.signal("CONT");
+        }
+        writes
+    });
+}
+
+/// The program is stopped, and others are started beside it: on its own data_dir, and on a copy.
+#[test]
+fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let (data, out, port) = (place.join("data"), place.join("out"), free_port());
+    // Of all that it has written since the last cut, only the newest file is open.
+    let sinks = [("raw", "{tag}.log", "format: raw, rotate: { size: 300KB }")];
+    let zombie = Program::start(place, &config(place, &data, port, &sinks)).listens(port);
+    let generator = Generator::start(&generate(place, port, "300000", "50000"));
+    wait_until("something is written", || {
+        out.is_dir() && !files(&out).is_empty()
+    });
+    sleep(Duration::from_millis(Random::new().below(2500)));
+    stop_while_it_writes(&zombie, &out);
+    let before = contents(&out);
+    let (heir, copy) = (place.join("heir"), place.join("copy"));
+    fs::create_dir(&heir).unwrap();
+    fs::create_dir(&copy).unwrap();
+
+    let other = free_port();
+    let refused = Program::start(&heir, &config(place, &data, other, &sinks)).ended();
+    let told = fs::read_to_string(heir.join("log")).unwrap();
+    assert_eq!(refused, Some(1), "{told}");
+    let what = "belongs to another running Millstream; stop it, or set another `data_dir`";
+    assert!(told.contains(what), "{told}");
+
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([&data, &copy.join("data")])
+        .status();
+    assert!(copied.unwrap().success());
+    let config = config(place, &copy.join("data"), other, &sinks);
+    let refused = Program::start(&copy, &config).listens(other);
+    let what = "is being written by another sink or process, which holds its lock";
+    wait_until("the copy is told whose file it is", || {
+        refused.log().contains(what)
+    });
+    // It tries again and again.
+    sleep(Duration::from_secs(2));
+    refused.kill();
+    let touched: Vec<_> = {
+        let (before, after) = (before.iter(), contents(&out));
+        let same = |file: &(&PathBuf, &Vec<u8>)| after.get(file.0) == Some(file.1);
+        before
+            .filter(|file| !same(file))
+            .map(|file| file.0.clone())
+            .collect()
+    };
+    assert!(touched.is_empty(), "the copy has changed {touched:?}");
+
+    zombie.signal("CONT");
+    generator.finish();
+    arrived(&out, &place.join("ledger"));
+    let log = zombie.log();
+    assert_eq!(zombie.stop(), Some(0), "{log}");
+    verify(&out, &place.join("ledger"));
 }

@@ -5,7 +5,7 @@ use std::{fs, process::Command, thread::sleep, time::Duration};
 use millstream_testkit::server::versitygw::Versitygw;
 
 use crate::{
-    SINKS, config, forward, objects,
+    EVENTS, SINKS, Sink, config, forward, objects,
     program::{
         Program, free_port,
         victim::{Generator, Random, generate},
@@ -14,35 +14,37 @@ use crate::{
     publish_all, verify_all,
 };
 
-/// How often the program is killed, and the server.
-const KILLS: u64 = 50;
-const RESTARTS: u64 = 20;
-/// The longest pause between two kills.
-const PAUSE_MS_MAX: u64 = 600;
+/// How often the program is killed and the server, the longest pause before a kill, and the records of the load.
+struct Storm {
+    kills: u64,
+    restarts: u64,
+    pause_ms_max: u64,
+    records: &'static str,
+}
 
-#[test]
-fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
+fn storm(sinks: &[Sink], storm: &Storm) {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path();
     let mut server = Versitygw::start(place, "lake");
     let mut random = Random::new();
     let port = free_port();
     let data = place.join("data");
-    let config = config(&data, &forward(port), &server.endpoint(), &SINKS);
+    let config = config(&data, &forward(port), &server.endpoint(), sinks);
     // A store that is away does not stop a start.
     server.server.kill();
     let mut program = Program::start(place, &config).listens(port);
-    let generator = Generator::start(&generate(place, port, "250000", "14000"));
+    let generator = Generator::start(&generate(place, port, storm.records, "14000"));
     sleep(Duration::from_millis(500));
     server.server.restart();
-    for kill in 0..KILLS {
-        sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
-        if kill * RESTARTS / KILLS < (kill + 1) * RESTARTS / KILLS {
+    let (kills, restarts) = (storm.kills, storm.restarts);
+    for kill in 0..kills {
+        sleep(Duration::from_millis(random.below(storm.pause_ms_max)));
+        if kill * restarts / kills < (kill + 1) * restarts / kills {
             server.server.kill();
             sleep(Duration::from_millis(random.below(200)));
             server.server.restart();
         }
-        if kill == KILLS / 2 {
+        if kill == kills / 2 {
             // It takes connections and answers nothing, for longer than anybody waits.
             server.server.signal("STOP");
             sleep(Duration::from_secs(6));
@@ -54,8 +56,31 @@ fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
     server.server.wait_ready();
     generator.finish();
     program.kill();
-    publish_all(place, &data, &server, &SINKS);
-    verify_all(place, &server, &SINKS);
+    publish_all(place, &data, &server, sinks);
+    verify_all(place, &server, sinks);
+}
+
+#[test]
+fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
+    let often = Storm {
+        kills: 50,
+        restarts: 20,
+        pause_ms_max: 600,
+        records: "250000",
+    };
+    storm(&SINKS, &often);
+}
+
+#[test]
+fn every_record_of_avro_and_parquet_is_published_once_when_the_program_and_the_server_are_killed() {
+    // Long enough for some to be killed while they publish.
+    let few = Storm {
+        kills: 10,
+        restarts: 4,
+        pause_ms_max: 2000,
+        records: "250000",
+    };
+    storm(&EVENTS, &few);
 }
 
 /// The program is stopped, its data_dir copied, and the copy goes on; then the first one wakes up.

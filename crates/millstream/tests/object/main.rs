@@ -20,7 +20,10 @@ use std::{
     process::Command,
 };
 
-use millstream_testkit::server::versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw};
+use millstream_testkit::server::{
+    hdfs,
+    versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw},
+};
 use program::{Program, victim::verify};
 
 /// A sink: its name, the folders of its objects, its other options.
@@ -37,6 +40,25 @@ const SINKS: [Sink; 2] = [
         "raw",
         "by-minute/%M",
         "format: raw, rotate: { records: 5000, interval: 700ms }, held_max: 300KB",
+    ),
+];
+
+/// What only readers of its format can read, compressed and not.
+const EVENTS: [Sink; 3] = [
+    (
+        "avro",
+        "{tag}/%H",
+        "format: avro_event, compression: zstd, rotate: { size: 60KB, interval: 2s, idle: 1s }",
+    ),
+    (
+        "parquet",
+        "by-minute/%M",
+        "format: parquet, compression: zstd, rotate: { records: 5000, interval: 700ms }, held_max: 300KB",
+    ),
+    (
+        "plain-parquet",
+        "{tag}",
+        "format: parquet, rotate: { size: 1MB, interval: 1s }",
     ),
 ];
 
@@ -80,19 +102,26 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
 fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
     let read = place.join("read").join(sink);
     fs::create_dir_all(&read).unwrap();
-    let objects = objects(&server.bucket("lake").join(sink));
+    let folder = server.bucket("lake").join(sink);
+    let objects = objects(&folder);
     println!("{sink}: {} objects", objects.len());
+    match objects[0].extension().and_then(|end| end.to_str()) {
+        Some("avro") => hdfs::avro_bodies(&folder, &read),
+        Some("parquet") => parquet::messages(&objects, &read),
+        Some("gz") => print(&objects, "zcat", &read),
+        _ => print(&objects, "cat", &read),
+    }
+    read
+}
+
+/// What a tool says of each object, in a file each.
+fn print(objects: &[PathBuf], tool: &str, out: &Path) {
     for (n, path) in objects.iter().enumerate() {
-        let tool = match path.extension().and_then(|end| end.to_str()) {
-            Some("gz") => "zcat",
-            _ => "cat",
-        };
         let unpacked = Command::new(tool).arg(path).output().unwrap();
         let said = String::from_utf8_lossy(&unpacked.stderr);
         assert!(unpacked.status.success(), "{tool} {path:?}: {said}");
-        fs::write(read.join(format!("{n}.log")), unpacked.stdout).unwrap();
+        fs::write(out.join(format!("{n}.log")), unpacked.stdout).unwrap();
     }
-    read
 }
 
 /// Runs once more with the same channel and sinks, and with inputs that have ended: until all that the channel holds is

@@ -1,10 +1,43 @@
 //! `format: parquet` as others read it.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
 
-use millstream_testkit::server::versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw};
+use millstream_testkit::server::{
+    installed,
+    versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw},
+};
 
 use crate::program::Program;
+
+/// Runs a script where pyarrow is installed.
+fn python(script: &str, arguments: &[&Path]) -> Output {
+    let mut command = Command::new(installed("python/venv/bin/python"));
+    command.args(["-c", script]).args(arguments);
+    command.output().unwrap()
+}
+
+/// The `message` of every record of these objects, one a line, in a file each.
+pub fn messages(objects: &[PathBuf], out: &Path) {
+    let read = "import sys, json, pyarrow.parquet as pq\n\
+         for n, path in enumerate(sys.argv[2:]):\n\
+         \x20   bodies = pq.ParquetFile(path).read()['body'].to_pylist()\n\
+         \x20   with open(f'{sys.argv[1]}/{n}.log', 'w') as lines:\n\
+         \x20       lines.writelines(json.loads(body)['message'] + '\\n' for body in bodies)";
+    let arguments: Vec<&Path> = [out]
+        .into_iter()
+        .chain(objects.iter().map(PathBuf::as_path))
+        .collect();
+    let said = python(read, &arguments);
+    assert!(
+        said.status.success(),
+        "{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
+}
 
 /// Millstream's Parquet as pyarrow reads it: the generator's records and its end record.
 #[test]
@@ -34,12 +67,7 @@ fn parquet_is_read_by_pyarrow_with_every_record_and_its_time() {
          print(t.schema.field('time').type, t.schema.field('tag').type, t.schema.field('body').type)\n\
          print(t.num_rows, len({json.loads(b)['message'] for b in t['body'].to_pylist()}))\n\
          print(set(t['tag'].to_pylist()), t['time'][0].value > 10**18)";
-    let python = millstream_testkit::server::installed("python/venv/bin/python");
-    let said = Command::new(python)
-        .args(["-c", read])
-        .arg(server.bucket("lake").join("numbers"))
-        .output()
-        .unwrap();
+    let said = python(read, &[&server.bucket("lake").join("numbers")]);
     let (out, errors) = (
         String::from_utf8_lossy(&said.stdout),
         String::from_utf8_lossy(&said.stderr),

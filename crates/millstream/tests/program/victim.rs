@@ -6,7 +6,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread::sleep,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -133,15 +133,27 @@ pub fn generate(folder: &Path, port: u16, records: &str, rate: &str) -> Vec<Stri
     words.map(str::to_owned).to_vec()
 }
 
+/// What the verifier says of `out`; `allow` names what may be wrong.
+fn account(out: &Path, ledger: &Path, allow: &[&str]) -> Output {
+    let mut command = Command::new(millbench());
+    command.arg("verify").arg(out).arg("--ledger").arg(ledger);
+    for defect in allow {
+        command.args(["--allow", defect]);
+    }
+    command.output().unwrap()
+}
+
+/// Waits until nothing that was sent is missing in `out`: for faults after which an output stands still for a while.
+pub fn arrived(out: &Path, ledger: &Path) {
+    let others = ["duplicated", "reordered"];
+    wait_until("every record has arrived", || {
+        account(out, ledger, &others).status.success()
+    });
+}
+
 /// Lets the verifier account for what stands in `out`.
 pub fn verify(out: &Path, ledger: &Path) {
-    let words = [
-        "verify".as_ref(),
-        out.as_os_str(),
-        "--ledger".as_ref(),
-        ledger.as_os_str(),
-    ];
-    let account = Command::new(millbench()).args(words).output().unwrap();
+    let account = account(out, ledger, &[]);
     let said = String::from_utf8_lossy(&account.stdout).into_owned();
     println!("{said}");
     assert!(
@@ -180,6 +192,11 @@ impl Victim {
     /// SIGSTOP: it hangs, and the kernel still takes what is sent to it.
     pub fn pause(&self) {
         self.program.as_ref().unwrap().signal("STOP");
+    }
+
+    /// SIGCONT: it goes on where it was stopped.
+    pub fn go_on(&self) {
+        self.program.as_ref().unwrap().signal("CONT");
     }
 
     /// Starts it again.

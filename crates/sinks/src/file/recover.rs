@@ -2,7 +2,8 @@
 //!
 //! Every file in the table is cut back to its committed length: what stands behind it comes again from the channel.
 //! Intended renames are finished. A file that is shorter than committed is damage: it is named, and never padded. After
-//! another channel's journal, or behind memory, nothing comes again, so nothing is cut.
+//! another channel's journal, or behind memory, nothing comes again, so nothing is cut. While another process writes to one of
+//! the files (this is a copy of its data_dir), none is touched.
 
 use std::{
     io,
@@ -58,6 +59,10 @@ pub(super) fn recover(
         replays,
         codec,
     };
+    // Before anything is touched: what is closed is not locked, and where one file has a writer, the others are its too.
+    for row in table.rows.values() {
+        recovery.claim(row)?;
+    }
     for (id, row) in std::mem::take(&mut table.rows) {
         if let Some(row) = recovery.row(row, &mut table.number)? {
             table.rows.insert(id, row);
@@ -89,6 +94,18 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
+    /// Fails if somebody else writes to the file: this journal may be a copy of that one's.
+    fn claim(&self, row: &Row) -> Result<(), Failure> {
+        let Some((path, _)) = self.locate(row)?.filter(|_| self.replays) else {
+            return Ok(());
+        };
+        let file = self
+            .disk
+            .open(&path, Open::Write)
+            .map_err(|error| trouble("open", &path, &error))?;
+        lock(&*file, &path)
+    }
+
     /// Recovers one file; returns its row if it goes on under its name.
     fn row(&self, mut row: Row, number: &mut u64) -> Result<Option<Row>, Failure> {
         let Some((path, found)) = self.locate(&row)? else {

@@ -1,0 +1,205 @@
+//! Bad records among good ones while the program is killed again and again: of every thousand one cannot be decoded and one cannot
+//! be shaped. Every good one is at the destination once; every bad one is kept among the rejected, and no good one with it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what cannot be done fails the test, which says what it did"
+)]
+
+mod program;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{self, sleep},
+    time::Duration,
+};
+
+use program::{
+    PATIENCE, Program, free_port,
+    victim::{Random, Victim},
+};
+use rmpv::Value;
+
+/// How often the program is killed, and the longest pause between two kills.
+const KILLS: u64 = 10;
+const PAUSE_MS_MAX: u64 = 2000;
+/// Records in a chunk.
+const CHUNK: u64 = 1000;
+/// Of each thousand this one is no record, ...
+const NO_RECORD: u64 = 500;
+/// ... and this one lacks what the sinks ask for.
+const NO_USER: u64 = 7;
+/// Between two chunks.
+const REST: Duration = Duration::from_millis(40);
+
+/// Behind one disk channel: files whose path takes a field, objects whose text does.
+fn config(place: &Path, input: &str) -> String {
+    let place = place.display();
+    format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {input}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
+         sinks:\n  \
+         files: {{ type: file, inputs: [kept], add: {{}}, path: \"{place}/files/{{.user}}.log\" }}\n  \
+         objects: {{ type: object, inputs: [kept], url: \"file://{place}/objects/{{tag}}\", format: template, \
+         template: \"{{{{\\\"n\\\":{{.n}},\\\"user\\\":\\\"{{.user}}\\\"}}}}\\n\", rotate: {{ records: 5000, interval: 700ms }} }}\n"
+    )
+}
+
+/// The entry of a number.
+fn entry(n: u64) -> Value {
+    let mut record = vec![("n".into(), n.into())];
+    match n % CHUNK {
+        NO_RECORD => return Value::Array(vec![1_700_000_000.into(), n.into()]),
+        NO_USER => {}
+        _ => record.push(("user".into(), format!("user-{}", n % 3).into())),
+    }
+    Value::Array(vec![1_700_000_000.into(), Value::Map(record)])
+}
+
+/// A chunk of entries with an id of its own, as the forward protocol has it.
+fn chunk(number: u64) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for n in number * CHUNK..(number + 1) * CHUNK {
+        rmpv::encode::write_value(&mut payload, &entry(n)).unwrap();
+    }
+    let id = format!("chunk-{number:018}");
+    let option = Value::Map(vec![("chunk".into(), id.into())]);
+    let frame = Value::Array(vec!["app".into(), Value::Binary(payload), option]);
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &frame).unwrap();
+    bytes
+}
+
+/// Sends a chunk and waits for its ack.
+fn send(stream: &mut Option<TcpStream>, port: u16, chunk: &[u8]) -> io::Result<()> {
+    let stream = match stream {
+        Some(stream) => stream,
+        None => {
+            let new = TcpStream::connect(("127.0.0.1", port))?;
+            new.set_read_timeout(Some(PATIENCE))?;
+            stream.insert(new)
+        }
+    };
+    stream.write_all(chunk)?;
+    let ack = rmpv::decode::read_value(stream).map_err(io::Error::other)?;
+    assert!(ack["ack"].is_str(), "{ack}");
+    Ok(())
+}
+
+/// Sends chunks, each until it is acked, until it is told to end; how many.
+fn send_until(end: &AtomicBool, port: u16) -> u64 {
+    let (mut stream, mut sent) = (None, 0);
+    while !end.load(Ordering::Relaxed) {
+        let chunk = chunk(sent);
+        while send(&mut stream, port, &chunk).is_err() {
+            stream = None;
+            sleep(Duration::from_millis(20));
+        }
+        sent += 1;
+        sleep(REST);
+    }
+    sent
+}
+
+/// All files below a folder, but for what a sink keeps for itself.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true if path.ends_with("_millstream") => {}
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}
+
+/// How often each number stands in what a sink has written.
+fn written(folder: &Path) -> BTreeMap<u64, u64> {
+    let mut times = BTreeMap::new();
+    for path in files(folder) {
+        for line in fs::read_to_string(path).unwrap().lines() {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(record["user"].is_string(), "{line}");
+            *times.entry(record["n"].as_u64().unwrap()).or_default() += 1;
+        }
+    }
+    times
+}
+
+/// The numbers that a node has rejected, and how many records say so. A kill may have torn off the end of a file.
+fn rejected(data: &Path, node: &str) -> (BTreeSet<u64>, u64) {
+    let (mut numbers, mut records) = (BTreeSet::new(), 0);
+    for path in files(&data.join("rejected")) {
+        let name = path.file_name().unwrap().to_string_lossy();
+        if !name.starts_with(&format!("{node}.")) {
+            continue;
+        }
+        let bytes = fs::read(&path).unwrap();
+        let mut rest = &bytes[..];
+        while let Ok(reject) = rmpv::decode::read_value(&mut rest) {
+            let mut original = reject[1]["message"].as_slice().unwrap();
+            let entry = rmpv::decode::read_value(&mut original).unwrap();
+            let n = entry[1].as_u64().or_else(|| entry[1]["n"].as_u64());
+            numbers.insert(n.unwrap());
+            records += 1;
+        }
+    }
+    (numbers, records)
+}
+
+#[test]
+fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let (mut random, port) = (Random::new(), free_port());
+    let forward = format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}");
+    let config_with = |input| config(place, input);
+    let mut program = Victim::start(place.to_owned(), port, config_with(&forward));
+    let end = AtomicBool::new(false);
+    let chunks = thread::scope(|scope| {
+        let sender = scope.spawn(|| send_until(&end, port));
+        for _ in 0..KILLS {
+            sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
+            program.kill();
+            program.restart();
+        }
+        end.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    program.kill();
+    // Once more with inputs that have ended: until the channel is empty.
+    let last = Program::start_with(place, &config_with("{ type: stdin }"), &["--once"]);
+    assert_eq!(last.ended(), Some(0));
+
+    let all = |of: u64| (0..chunks).map(move |chunk| chunk * CHUNK + of);
+    let good = |n: &u64| ![NO_RECORD, NO_USER].contains(&(n % CHUNK));
+    let good: BTreeMap<u64, u64> = (0..chunks * CHUNK).filter(good).map(|n| (n, 1)).collect();
+    for sink in ["files", "objects"] {
+        let written = written(&place.join(sink));
+        let twice = written.values().filter(|times| **times > 1).count();
+        let lost = good.keys().filter(|n| !written.contains_key(n)).count();
+        println!(
+            "{sink}: {} of {} records, {lost} lost, {twice} twice",
+            written.len(),
+            good.len()
+        );
+        assert!(written == good);
+    }
+    for (node, of) in [("in", NO_RECORD), ("files", NO_USER), ("objects", NO_USER)] {
+        let (numbers, records) = rejected(&place.join("data"), node);
+        println!(
+            "{node}: {} records rejected, {records} times",
+            numbers.len()
+        );
+        assert_eq!(numbers, all(of).collect(), "{node}");
+    }
+}
