@@ -83,7 +83,9 @@ impl Builder {
         // Length, attributes, time, offset; key, value and the count of headers.
         let framing = 5 + 1 + 10 + 5 + 5 + 5 + 5;
         let headers = parts.headers.clone();
-        let headers: usize = headers.map(|(name, value)| name.len() + value.len() + 10).sum();
+        let headers: usize = headers
+            .map(|(name, value)| name.len() + value.len() + 10)
+            .sum();
         framing + parts.key.map_or(0, <[u8]>::len) + parts.value.len() + headers
     }
 
@@ -255,8 +257,9 @@ mod tests {
 
     /// Put together by hand from the documentation of the format.
     const RECORDS: &[u8] = &[
-        // Length 13, attributes, time and offset +0, key, value, one header.
-        26, 0, 0, 0, 2, b'k', 6, b'o', b'n', b'e', 2, 2, b'h', 2, b'v', // Length 9, time -2, offset +1, no key, no header.
+        // Length 14, attributes, time and offset +0, key, value, one header.
+        28, 0, 0, 0, 2, b'k', 6, b'o', b'n', b'e', 2, 2, b'h', 2,
+        b'v', // Length 9, time -2, offset +1, no key, no header.
         18, 0, 3, 2, 1, 6, b't', b'w', b'o', 0,
     ];
 
@@ -265,7 +268,10 @@ mod tests {
         let out = sealed(Compression::None);
         let at = |range: std::ops::Range<usize>| out.get(range).unwrap();
         assert_eq!(at(0..8), [0; 8]);
-        assert_eq!(at(8..12), u32::try_from(out.len() - 12).unwrap().to_be_bytes());
+        assert_eq!(
+            at(8..12),
+            u32::try_from(out.len() - 12).unwrap().to_be_bytes()
+        );
         assert_eq!(at(12..17), [255, 255, 255, 255, 2]);
         let sum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &out[21..]) as u32;
         assert_eq!(at(17..21), sum.to_be_bytes());
@@ -282,12 +288,11 @@ mod tests {
 
     #[test]
     fn every_compression_is_undone_by_its_reader() {
-        use std::io::Read as _;
-        let read = |mut reader: Box<dyn std::io::Read>| {
+        fn read(mut reader: impl std::io::Read) -> Vec<u8> {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).unwrap();
             all
-        };
+        }
         for (compression, code) in [
             (Compression::Gzip, 1),
             (Compression::Snappy, 2),
@@ -298,9 +303,9 @@ mod tests {
             assert_eq!(out[21..23], [0, 16 + code]);
             let body = out[HEAD..].to_vec();
             let plain = match compression {
-                Compression::Gzip => read(Box::new(flate2::read::GzDecoder::new(&body[..]))),
+                Compression::Gzip => read(flate2::read::GzDecoder::new(&body[..])),
                 Compression::Snappy => snap::raw::Decoder::new().decompress_vec(&body).unwrap(),
-                Compression::Lz4 => read(Box::new(lz4_flex::frame::FrameDecoder::new(&body[..]))),
+                Compression::Lz4 => read(lz4_flex::frame::FrameDecoder::new(&body[..])),
                 _ => zstd::stream::decode_all(&body[..]).unwrap(),
             };
             assert_eq!(plain, RECORDS, "{compression:?}");

@@ -67,7 +67,12 @@ impl Cluster {
 
     /// The connection to `host:port`.
     async fn at(&self, address: &str) -> Result<Rc<Connection>, Fault> {
-        let link = self.links.borrow_mut().entry(address.to_owned()).or_default().clone();
+        let link = self
+            .links
+            .borrow_mut()
+            .entry(address.to_owned())
+            .or_default()
+            .clone();
         // Whoever comes second waits for the first one's try.
         let mut link = link.lock().await;
         if let Some(connection) = link.connection.take_if(|it| !it.is_broken()) {
@@ -98,20 +103,16 @@ impl Cluster {
         self.at(&address).await
     }
 
-    /// The connection to a broker that answers.
+    /// The connection to the broker whose turn it is.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
         let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
         all.sort_unstable();
         all.extend(self.access.brokers.iter().cloned());
         let turn = self.turn.get().checked_rem(all.len()).unwrap_or(0);
-        let connection = match all.get(turn) {
+        match all.get(turn) {
             Some(address) => self.at(address).await,
             None => Err(Fault("no broker".to_owned())),
-        };
-        if connection.is_err() {
-            self.turn.set(turn + 1);
         }
-        connection
     }
 
     /// Asks any broker until one answers.
@@ -142,6 +143,7 @@ impl Cluster {
                 Ok(answer) => return answer,
                 Err(fault) => {
                     self.complain(&fault);
+                    // The next one may be well.
                     self.turn.set(self.turn.get().wrapping_add(1));
                     sleep(RETRY).await;
                 }
@@ -197,7 +199,11 @@ impl Cluster {
                 }
                 Todo::Retry | Todo::Seek => sleep(RETRY).await,
                 Todo::Fail(_) => {
-                    return Err(codes::error(code, &format!("the coordinator of {key}"), None));
+                    return Err(codes::error(
+                        code,
+                        &format!("the coordinator of {key}"),
+                        None,
+                    ));
                 }
             }
         }

@@ -62,6 +62,7 @@ struct Order {
 
 /// A connection that is ready for requests. It ends when it is dropped.
 pub(super) struct Connection {
+    address: String,
     orders: mpsc::Sender<Order>,
     line: Rc<Line>,
     tasks: [AbortHandle; 2],
@@ -96,7 +97,8 @@ impl Drop for Connection {
         for task in &self.tasks {
             task.abort();
         }
-        self.line.fail(Fault("the connection was closed".to_owned()));
+        self.line
+            .fail(Fault("the connection was closed".to_owned()));
     }
 }
 
@@ -107,47 +109,49 @@ impl Connection {
     /// Connects to `host:port`, and says who we are.
     pub(super) async fn open(address: &str, access: &Access) -> Result<Self, Fault> {
         let opened = timeout(CONNECT, Self::greet(address, access)).await;
-        let late = || Fault(format!("no answer within {CONNECT:?}"));
-        opened
-            .map_err(|_| late())
-            .flatten()
-            .map_err(|fault| Fault(format!("{address}: {}", fault.0)))
+        let late = || Fault(format!("{address}: no answer within {CONNECT:?}"));
+        opened.map_err(|_| late()).flatten()
     }
 
     async fn greet(address: &str, access: &Access) -> Result<Self, Fault> {
-        let tcp = millstream_net::connect(address, CONNECT, 0).await?;
+        let told = |text: String| Fault(format!("{address}: {text}"));
+        let tcp = millstream_net::connect(address, CONNECT, 0).await;
+        let tcp = tcp.map_err(|error| told(error.to_string()))?;
         let socket: Box<dyn Socket> = match &access.tls {
             None => Box::new(tcp),
             Some(tls) => {
                 let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 let name = ServerName::try_from(host.to_owned());
-                let name = name.map_err(|error| Fault(error.to_string()))?;
+                let name = name.map_err(|error| told(error.to_string()))?;
                 let shaken = TlsConnector::from(tls.clone()).connect(name, tcp).await;
-                let said = |error| Fault(format!("the TLS handshake failed: {error}"));
+                let said = |error| told(format!("the TLS handshake failed: {error}"));
                 Box::new(shaken.map_err(said)?)
             }
         };
-        let mut connection = Self::start(socket, access.client.clone());
+        let mut connection = Self::start(address, socket, access.client.clone());
         let versions = connection.ask(&ApiVersions).await?;
         if versions.error != 0 {
-            return Err(Fault("it does not tell its versions".to_owned()));
+            return Err(connection.fault("it does not tell its versions"));
         }
         let apis = versions.apis.into_iter();
-        connection.versions = apis.map(|(key, oldest, newest)| (key, (oldest, newest))).collect();
+        connection.versions = apis
+            .map(|(key, oldest, newest)| (key, (oldest, newest)))
+            .collect();
         if let Some(auth) = &access.auth {
             connection.authenticate(auth).await?;
         }
         Ok(connection)
     }
 
-    fn start(socket: Box<dyn Socket>, client: String) -> Self {
+    fn start(address: &str, socket: Box<dyn Socket>, client: String) -> Self {
         let (read, write) = tokio::io::split(socket);
         let (orders, ordered) = mpsc::channel(QUEUE);
         let line = Rc::<Line>::default();
         let writer = tokio::task::spawn_local(write_all(write, ordered, line.clone()));
         let reader = tokio::task::spawn_local(read_all(read, line.clone()));
         Self {
+            address: address.to_owned(),
             orders,
             line,
             tasks: [writer.abort_handle(), reader.abort_handle()],
@@ -165,9 +169,12 @@ impl Connection {
     /// The newest of `versions` that the broker speaks.
     pub(super) fn version(&self, name: &str, key: i16, versions: &[i16]) -> Result<i16, Fault> {
         let (oldest, newest) = self.versions.get(&key).copied().unwrap_or((0, -1));
-        let spoken = versions.iter().rev().find(|version| (oldest..=newest).contains(*version));
+        let spoken = versions
+            .iter()
+            .rev()
+            .find(|version| (oldest..=newest).contains(*version));
         spoken.copied().ok_or_else(|| {
-            Fault(format!(
+            self.fault(&format!(
                 "the broker does not speak {name} in version {versions:?}, it has {oldest} to {newest}: Kafka 2.4 or later \
                  is needed"
             ))
@@ -177,14 +184,21 @@ impl Connection {
     /// Sends a request, and waits for its answer.
     pub(super) async fn ask<R: Request>(&self, request: &R) -> Result<R::Answer, Fault> {
         // Versions are asked for before they are known.
-        if R::KEY != ApiVersions::KEY && R::KEY != SaslHandshake::KEY && R::KEY != SaslAuthenticate::KEY {
+        if R::KEY != ApiVersions::KEY
+            && R::KEY != SaslHandshake::KEY
+            && R::KEY != SaslAuthenticate::KEY
+        {
             self.version(R::NAME, R::KEY, &[R::VERSION])?;
         }
         let mut body = self.head(R::KEY, R::VERSION);
         request.write(&mut body);
         let answer = self.send(vec![Piece::Own(body)]).await?;
         let read = R::read(&mut Take(&answer));
-        read.ok_or_else(|| self.fail(format!("an answer to {} that cannot be read", R::NAME)))
+        read.ok_or_else(|| self.fail(&format!("an answer to {} that cannot be read", R::NAME)))
+    }
+
+    fn fault(&self, text: &str) -> Fault {
+        Fault(format!("{}: {text}", self.address))
     }
 
     /// The head of a request, to be followed by its body. Its length is filled in by [`Connection::send`].
@@ -209,22 +223,29 @@ impl Connection {
             *place = i32::try_from(bytes - 4).unwrap_or(i32::MAX).to_be_bytes();
         }
         let (answer, answered) = oneshot::channel();
-        let closed = || self.line.broken.borrow().clone();
-        let closed = || closed().unwrap_or_else(|| Fault("the connection was closed".to_owned()));
+        let broken = || {
+            self.line
+                .broken
+                .borrow()
+                .as_ref()
+                .map(|fault| self.fault(&fault.0))
+        };
+        let closed = || broken().unwrap_or_else(|| self.fault("the connection was closed"));
         if self.is_broken() || self.orders.send(Order { pieces, answer }).await.is_err() {
             return Err(closed());
         }
         // The broker may take as long as it was told, and the way there and back.
         match timeout(ANSWER + CONNECT, answered).await {
-            Ok(Ok(answer)) => answer,
+            Ok(Ok(answer)) => answer.map_err(|fault| self.fault(&fault.0)),
             Ok(Err(_)) => Err(closed()),
-            Err(_) => Err(self.fail("no answer in time".to_owned())),
+            Err(_) => Err(self.fail("no answer in time")),
         }
     }
 
-    fn fail(&self, text: String) -> Fault {
-        self.line.fail(Fault(text.clone()));
-        Fault(text)
+    /// Ends the connection: what comes next on it cannot be told apart.
+    pub(super) fn fail(&self, text: &str) -> Fault {
+        self.line.fail(Fault(text.to_owned()));
+        self.fault(text)
     }
 
     async fn authenticate(&self, auth: &crate::Auth) -> Result<(), Fault> {
@@ -235,7 +256,7 @@ impl Connection {
                 "authentication failed: the broker does not take {mechanism}, it takes {}",
                 known.join(", ")
             );
-            return Err(Fault(text));
+            return Err(self.fault(&text));
         }
         let password = auth.password.expose();
         if auth.sasl == Mechanism::Plain {
@@ -245,9 +266,9 @@ impl Connection {
         }
         let mut scram = Scram::new(auth.sasl, &auth.username, password);
         let first = self.show(scram.first().as_bytes()).await?;
-        let proof = scram.proof(&first).map_err(Fault)?;
+        let proof = scram.proof(&first).map_err(|text| self.fault(&text))?;
         let last = self.show(proof.as_bytes()).await?;
-        scram.check(&last).map_err(Fault)
+        scram.check(&last).map_err(|text| self.fault(&text))
     }
 
     async fn show(&self, bytes: &[u8]) -> Result<Vec<u8>, Fault> {
@@ -256,7 +277,7 @@ impl Connection {
             return Ok(answer);
         }
         let text = text.unwrap_or_else(|| super::codes::name(error));
-        Err(Fault(format!("authentication failed: {text}")))
+        Err(self.fault(&format!("authentication failed: {text}")))
     }
 }
 
@@ -333,7 +354,9 @@ async fn next(socket: &mut ReadHalf<Box<dyn Socket>>) -> Result<(i32, Vec<u8>), 
     socket.read_exact(&mut head).await?;
     let length = u64::from(u32::from_be_bytes(head));
     if !(4..=ANSWER_MAX).contains(&length) {
-        let text = format!("an answer of {length} bytes: is this a Kafka broker, and is `tls` as it wants it?");
+        let text = format!(
+            "an answer of {length} bytes: is this a Kafka broker, and is `tls` as it wants it?"
+        );
         return Err(Fault(text));
     }
     let correlation = socket.read_i32().await?;

@@ -16,7 +16,7 @@ use std::{
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, spawn_local},
-    time::{sleep, sleep_until},
+    time::sleep_until,
 };
 
 use super::{
@@ -25,8 +25,8 @@ use super::{
     codes::{self, Todo},
     connection::{ANSWER, Fault, Piece},
     messages::{
-        AddPartitionsToTxn, Coordinates, Identity, InitProducerId, Metadata, PRODUCE, PRODUCE_VERSIONS, Produced,
-        produce_head, produce_partition, produce_topic, read_produced,
+        Identity, PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition,
+        produce_topic, read_produced,
     },
     options::Options,
     state::{Place, Shared, State, waited_too_long},
@@ -39,12 +39,10 @@ use crate::{Error, Kind};
 const FLIGHTS_MAX: usize = 5;
 /// Bytes of a request, beyond which no further batch goes with it.
 const REQUEST_BYTES: usize = 8 << 20;
-/// How long a topic may be said not to be there before its records come back: one that was just made is not known everywhere.
-const PROPAGATION: Duration = Duration::from_secs(30);
 /// How old what is known of a topic's partitions gets.
 const METADATA_AGE: Duration = Duration::from_secs(300);
 /// Between two questions for metadata.
-const METADATA_WAIT: Duration = Duration::from_millis(100);
+pub(super) const METADATA_WAIT: Duration = Duration::from_millis(100);
 
 pub(super) struct Engine {
     pub(super) shared: Arc<Shared>,
@@ -54,11 +52,11 @@ pub(super) struct Engine {
     /// Requests under way, by broker.
     flights: RefCell<HashMap<i32, usize>>,
     /// What is under way besides.
-    identifying: Cell<bool>,
-    adding: Cell<bool>,
-    asking: Cell<bool>,
+    pub(super) identifying: Cell<bool>,
+    pub(super) adding: Cell<bool>,
+    pub(super) asking: Cell<bool>,
     /// Topics whose partitions are to be asked for.
-    wanted: RefCell<BTreeSet<usize>>,
+    pub(super) wanted: RefCell<BTreeSet<usize>>,
     /// What the sink's thread waits for.
     order: RefCell<Option<AbortHandle>>,
 }
@@ -150,7 +148,10 @@ impl Engine {
             self.look_at_partition(&mut state, place, now, &mut found);
         }
         drop(state);
-        if found.identify && self.options.transactional_id.is_none() && !self.identifying.replace(true) {
+        if found.identify
+            && self.options.transactional_id.is_none()
+            && !self.identifying.replace(true)
+        {
             spawn_local(self.clone().identify());
         }
         if !found.add.is_empty() && !self.adding.replace(true) {
@@ -184,13 +185,17 @@ impl Engine {
             found.look_at(due);
         }
         let topic = state.topics.get(place.0);
-        let Some((name, learned)) = topic.map(|topic| (topic.name.clone(), topic.learned_at)) else {
+        let Some((name, learned)) = topic.map(|topic| (topic.name.clone(), topic.learned_at))
+        else {
             return;
         };
         if learned.is_none_or(|at| at + METADATA_AGE <= now) {
             self.wanted.borrow_mut().insert(place.0);
         }
-        let Some(partition) = state.partition(place).filter(|partition| !partition.under_way) else {
+        let Some(partition) = state
+            .partition(place)
+            .filter(|partition| !partition.under_way)
+        else {
             return;
         };
         let (leader, added, sequence) = (partition.leader, partition.added, partition.sequence);
@@ -240,126 +245,6 @@ impl Engine {
         found.jobs.entry(leader).or_default().push(job);
     }
 
-    /// Asks for an identity, without transactions.
-    async fn identify(self: Rc<Self>) {
-        let request = InitProducerId {
-            transactional_id: None,
-            timeout_ms: i32::MAX,
-        };
-        loop {
-            let (code, identity) = self.cluster.ask_any(&request).await;
-            if code == codes::NONE {
-                self.identity.set(Some(identity));
-                self.identifying.set(false);
-                self.shared.work.notify_one();
-                return;
-            }
-            if let Todo::Fail(_) = codes::todo(code) {
-                let error = codes::error(code, "no identity for an idempotent producer", None);
-                self.shared.lock().take_back(None, &error);
-                self.shared.settled.notify_all();
-            }
-            sleep(METADATA_WAIT).await;
-        }
-    }
-
-    /// Asks for the partitions of the wanted topics.
-    async fn ask_metadata(self: Rc<Self>) {
-        let topics: Vec<String> = {
-            let (state, wanted) = (self.shared.lock(), self.wanted.borrow());
-            let named = wanted.iter().filter_map(|topic| state.topics.get(*topic));
-            named.map(|topic| topic.name.as_ref().to_owned()).collect()
-        };
-        let cluster = self.cluster.ask_any(&Metadata { topics: &topics }).await;
-        self.cluster.learn(cluster.brokers, cluster.controller);
-        self.wanted.borrow_mut().clear();
-        let now = Instant::now();
-        let mut state = self.shared.lock();
-        for found in cluster.topics {
-            let Some(topic) = state.known(&found.name) else {
-                continue;
-            };
-            match codes::todo(found.error) {
-                _ if found.error == codes::NONE => state.learn(topic, &found.partitions, now),
-                Todo::Fail(kind) if kind != Kind::Again => {
-                    let error = codes::error(found.error, &format!("topic {}", found.name), None);
-                    state.take_back(Some(topic), &error);
-                }
-                _ => self.miss(&mut state, topic, found.error, now),
-            }
-        }
-        drop(state);
-        self.shared.settled.notify_all();
-        // Whatever is still wanted is asked for again, after a moment.
-        sleep(METADATA_WAIT).await;
-        self.asking.set(false);
-        self.shared.work.notify_one();
-    }
-
-    /// A topic is not there, or has no leaders yet.
-    fn miss(&self, state: &mut State, topic: usize, code: i16, now: Instant) {
-        let Some(found) = state.topics.get_mut(topic) else {
-            return;
-        };
-        let since = *found.missing_since.get_or_insert(now);
-        if code == codes::UNKNOWN_TOPIC_OR_PARTITION && since + PROPAGATION <= now {
-            found.missing_since = None;
-            let text = format!("topic {}: {}", found.name, codes::name(code));
-            state.take_back(Some(topic), &Error::new(Kind::Refused, text));
-        }
-    }
-
-    /// Tells the coordinator of partitions.
-    async fn add_partitions(self: Rc<Self>, places: Vec<Place>) {
-        if let (Some(id), Some(identity)) = (&self.options.transactional_id, self.identity.get()) {
-            let mut topics = BTreeMap::<String, Vec<i32>>::new();
-            {
-                let state = self.shared.lock();
-                for (topic, partition) in &places {
-                    if let Some(topic) = state.topics.get(*topic) {
-                        let numbers = topics.entry(topic.name.as_ref().to_owned()).or_default();
-                        numbers.push(number(*partition));
-                    }
-                }
-            }
-            let request = AddPartitionsToTxn {
-                transactional_id: id,
-                identity,
-                topics: topics.into_iter().collect(),
-            };
-            let worst = |answer: &Vec<(String, i32, i16)>| worst(answer.iter().map(|one| one.2));
-            let (of, cluster) = (Coordinates::Transaction, &self.cluster);
-            let added = cluster.ask_coordinator(of, id, &request, worst).await;
-            self.added(added);
-        }
-        self.adding.set(false);
-        self.shared.settled.notify_all();
-        self.shared.work.notify_one();
-    }
-
-    fn added(&self, added: Result<Vec<(String, i32, i16)>, Error>) {
-        let mut state = self.shared.lock();
-        let answers = match added {
-            Ok(answers) => answers,
-            Err(error) => return state.take_back(None, &error),
-        };
-        for (name, partition, code) in answers {
-            let Some(topic) = state.known(&name) else {
-                continue;
-            };
-            if code == codes::NONE {
-                state.told.partitions = true;
-                let place = usize::try_from(partition).map(|partition| (topic, partition));
-                if let Some(partition) = place.ok().and_then(|place| state.partition(place)) {
-                    partition.added = true;
-                }
-            } else {
-                let text = format!("the transaction does not take topic {name}");
-                state.take_back(Some(topic), &codes::error(code, &text, None));
-            }
-        }
-    }
-
     /// One request to one broker, and what comes of it.
     async fn produce(self: Rc<Self>, leader: i32, mut jobs: Vec<Job>) {
         self.seal(&mut jobs);
@@ -375,7 +260,9 @@ impl Engine {
         let mut state = self.shared.lock();
         for job in jobs {
             let (topic, number) = (&*job.topic, number(job.place.1));
-            let answer = answers.iter().position(|answer| answer.partition == number && answer.topic == topic);
+            let answer = answers
+                .iter()
+                .position(|answer| answer.partition == number && answer.topic == topic);
             // Its buffer is to be the state's alone.
             drop(job.sealed);
             match answer.map(|at| answers.swap_remove(at)) {
@@ -419,7 +306,9 @@ impl Engine {
             }
             Todo::Fail(_) => {
                 let what = format!("topic {}", answer.topic);
-                state.fail(place, serial, |_| codes::error(code, &what, answer.text.as_deref()));
+                state.fail(place, serial, |_| {
+                    codes::error(code, &what, answer.text.as_deref())
+                });
             }
         }
     }
@@ -467,7 +356,11 @@ impl Engine {
         produce_head(&mut piece, id, wait, topics.clone().count());
         let mut pieces = Vec::new();
         for topic in topics {
-            produce_topic(&mut piece, topic.first().map_or("", |job| &job.topic), topic.len());
+            produce_topic(
+                &mut piece,
+                topic.first().map_or("", |job| &job.topic),
+                topic.len(),
+            );
             for job in topic {
                 let Some(sealed) = &job.sealed else {
                     continue;
@@ -478,7 +371,7 @@ impl Engine {
             }
         }
         let answer = connection.send(pieces).await?;
-        let unread = || Fault("an answer to Produce that cannot be read".to_owned());
+        let unread = || connection.fail("an answer to Produce that cannot be read");
         read_produced(&mut Take(&answer), version).ok_or_else(unread)
     }
 
@@ -489,14 +382,6 @@ impl Engine {
 }
 
 /// Partitions have numbers of 32 bits.
-fn number(partition: usize) -> i32 {
+pub(super) fn number(partition: usize) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
-}
-
-/// The code by which a request for several partitions is judged: one that asks for patience before one that does not,
-/// that before none.
-fn worst(codes: impl Iterator<Item = i16> + Clone) -> i16 {
-    let patient = |code: &i16| *code != codes::NONE && !matches!(codes::todo(*code), Todo::Fail(_));
-    let bad = |code: &i16| *code != codes::NONE;
-    codes.clone().find(patient).or_else(|| codes.clone().find(bad)).unwrap_or(codes::NONE)
 }

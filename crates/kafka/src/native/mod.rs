@@ -3,14 +3,16 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> [write] -> settle`
 //!
-//! Where to look: [`state`] holds what is taken (`batch` is how brokers store it, `partitioner` where it goes, `compress`);
-//! [`engine`] is the thread that sends it (`cluster` and `connection` are its brokers, `messages` and `wire` what is said,
-//! `codes` what brokers answer, `sasl` who we are); `transaction` is what the sink waits for.
+//! Where to look: [`state`] holds what is taken (`partitions`; `batch` is how brokers store it, `partitioner` where it goes,
+//! `compress`); [`engine`] is the thread that sends it (`asking` is what it must know for that, `cluster` and `connection` are
+//! its brokers, `messages` and `wire` what is said, `codes` what brokers answer, `sasl` who we are); `transaction` is what the
+//! sink waits for.
 //!
 //! It promises: always idempotent, `acks=all`; a partition has one batch under way, which goes out again with its own sequence
 //! numbers until a broker says what became of it. So the records of a partition are there once and in order, as long as this
 //! producer lives; in transactions, whoever comes after it.
 
+mod asking;
 mod batch;
 mod cluster;
 mod codes;
@@ -20,6 +22,7 @@ mod engine;
 mod messages;
 mod options;
 mod partitioner;
+mod partitions;
 mod sasl;
 mod state;
 #[cfg(test)]
@@ -66,7 +69,8 @@ impl Native {
         let known = shared.clone();
         let work = move || work(known, options, ordered);
         let thread = thread::Builder::new().name("kafka".to_owned()).spawn(work);
-        let failed = |error: io::Error| Error::new(Kind::Again, format!("cannot start a thread: {error}"));
+        let failed =
+            |error: io::Error| Error::new(Kind::Again, format!("cannot start a thread: {error}"));
         Ok(Self {
             shared,
             orders: Some(orders),
@@ -125,7 +129,9 @@ impl Native {
 
 /// The producer's thread.
 fn work(shared: Arc<Shared>, options: Options, orders: mpsc::Receiver<Order>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     match runtime {
         Ok(runtime) => {
             let engine = Rc::new(Engine::new(shared, options));
@@ -169,7 +175,10 @@ impl Producer for Native {
     }
 
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
-        let (taken, too_large) = self.shared.lock().append_all(outgoing, from, Instant::now());
+        let (taken, too_large) = self
+            .shared
+            .lock()
+            .append_all(outgoing, from, Instant::now());
         self.shared.work.notify_one();
         let text = || format!("it has more than {} bytes", self.record_bytes);
         Sent {
@@ -183,7 +192,9 @@ impl Producer for Native {
             return;
         }
         let before = self.in_flight();
-        self.wait(wait, |state| state.records < before || !state.failed.is_empty());
+        self.wait(wait, |state| {
+            state.records < before || !state.failed.is_empty()
+        });
     }
 
     fn flush(&mut self, wait: Duration) {
@@ -200,7 +211,13 @@ impl Producer for Native {
         std::mem::take(&mut self.shared.lock().failed)
     }
 
-    fn commit(&mut self, store: &Store, text: &str, number: i64, timeout: Duration) -> Result<(), Error> {
+    fn commit(
+        &mut self,
+        store: &Store,
+        text: &str,
+        number: i64,
+        timeout: Duration,
+    ) -> Result<(), Error> {
         if self.in_flight() > 0 {
             return Err(Error::new(Kind::Again, "records are still in flight"));
         }
@@ -232,7 +249,8 @@ impl Producer for Native {
     }
 
     fn make_topic(&mut self, topic: &str, timeout: Duration) -> Result<(), Error> {
-        self.ask(What::MakeTopic(topic.to_owned()), timeout).map(|_| ())
+        self.ask(What::MakeTopic(topic.to_owned()), timeout)
+            .map(|_| ())
     }
 
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error> {

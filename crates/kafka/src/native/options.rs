@@ -73,7 +73,10 @@ impl Options {
         let millis = || number().map(|millis| Duration::from_millis(millis as u64));
         match name {
             "bootstrap.servers" => {
-                let brokers = value.split(',').map(str::trim).filter(|one| !one.is_empty());
+                let brokers = value
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|one| !one.is_empty());
                 self.access.brokers = brokers.map(with_port).collect();
             }
             "client.id" => value.clone_into(&mut self.access.client),
@@ -114,9 +117,14 @@ impl Access {
         }
         if protocol.starts_with("sasl") {
             let named = settings.get("sasl.mechanism").and_then(Mechanism::named);
-            let user = settings.get("sasl.username").zip(settings.get("sasl.password"));
+            let user = settings
+                .get("sasl.username")
+                .zip(settings.get("sasl.password"));
             let (Some(sasl), Some((username, password))) = (named, user) else {
-                return Err(Error::new(Kind::Settings, "SASL needs a mechanism, a name and a password"));
+                return Err(Error::new(
+                    Kind::Settings,
+                    "SASL needs a mechanism, a name and a password",
+                ));
             };
             self.auth = Some(Auth {
                 sasl,

@@ -115,6 +115,9 @@ mod tests {
         assert_eq!(Partitioner::Murmur2.partition(Some(b"k"), 0), None);
         // The check value of CRC-32.
         let place = (0xcbf4_3926_usize) % 7;
-        assert_eq!(Partitioner::Crc32.partition(Some(b"123456789"), 7), Some(place));
+        assert_eq!(
+            Partitioner::Crc32.partition(Some(b"123456789"), 7),
+            Some(place)
+        );
     }
 }

@@ -53,7 +53,13 @@ impl Scram {
         format!("n,,{}", self.first)
     }
 
-    fn algorithms(&self) -> (hmac::Algorithm, pbkdf2::Algorithm, &'static digest::Algorithm) {
+    fn algorithms(
+        &self,
+    ) -> (
+        hmac::Algorithm,
+        pbkdf2::Algorithm,
+        &'static digest::Algorithm,
+    ) {
         match self.mechanism {
             Mechanism::ScramSha512 => (HMAC_SHA512, pbkdf2::PBKDF2_HMAC_SHA512, &digest::SHA512),
             _ => (HMAC_SHA256, pbkdf2::PBKDF2_HMAC_SHA256, &digest::SHA256),
@@ -104,7 +110,9 @@ impl Scram {
 }
 
 fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
-    message.split(',').find_map(|field| field.strip_prefix(name))
+    message
+        .split(',')
+        .find_map(|field| field.strip_prefix(name))
 }
 
 #[cfg(test)]
@@ -126,7 +134,12 @@ mod tests {
         let good = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
         assert_eq!(scram.check(good), Ok(()));
         assert!(scram.check(b"v=AAAA").is_err());
-        assert!(scram.check(b"e=unknown-user").unwrap_err().contains("unknown-user"));
+        assert!(
+            scram
+                .check(b"e=unknown-user")
+                .unwrap_err()
+                .contains("unknown-user")
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! one of which nothing was heard goes out again with its own. Records of a topic whose partitions are not known yet wait.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use super::{
     batch::{Builder, Parts, advance},
     options::Options,
+    partitions::{Batch, Partition, Topic, headers},
 };
 use crate::{Error, Failed, Kind, Outgoing, Record};
 
@@ -57,6 +58,7 @@ pub(super) struct State {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
+    /// Never forgotten, as sequence numbers must not begin anew: as many as were written to, which the cluster has, too.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The partitions that have records.
@@ -90,50 +92,6 @@ pub(super) struct Told {
     pub(super) group: bool,
     /// The group's coordinator: the position.
     pub(super) position: bool,
-}
-
-pub(super) struct Topic {
-    pub(super) name: Arc<str>,
-    pub(super) partitions: Vec<Partition>,
-    /// Records that wait for the partitions to be known.
-    pub(super) staged: Outgoing,
-    pub(super) staged_since: Option<Instant>,
-    /// Where records without a key go for now.
-    sticky: usize,
-    /// Since when brokers say that there is no such topic.
-    pub(super) missing_since: Option<Instant>,
-    /// When its partitions were heard of.
-    pub(super) learned_at: Option<Instant>,
-}
-
-pub(super) struct Partition {
-    /// The id of the broker that has it; -1: not known.
-    pub(super) leader: i32,
-    /// What records are appended to.
-    open: Option<Batch>,
-    /// Closed batches in order; the first one may be under way.
-    pub(super) ready: VecDeque<Batch>,
-    pub(super) under_way: bool,
-    /// Not before.
-    pub(super) again_at: Option<Instant>,
-    /// Of the next record.
-    pub(super) sequence: i32,
-    /// Whether the coordinator knows that it belongs to the open transaction.
-    pub(super) added: bool,
-}
-
-pub(super) struct Batch {
-    /// Until it is sealed.
-    builder: Option<Builder>,
-    /// As it goes out, from then on.
-    pub(super) sealed: Option<Arc<Vec<u8>>>,
-    /// By which failures name its records.
-    numbers: Vec<usize>,
-    /// What it counts in the buffer.
-    bytes: usize,
-    pub(super) since: Instant,
-    /// By which an answer finds it.
-    pub(super) serial: u64,
 }
 
 /// What became of a record that was to be appended.
@@ -200,7 +158,12 @@ impl State {
     }
 
     /// Takes records from the one at `from` on; gives how many, and whether the next one is too large for the settings.
-    pub(super) fn append_all(&mut self, outgoing: &Outgoing, from: usize, now: Instant) -> (usize, bool) {
+    pub(super) fn append_all(
+        &mut self,
+        outgoing: &Outgoing,
+        from: usize,
+        now: Instant,
+    ) -> (usize, bool) {
         let (mut taken, mut last) = (0, (usize::MAX, 0));
         for (index, record) in outgoing.records.iter().enumerate().skip(from) {
             if last.0 != record.topic {
@@ -248,7 +211,9 @@ impl State {
             self.wanting.insert(topic);
             return Appended::Taken;
         }
-        let partition = self.partitioner.partition(parts.key, place.partitions.len());
+        let partition = self
+            .partitioner
+            .partition(parts.key, place.partitions.len());
         let (partition, dealt) = match partition {
             Some(partition) => (partition, false),
             None => (place.sticky, true),
@@ -302,7 +267,11 @@ impl State {
         let count = topic.partitions.len();
         let all = (0..count).map(|n| (random.wrapping_add(n)) % count);
         let led = |n: &usize| topic.partitions.get(*n).is_some_and(|one| one.leader >= 0);
-        topic.sticky = all.clone().find(led).or_else(|| all.clone().next()).unwrap_or(0);
+        topic.sticky = all
+            .clone()
+            .find(led)
+            .or_else(|| all.clone().next())
+            .unwrap_or(0);
     }
 
     /// The partitions of a topic are known now, or known better: number and leader of each.
@@ -366,7 +335,11 @@ impl State {
         // Half of the buffer in batches that wait for more: somebody may wait for room.
         if due <= now || (pressed && partition.ready.is_empty()) {
             partition.close();
-            if self.topics.get(place.0).is_some_and(|topic| topic.sticky == place.1) {
+            if self
+                .topics
+                .get(place.0)
+                .is_some_and(|topic| topic.sticky == place.1)
+            {
                 self.deal(place.0);
             }
             return None;
@@ -466,7 +439,10 @@ impl State {
                 continue;
             }
             self.unstage(topic, error);
-            let partitions = self.topics.get(topic).map_or(0, |topic| topic.partitions.len());
+            let partitions = self
+                .topics
+                .get(topic)
+                .map_or(0, |topic| topic.partitions.len());
             for partition in 0..partitions {
                 while let Some(batch) = self.next_batch((topic, partition)) {
                     self.give_back(topic, batch, |_| error.clone());
@@ -478,7 +454,10 @@ impl State {
     fn next_batch(&mut self, place: Place) -> Option<Batch> {
         let partition = self.partition(place)?;
         partition.under_way = false;
-        partition.ready.pop_front().or_else(|| partition.open.take())
+        partition
+            .ready
+            .pop_front()
+            .or_else(|| partition.open.take())
     }
 
     /// Fails the records that wait for the partitions of their topic.
@@ -518,7 +497,11 @@ impl State {
 
     /// A new identity: sequence numbers begin anew.
     pub(super) fn renumber(&mut self) {
-        for partition in self.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+        for partition in self
+            .topics
+            .iter_mut()
+            .flat_map(|topic| &mut topic.partitions)
+        {
             partition.sequence = 0;
         }
     }
@@ -527,86 +510,13 @@ impl State {
     pub(super) fn begin(&mut self) {
         self.spoiled = false;
         self.told = Told::default();
-        for partition in self.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+        for partition in self
+            .topics
+            .iter_mut()
+            .flat_map(|topic| &mut topic.partitions)
+        {
             partition.added = false;
         }
-    }
-}
-
-/// Names and values of a record's headers.
-fn headers(outgoing: &Outgoing, index: usize) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
-    let values = outgoing.headers_of(index).iter();
-    let values = values.map(|value| outgoing.slice(value));
-    outgoing.header_names.iter().map(String::as_bytes).zip(values)
-}
-
-impl Topic {
-    /// Keeps a copy of a record until the partitions are known.
-    fn stage(&mut self, outgoing: &Outgoing, index: usize, record: &Record, now: Instant) {
-        let staged = &mut self.staged;
-        let mut copy = |bytes: &[u8]| {
-            let start = staged.bytes.len();
-            staged.bytes.extend_from_slice(bytes);
-            start..staged.bytes.len()
-        };
-        let key = record.key.as_ref().map(|key| copy(outgoing.slice(key)));
-        let value = copy(outgoing.slice(&record.value));
-        let headers = outgoing.headers_of(index).iter();
-        let headers: Vec<_> = headers.map(|value| copy(outgoing.slice(value))).collect();
-        staged.headers.extend(headers);
-        if staged.header_names.len() != outgoing.header_names.len() {
-            staged.header_names.clone_from(&outgoing.header_names);
-        }
-        staged.records.push(Record {
-            number: record.number,
-            topic: 0,
-            key,
-            value,
-            timestamp: record.timestamp,
-        });
-        self.staged_since.get_or_insert(now);
-    }
-}
-
-impl Partition {
-    fn new() -> Self {
-        Self {
-            leader: -1,
-            open: None,
-            ready: VecDeque::new(),
-            under_way: false,
-            again_at: None,
-            sequence: 0,
-            added: false,
-        }
-    }
-
-    fn close(&mut self) {
-        self.ready.extend(self.open.take());
-    }
-}
-
-impl Batch {
-    fn new(buffer: Vec<u8>, serial: u64, since: Instant) -> Self {
-        Self {
-            builder: Some(Builder::new(buffer)),
-            sealed: None,
-            numbers: Vec::new(),
-            bytes: 0,
-            since,
-            serial,
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn records(&self) -> usize {
-        self.numbers.len()
-    }
-
-    /// Bytes of it.
-    pub(super) fn len(&self) -> usize {
-        let sealed = || self.sealed.as_ref().map_or(0, |sealed| sealed.len());
-        self.builder.as_ref().map_or_else(sealed, Builder::len)
     }
 }
 

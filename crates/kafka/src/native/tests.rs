@@ -34,9 +34,13 @@ fn outgoing(first: usize, count: usize, key: Option<&str>) -> Outgoing {
     };
     for number in first..first + count {
         let start = outgoing.bytes.len();
-        outgoing.bytes.extend_from_slice(key.unwrap_or_default().as_bytes());
+        outgoing
+            .bytes
+            .extend_from_slice(key.unwrap_or_default().as_bytes());
         let middle = outgoing.bytes.len();
-        outgoing.bytes.extend_from_slice(number.to_string().as_bytes());
+        outgoing
+            .bytes
+            .extend_from_slice(number.to_string().as_bytes());
         outgoing.records.push(Record {
             number,
             topic: 0,
@@ -82,9 +86,14 @@ fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
     // One that is refused was never there: the next has its numbers.
     let (second, sequence, _) = send(&mut state).unwrap();
     assert_eq!(sequence, 2);
-    state.fail((0, 0), second, |at| Error::new(Kind::Suspect, at.to_string()));
+    state.fail((0, 0), second, |at| {
+        Error::new(Kind::Suspect, at.to_string())
+    });
     let failed = std::mem::take(&mut state.failed);
-    let failed: Vec<_> = failed.iter().map(|one| (one.number, one.error.message.as_str())).collect();
+    let failed: Vec<_> = failed
+        .iter()
+        .map(|one| (one.number, one.error.message.as_str()))
+        .collect();
     assert_eq!(failed, [(2, "0"), (3, "1")]);
     state.flush();
     let (third, sequence, records) = send(&mut state).unwrap();
@@ -109,14 +118,26 @@ fn records_wait_for_their_partitions_and_for_room() {
     // One key, one partition; it was asked for, so it does not wait for more.
     assert_eq!(state.active.len(), 1);
     let place = *state.active.first().unwrap();
-    assert_eq!(state.partition(place).unwrap().ready.front().unwrap().records(), taken);
+    assert_eq!(
+        state
+            .partition(place)
+            .unwrap()
+            .ready
+            .front()
+            .unwrap()
+            .records(),
+        taken
+    );
     // Taken back, each comes back once.
     state.take_back(None, &Error::new(Kind::Again, "enough"));
     let mut numbers: Vec<_> = state.failed.iter().map(|one| one.number).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
     assert_eq!(state.records, 0);
-    assert_eq!(state.append_all(&outgoing(0, 100, Some("k")), 0, now).0, taken);
+    assert_eq!(
+        state.append_all(&outgoing(0, 100, Some("k")), 0, now).0,
+        taken
+    );
 }
 
 #[test]
@@ -141,9 +162,14 @@ fn what_the_producer_does_not_know_is_refused() {
         ("security.protocol", "sasl_plaintext"),
     ] {
         let refused = Options::read(&settings(&[(name, value)])).err();
-        assert_eq!(refused.map(|error| error.kind), Some(Kind::Settings), "{name}");
+        assert_eq!(
+            refused.map(|error| error.kind),
+            Some(Kind::Settings),
+            "{name}"
+        );
     }
-    let options = Options::read(&Settings::new(&["a".into(), "b:1".into(), "[::1]".into()])).unwrap();
+    let options =
+        Options::read(&Settings::new(&["a".into(), "b:1".into(), "[::1]".into()])).unwrap();
     assert_eq!(options.access.brokers, ["a:9092", "b:1", "[::1]:9092"]);
 }
 
@@ -168,8 +194,14 @@ fn peer(answer: &'static [u8]) -> Settings {
 #[test]
 fn peers_that_are_no_brokers_are_named_and_do_no_harm() {
     for (answer, said) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "is this a Kafka broker"),
-        (b"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00", "is this a Kafka broker"),
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            "is this a Kafka broker",
+        ),
+        (
+            b"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00",
+            "is this a Kafka broker",
+        ),
         (b"\x00\x00\x00\x00", "is this a Kafka broker"),
         // Answers to nobody, that end early, or that promise more than there is.
         (b"\x00\x00\x00\x04\x00\x00\x00\x09", "nobody has asked for"),

@@ -11,8 +11,8 @@ use super::{
     codes,
     engine::Engine,
     messages::{
-        AddOffsetsToTxn, Coordinates, CreateTopic, DescribeTopic, EndTxn, Identity, InitProducerId, Metadata, OffsetFetch,
-        TxnOffsetCommit,
+        AddOffsetsToTxn, Coordinates, CreateTopic, DescribeTopic, EndTxn, Identity, InitProducerId,
+        Metadata, OffsetFetch, TxnOffsetCommit,
     },
 };
 use crate::{Error, Kind, Store};
@@ -75,7 +75,12 @@ impl Order {
 impl Engine {
     fn transactional(&self) -> Result<&str, Error> {
         let id = self.options.transactional_id.as_deref();
-        id.ok_or_else(|| Error::new(Kind::Fatal, "a producer without a transactional.id has no transactions"))
+        id.ok_or_else(|| {
+            Error::new(
+                Kind::Fatal,
+                "a producer without a transactional.id has no transactions",
+            )
+        })
     }
 
     fn identified(&self) -> Result<(&str, Identity), Error> {
@@ -90,7 +95,9 @@ impl Engine {
             transactional_id: Some(id),
             timeout_ms: i32::try_from(timeout).unwrap_or(i32::MAX),
         };
-        let asked = self.cluster.ask_coordinator(Coordinates::Transaction, id, &request, |answer| answer.0);
+        let asked =
+            self.cluster
+                .ask_coordinator(Coordinates::Transaction, id, &request, |answer| answer.0);
         let (code, identity) = asked.await?;
         check(code, "cannot begin with transactions", None)?;
         let mut state = self.shared.lock();
@@ -106,8 +113,18 @@ impl Engine {
         let (group, topic) = (&store.group, &store.topic);
         let request = OffsetFetch { group, topic };
         // A topic that is not there holds no position.
-        let code = |code: i16| if code == codes::UNKNOWN_TOPIC_OR_PARTITION { codes::NONE } else { code };
-        let asked = self.cluster.ask_coordinator(Coordinates::Group, group, &request, |found| code(found.error));
+        let code = |code: i16| {
+            if code == codes::UNKNOWN_TOPIC_OR_PARTITION {
+                codes::NONE
+            } else {
+                code
+            }
+        };
+        let asked = self
+            .cluster
+            .ask_coordinator(Coordinates::Group, group, &request, |found| {
+                code(found.error)
+            });
         let found = asked.await?;
         check(code(found.error), "cannot read the position", None)?;
         Ok((found.offset >= 0).then_some(found.metadata))
@@ -130,8 +147,14 @@ impl Engine {
                 identity,
                 group,
             };
-            let asked = self.cluster.ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
-            check(asked.await?, "cannot take the position into the transaction", None)?;
+            let asked =
+                self.cluster
+                    .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
+            check(
+                asked.await?,
+                "cannot take the position into the transaction",
+                None,
+            )?;
             told.group = true;
             self.shared.lock().told.group = true;
         }
@@ -144,8 +167,11 @@ impl Engine {
                 offset: number,
                 metadata: text,
             };
-            let code = |answer: &Vec<(String, i32, i16)>| answer.first().map_or(codes::NONE, |one| one.2);
-            let asked = self.cluster.ask_coordinator(Coordinates::Group, group, &request, code);
+            let code =
+                |answer: &Vec<(String, i32, i16)>| answer.first().map_or(codes::NONE, |one| one.2);
+            let asked = self
+                .cluster
+                .ask_coordinator(Coordinates::Group, group, &request, code);
             check(code(&asked.await?), "cannot write the position", None)?;
             self.shared.lock().told.position = true;
         }
@@ -171,7 +197,9 @@ impl Engine {
             identity,
             commit,
         };
-        let asked = self.cluster.ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
+        let asked = self
+            .cluster
+            .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
         check(asked.await?, "cannot end the transaction", None)?;
         self.shared.lock().begin();
         Ok(())
@@ -203,7 +231,11 @@ impl Engine {
         if code == codes::TOPIC_ALREADY_EXISTS {
             return Ok(());
         }
-        check(code, &format!("cannot make the topic {topic}"), text.as_deref())
+        check(
+            code,
+            &format!("cannot make the topic {topic}"),
+            text.as_deref(),
+        )
     }
 }
 

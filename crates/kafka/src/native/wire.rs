@@ -117,7 +117,10 @@ impl<'a> Take<'a> {
     }
 
     /// ARRAY, each element read by `read`; null is empty.
-    pub(super) fn array<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    pub(super) fn array<T>(
+        &mut self,
+        mut read: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let count = match self.i32()? {
             -1 => 0,
             count => usize::try_from(count).ok()?,
@@ -166,6 +169,9 @@ mod tests {
         assert_eq!(Take(&[0x80, 0]).nullable(), None);
         assert_eq!(Take(&[0x7f, 0xff, 0xff, 0xff, 1]).bytes(), None);
         // Two thousand million elements in three bytes.
-        assert_eq!(Take(&[0x7f, 0xff, 0xff, 0xff, 1, 2, 3]).array(Take::i16), None);
+        assert_eq!(
+            Take(&[0x7f, 0xff, 0xff, 0xff, 1, 2, 3]).array(Take::i16),
+            None
+        );
     }
 }

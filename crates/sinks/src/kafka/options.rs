@@ -91,8 +91,8 @@ fn record_max() -> Size {
     Size::bytes(1_000_000)
 }
 
-/// Little enough to stay in the cache, where the client's thread finds it (what that gains is not measured yet). A cluster
-/// that takes 10 ms to answer is given 400 MB/s.
+/// Little enough to stay in the cache, where the producer's thread finds it. A cluster that takes 10 ms to answer is given
+/// 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
 }
@@ -163,8 +163,7 @@ impl Default for Batching {
         Self {
             size: Size::mib(1),
             records: 0,
-            // Longer than a broker takes to answer: an idempotent producer has one request per partition under way, and
-            // while what waits behind it is overdue the client asks without rest whether it may go.
+            // What a batch waits for where nothing is asked for sooner: full batches cost brokers and readers least.
             linger: Period::millis(100),
         }
     }
@@ -201,7 +200,10 @@ impl Config {
             .find(|name| !PRODUCER_PROPERTIES.contains(&name.as_str()))
         {
             let known = PRODUCER_PROPERTIES.join(", ");
-            at("properties", format!("`{name}` cannot be set here; {known} can"));
+            at(
+                "properties",
+                format!("`{name}` cannot be set here; {known} can"),
+            );
         }
         if self.zone().is_err() {
             let name = self.timezone.as_deref().unwrap_or_default();

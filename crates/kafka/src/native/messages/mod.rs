@@ -3,7 +3,17 @@
 //! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions are from before
 //! the "flexible" ones. Only Produce has two: brokers that look like Kafka 2.1 (older Redpanda) do not name bad records.
 
+mod produce;
+mod transactions;
+
 use super::wire::{Put, Take};
+pub(super) use produce::{
+    PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition, produce_topic,
+    read_produced,
+};
+pub(super) use transactions::{
+    AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, Identity, InitProducerId, TxnOffsetCommit,
+};
 
 /// A request: what it is called, its key and version, how it is written and its answer read.
 pub(super) trait Request {
@@ -17,10 +27,6 @@ pub(super) trait Request {
     /// None: the answer ends early or says what cannot be.
     fn read(answer: &mut Take<'_>) -> Option<Self::Answer>;
 }
-
-/// Key and versions of Produce, whose body is not copied into one piece: see [`produce_head`].
-pub(super) const PRODUCE: i16 = 0;
-pub(super) const PRODUCE_VERSIONS: [i16; 2] = [7, 8];
 
 pub(super) struct ApiVersions;
 
@@ -126,7 +132,11 @@ impl Request for Metadata<'_> {
         let brokers = answer.array(|broker| {
             let (id, host, port) = (broker.i32()?, broker.string()?, broker.i32()?);
             let _rack = broker.nullable()?;
-            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            let host = if host.contains(':') {
+                format!("[{host}]")
+            } else {
+                host
+            };
             Some((id, format!("{host}:{port}")))
         })?;
         let id = answer.nullable()?;
@@ -184,46 +194,12 @@ impl Request for FindCoordinator<'_> {
         let error = answer.i16()?;
         let _text = answer.nullable()?;
         let (_id, host, port) = (answer.i32()?, answer.string()?, answer.i32()?);
-        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let host = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host
+        };
         Some((error, format!("{host}:{port}")))
-    }
-}
-
-/// Who a producer is, to the brokers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) id: i64,
-    pub(super) epoch: i16,
-}
-
-impl Identity {
-    fn write(self, out: &mut Vec<u8>) {
-        out.i64(self.id);
-        out.i16(self.epoch);
-    }
-}
-
-pub(super) struct InitProducerId<'a> {
-    pub(super) transactional_id: Option<&'a str>,
-    pub(super) timeout_ms: i32,
-}
-
-impl Request for InitProducerId<'_> {
-    const NAME: &'static str = "InitProducerId";
-    const KEY: i16 = 22;
-    const VERSION: i16 = 1;
-    type Answer = (i16, Identity);
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.nullable(self.transactional_id);
-        out.i32(self.timeout_ms);
-    }
-
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
-        let _throttled = answer.i32()?;
-        let error = answer.i16()?;
-        let (id, epoch) = (answer.i64()?, answer.i16()?);
-        Some((error, Identity { id, epoch }))
     }
 }
 
@@ -238,128 +214,6 @@ fn put_partitions(out: &mut Vec<u8>, topics: &Partitions) {
         for partition in partitions {
             out.i32(*partition);
         }
-    }
-}
-
-/// Topics with an error for each partition.
-fn take_errors(answer: &mut Take<'_>) -> Option<Vec<(String, i32, i16)>> {
-    let topics = answer.array(|topic| {
-        let name = topic.string()?;
-        let partitions = topic.array(|partition| Some((partition.i32()?, partition.i16()?)))?;
-        Some((name, partitions))
-    })?;
-    let all = topics.into_iter().flat_map(|(name, partitions)| {
-        let named = move |(partition, error)| (name.clone(), partition, error);
-        partitions.into_iter().map(named)
-    });
-    Some(all.collect())
-}
-
-pub(super) struct AddPartitionsToTxn<'a> {
-    pub(super) transactional_id: &'a str,
-    pub(super) identity: Identity,
-    pub(super) topics: Partitions,
-}
-
-impl Request for AddPartitionsToTxn<'_> {
-    const NAME: &'static str = "AddPartitionsToTxn";
-    const KEY: i16 = 24;
-    const VERSION: i16 = 2;
-    type Answer = Vec<(String, i32, i16)>;
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.string(self.transactional_id);
-        self.identity.write(out);
-        put_partitions(out, &self.topics);
-    }
-
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
-        let _throttled = answer.i32()?;
-        take_errors(answer)
-    }
-}
-
-pub(super) struct AddOffsetsToTxn<'a> {
-    pub(super) transactional_id: &'a str,
-    pub(super) identity: Identity,
-    pub(super) group: &'a str,
-}
-
-impl Request for AddOffsetsToTxn<'_> {
-    const NAME: &'static str = "AddOffsetsToTxn";
-    const KEY: i16 = 25;
-    const VERSION: i16 = 2;
-    type Answer = i16;
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.string(self.transactional_id);
-        self.identity.write(out);
-        out.string(self.group);
-    }
-
-    fn read(answer: &mut Take<'_>) -> Option<i16> {
-        let _throttled = answer.i32()?;
-        answer.i16()
-    }
-}
-
-/// An offset with metadata for partition 0 of a topic.
-pub(super) struct TxnOffsetCommit<'a> {
-    pub(super) transactional_id: &'a str,
-    pub(super) identity: Identity,
-    pub(super) group: &'a str,
-    pub(super) topic: &'a str,
-    pub(super) offset: i64,
-    pub(super) metadata: &'a str,
-}
-
-impl Request for TxnOffsetCommit<'_> {
-    const NAME: &'static str = "TxnOffsetCommit";
-    const KEY: i16 = 28;
-    const VERSION: i16 = 2;
-    type Answer = Vec<(String, i32, i16)>;
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.string(self.transactional_id);
-        out.string(self.group);
-        self.identity.write(out);
-        out.count(1);
-        out.string(self.topic);
-        out.count(1);
-        out.i32(0);
-        out.i64(self.offset);
-        // No leader's epoch.
-        out.i32(-1);
-        out.nullable(Some(self.metadata));
-    }
-
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
-        let _throttled = answer.i32()?;
-        take_errors(answer)
-    }
-}
-
-pub(super) struct EndTxn<'a> {
-    pub(super) transactional_id: &'a str,
-    pub(super) identity: Identity,
-    pub(super) commit: bool,
-}
-
-impl Request for EndTxn<'_> {
-    const NAME: &'static str = "EndTxn";
-    const KEY: i16 = 26;
-    const VERSION: i16 = 2;
-    type Answer = i16;
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.string(self.transactional_id);
-        self.identity.write(out);
-        out.i8(self.commit.into());
-    }
-
-    fn read(answer: &mut Take<'_>) -> Option<i16> {
-        let _throttled = answer.i32()?;
-        answer.i16()
     }
 }
 
@@ -494,62 +348,41 @@ impl Request for DescribeTopic<'_> {
     }
 }
 
-/// The head of a Produce request (versions 7 and 8): up to the count of its topics.
-pub(super) fn produce_head(
-    out: &mut Vec<u8>,
-    transactional_id: Option<&str>,
-    timeout_ms: i32,
-    topics: usize,
-) {
-    out.nullable(transactional_id);
-    // acks=all
-    out.i16(-1);
-    out.i32(timeout_ms);
-    out.count(topics);
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-/// What stands in front of the batches of a topic in a Produce request.
-pub(super) fn produce_topic(out: &mut Vec<u8>, topic: &str, partitions: usize) {
-    out.string(topic);
-    out.count(partitions);
-}
+    use super::*;
 
-/// What stands in front of a partition's batch of `bytes` bytes.
-pub(super) fn produce_partition(out: &mut Vec<u8>, partition: i32, bytes: usize) {
-    out.i32(partition);
-    out.count(bytes);
-}
+    fn read_each(bytes: &[u8]) {
+        macro_rules! each {
+            ($($request:ty),*) => { $(let _ = <$request>::read(&mut Take(bytes));)* };
+        }
+        each!(
+            ApiVersions,
+            SaslHandshake<'_>,
+            SaslAuthenticate<'_>,
+            Metadata<'_>,
+            FindCoordinator<'_>,
+            InitProducerId<'_>,
+            AddPartitionsToTxn<'_>,
+            AddOffsetsToTxn<'_>,
+            TxnOffsetCommit<'_>,
+            EndTxn<'_>,
+            OffsetFetch<'_>,
+            CreateTopic<'_>,
+            DescribeTopic<'_>
+        );
+        for version in PRODUCE_VERSIONS {
+            let _ = read_produced(&mut Take(bytes), version);
+        }
+    }
 
-/// What a broker says of one batch.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Produced {
-    pub(super) topic: String,
-    pub(super) partition: i32,
-    pub(super) error: i16,
-    pub(super) text: Option<String>,
-    /// The records that the batch is refused for, by their places in it, if it says so.
-    pub(super) bad: Vec<(i32, Option<String>)>,
-}
-
-pub(super) fn read_produced(answer: &mut Take<'_>, version: i16) -> Option<Vec<Produced>> {
-    let topics = answer.array(|topic| {
-        let name = topic.string()?;
-        topic.array(|partition| {
-            let (number, error) = (partition.i32()?, partition.i16()?);
-            let (_offset, _time, _start) = (partition.i64()?, partition.i64()?, partition.i64()?);
-            let (mut bad, mut text) = (Vec::new(), None);
-            if version >= 8 {
-                bad = partition.array(|record| Some((record.i32()?, record.nullable()?)))?;
-                text = partition.nullable()?;
-            }
-            Some(Produced {
-                topic: name.clone(),
-                partition: number,
-                error,
-                text,
-                bad,
-            })
-        })
-    })?;
-    Some(topics.into_iter().flatten().collect())
+    proptest! {
+        /// Small numbers are likely: counts and lengths that lead further in.
+        #[test]
+        fn no_answer_does_harm(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 3 => 0..4_u8, 1 => any::<u8>()], 0..200)) {
+            read_each(&bytes);
+        }
+    }
 }
