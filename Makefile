@@ -1,7 +1,7 @@
 # Everything a developer does here. `make demo` and `make test` need Rust, a C compiler and a JDK; the rest is installed.
 
 CARGO ?= cargo
-# The Kafka client is built from C sources where what it needs is there; `make deps` installs it.
+# What reads from Kafka is built from C sources where what it needs is there; `make deps` installs it.
 KAFKA := $(if $(shell pkg-config --exists libssl zlib 2>/dev/null && command -v g++ >/dev/null && echo yes),--features millstream/kafka)
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
@@ -11,7 +11,7 @@ help:            ## what the targets do
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 build:           ## build the programs, optimised
 	$(CARGO) build --release --locked --features millstream/hdfs $(KAFKA)
-	@$(if $(KAFKA),,echo "built without the Kafka client: install libssl-dev, zlib1g-dev and pkg-config for it")
+	@$(if $(KAFKA),,echo "built without the source kafka: install libssl-dev, zlib1g-dev and pkg-config for it")
 demo: build      ## run the main job on real input and check what arrived
 	@tests/demo.sh
 deps:            ## install what the tests need

@@ -95,3 +95,21 @@ pub enum Mechanism {
     #[serde(rename = "scram-sha-512")]
     ScramSha512,
 }
+
+impl Mechanism {
+    /// The name that brokers have for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+
+    /// By the name that brokers have for it.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Plain, Self::ScramSha256, Self::ScramSha512]
+            .into_iter()
+            .find(|one| one.name() == name)
+    }
+}

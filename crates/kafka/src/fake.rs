@@ -385,6 +385,10 @@ impl Producer for Writer {
         Ok(())
     }
 
+    fn cluster(&mut self, _: Duration) -> Result<String, Error> {
+        Ok("fake".to_owned())
+    }
+
     fn complaint(&mut self) -> Option<String> {
         None
     }

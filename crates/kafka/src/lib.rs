@@ -1,8 +1,8 @@
 //! The one Kafka client: producers with transactions and consumers in groups, behind two small traits.
 //!
 //! Stands beside the line, below the sink and the source `kafka`. The traits [`Producer`] and [`Consumer`] are what those
-//! need and nothing else; librdkafka is behind them with the feature `librdkafka`, and the feature `fake` has a broker in
-//! memory for unit tests. It promises that nothing handed to a producer is forgotten silently: it is acknowledged, or it is
+//! need and nothing else. The producer is our own (`native`): what brokers store is made from the sink's buffers. The consumer
+//! is librdkafka (`client`), with the feature `librdkafka`. The feature `fake` has a broker in memory for unit tests. It promises that nothing handed to a producer is forgotten silently: it is acknowledged, or it is
 //! among [`Producer::take_failed`]. Every call may block: use it on a thread that may. What to do about a failure is left
 //! to the sink and the source.
 
@@ -13,6 +13,7 @@ mod consumer;
 mod error;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod native;
 mod outgoing;
 mod producer;
 mod settings;
@@ -25,7 +26,7 @@ pub use consumer::{Consumer, Incoming, Partition, Polled, Taken};
 pub use error::{Error, Kind};
 pub use outgoing::{Outgoing, Record};
 pub use producer::{Failed, Producer, Sent, Store};
-pub use settings::Settings;
+pub use settings::{PRODUCER_PROPERTIES, Settings};
 pub use topics::{Topics, topic_fault};
 
 /// Makes clients.
@@ -44,34 +45,26 @@ pub trait Connect: Send + Sync {
 }
 
 /// The client that is built in.
-#[cfg(feature = "librdkafka")]
 pub fn connect() -> Arc<dyn Connect> {
-    Arc::new(client::Librdkafka)
+    Arc::new(Client)
 }
 
-/// The client that is built in: none. What it makes are errors that say so.
-#[cfg(not(feature = "librdkafka"))]
-pub fn connect() -> Arc<dyn Connect> {
-    Arc::new(NotBuilt)
-}
+struct Client;
 
-/// Whether there is a client in this build.
-pub const BUILT_IN: bool = cfg!(feature = "librdkafka");
-
-/// What to do about a build without the client.
-pub const NOT_BUILT: &str = "this program was built without the Kafka client; install libssl-dev, zlib1g-dev and pkg-config and \
-     build it with `cargo build --release --features millstream/kafka`";
-
-#[cfg(not(feature = "librdkafka"))]
-struct NotBuilt;
-
-#[cfg(not(feature = "librdkafka"))]
-impl Connect for NotBuilt {
-    fn producer(&self, _: &Settings) -> Result<Box<dyn Producer>, Error> {
-        Err(Error::new(Kind::Refused, NOT_BUILT))
+impl Connect for Client {
+    fn producer(&self, settings: &Settings) -> Result<Box<dyn Producer>, Error> {
+        Ok(Box::new(native::Native::new(settings)?))
     }
 
+    #[cfg(feature = "librdkafka")]
+    fn consumer(&self, settings: &Settings) -> Result<Box<dyn Consumer>, Error> {
+        Ok(Box::new(client::Librdkafka::new(settings)?))
+    }
+
+    #[cfg(not(feature = "librdkafka"))]
     fn consumer(&self, _: &Settings) -> Result<Box<dyn Consumer>, Error> {
-        Err(Error::new(Kind::Refused, NOT_BUILT))
+        let text = "this program was built without what reads from Kafka; install libssl-dev, zlib1g-dev and pkg-config and \
+                    build it with `cargo build --release --features millstream/kafka`";
+        Err(Error::new(Kind::Refused, text))
     }
 }

@@ -28,7 +28,7 @@ pub struct Record {
     pub key: Option<Range<usize>>,
     /// Its value.
     pub value: Range<usize>,
-    /// Milliseconds since 1970; 0 would be the time of sending.
+    /// Milliseconds since 1970.
     pub timestamp: i64,
 }
 

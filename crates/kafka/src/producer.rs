@@ -57,6 +57,9 @@ pub trait Producer: Send {
     /// Makes a topic of one partition unless it is there.
     fn make_topic(&mut self, topic: &str, timeout: Duration) -> Result<(), Error>;
 
+    /// The id of the cluster.
+    fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
+
     /// What the client complains of since the last call (brokers that do not answer), if anything.
     fn complaint(&mut self) -> Option<String>;
 }

@@ -1,10 +1,14 @@
-//! What a client is told: brokers, security, and the properties of librdkafka by name.
+//! What a client is told: brokers, security, and properties by name.
 //!
-//! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one.
+//! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one. Our own producer has
+//! the same for what it knows.
 
 use std::fmt;
 
-use crate::{Auth, Mechanism, Tls};
+use crate::{Auth, Tls};
+
+/// The properties of a producer that users may set by name.
+pub const PRODUCER_PROPERTIES: &[&str] = &["client.id", "transaction.timeout.ms"];
 
 /// Everything that a client is told. Secrets are not shown by `Debug`.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -69,14 +73,7 @@ impl Settings {
             }
         }
         if let Some(auth) = auth {
-            self.set(
-                "sasl.mechanism",
-                match auth.sasl {
-                    Mechanism::Plain => "PLAIN",
-                    Mechanism::ScramSha256 => "SCRAM-SHA-256",
-                    Mechanism::ScramSha512 => "SCRAM-SHA-512",
-                },
-            );
+            self.set("sasl.mechanism", auth.sasl.name());
             self.set("sasl.username", &auth.username);
             self.set("sasl.password", auth.password.expose());
         }
@@ -117,6 +114,7 @@ impl fmt::Debug for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Mechanism;
 
     #[test]
     fn passwords_are_not_shown() {

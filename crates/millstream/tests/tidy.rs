@@ -30,7 +30,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("pipeline", &["record", "config", "wire", "sys"]),
     ("channels", &["record", "config", "wire", "sys", "pipeline"]),
     ("net", &["record", "config", "sys", "pipeline"]),
-    ("kafka", &["config", "sys"]),
+    ("kafka", &["config", "net"]),
     (
         "sources",
         &[

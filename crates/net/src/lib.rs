@@ -78,4 +78,4 @@ pub use limits::Limits;
 pub use listen::{Listen, Scheme, Takes};
 pub use server::{Connection, Peer, Server};
 pub use stream::{Socket, Stream};
-pub use tls::{Block, ClientAuth, ClientTls, MinVersion, ServerTls, Tls};
+pub use tls::{Block, ClientAuth, ClientTls, MinVersion, ServerTls, Tls, client_config};

@@ -16,15 +16,15 @@ use super::{
 };
 use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Settings, Taken, Topics};
 
-pub(super) struct Native {
+pub(crate) struct Librdkafka {
     consumer: BaseConsumer<Context>,
     /// Whether a group deals the partitions.
     in_group: bool,
     assigned: BTreeSet<Partition>,
 }
 
-impl Native {
-    pub(super) fn new(settings: &Settings) -> Result<Self, Error> {
+impl Librdkafka {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
         let consumer = config(settings).create_with_context(Context::default());
         Ok(Self {
             consumer: consumer.map_err(|error| unfit(&error))?,
@@ -58,7 +58,7 @@ impl Native {
     }
 }
 
-impl Drop for Native {
+impl Drop for Librdkafka {
     /// The client's end waits until what the group has decided is agreed to.
     fn drop(&mut self) {
         let pending = {
@@ -97,7 +97,7 @@ fn known(offset: Offset) -> Option<u64> {
     }
 }
 
-impl Consumer for Native {
+impl Consumer for Librdkafka {
     fn subscribe(&mut self, topics: &[String]) -> Result<(), Error> {
         self.in_group = true;
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();

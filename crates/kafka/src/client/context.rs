@@ -7,12 +7,10 @@ use rdkafka::{
     config::RDKafkaLogLevel,
     consumer::{BaseConsumer, Consumer as _, ConsumerContext, RebalanceProtocol},
     error::{KafkaError, RDKafkaErrorCode},
-    message::{DeliveryResult, Message},
-    producer::ProducerContext,
     types::RDKafkaRespErr,
 };
 
-use crate::{Error, Failed, Partition};
+use crate::Partition;
 
 /// Hears a client.
 #[derive(Default)]
@@ -22,8 +20,6 @@ pub(super) struct Context(Mutex<Heard>);
 pub(super) struct Heard {
     /// The last thing that the client complained of.
     pub(super) complaint: Option<String>,
-    /// Records that could not be delivered.
-    pub(super) failed: Vec<Failed>,
     /// What the group has decided: true = dealt, false = taken away.
     pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
     /// Whether the consumer leaves: what the group decides now is agreed to at once. Its end waits for that.
@@ -49,27 +45,6 @@ impl ClientContext for Context {
         let code = error.rdkafka_error_code();
         if code != Some(RDKafkaErrorCode::PartitionEOF) {
             self.heard().complaint = Some(reason.to_owned());
-        }
-    }
-}
-
-impl ProducerContext for Context {
-    type DeliveryOpaque = usize;
-
-    /// Only failures are reported (`delivery.report.only.error`).
-    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        if let Err((error, message)) = result {
-            let sorted = error
-                .rdkafka_error_code()
-                .map_or(crate::Kind::Again, super::kind);
-            let said = format!("topic {}: {error}", message.topic());
-            let error = Error::new(sorted, said);
-            let topic = message.topic().to_owned();
-            self.heard().failed.push(Failed {
-                number,
-                topic,
-                error,
-            });
         }
     }
 }

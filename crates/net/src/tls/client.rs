@@ -122,6 +122,29 @@ impl ClientTls {
     }
 }
 
+/// What a client is given that makes its connections itself, from files: `ca` (None: the system's roots), certificate and key.
+///
+/// # Errors
+/// What is wrong with which file.
+pub fn client_config(
+    ca: Option<PathBuf>,
+    own: Option<(PathBuf, PathBuf)>,
+    verify: bool,
+) -> Result<Arc<ClientConfig>, String> {
+    let min_version = MinVersion::default();
+    let maker = Maker {
+        ca,
+        own,
+        verify,
+        min_version,
+    };
+    let made = maker.make().map_err(|faults| {
+        let texts: Vec<_> = faults.into_iter().map(|fault| fault.text).collect();
+        texts.join("; ")
+    });
+    made.map(Arc::new)
+}
+
 impl Maker {
     fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, Fault> {
         if !self.verify {

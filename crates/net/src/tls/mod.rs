@@ -10,7 +10,7 @@ mod options;
 mod reloading;
 mod server;
 
-pub use client::ClientTls;
+pub use client::{ClientTls, client_config};
 pub use options::{Block, ClientAuth, MinVersion, Tls};
 pub use server::ServerTls;
 

@@ -136,10 +136,9 @@ impl Sink for Kafka {
         let brokers = self.config.brokers.join(", ");
         let failed = |error: kafka::Error| Failure::peer(format!("{brokers}: {error}"));
         let reached = || {
-            let mut probing = self.config.settings(usize::MAX).access();
-            probing.set("group.id", "millstream-probe");
-            let mut consumer = self.client.consumer(&probing).map_err(failed)?;
-            let cluster = consumer.cluster(PROBE).map_err(failed)?;
+            let settings = self.config.settings(usize::MAX);
+            let mut producer = self.client.producer(&settings).map_err(failed)?;
+            let cluster = producer.cluster(PROBE).map_err(failed)?;
             Ok(format!("connected to {brokers} (cluster {cluster})"))
         };
         Some(reached())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
-use millstream_kafka::{Auth, Settings, Tls, topic_fault};
+use millstream_kafka::{Auth, PRODUCER_PROPERTIES, Settings, Tls, topic_fault};
 use millstream_wire::{
     event::FieldPath,
     format::{Add, Encoder, Format as Wire, Options},
@@ -77,7 +77,7 @@ pub(super) struct Config {
     /// Who we are.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// More properties of librdkafka by their names, for what has no option here.
+    /// What has no option here, by the names that Kafka has for it: `client.id`, `transaction.timeout.ms`.
     #[serde(default)]
     pub(super) properties: BTreeMap<String, String>,
 }
@@ -91,8 +91,8 @@ fn record_max() -> Size {
     Size::bytes(1_000_000)
 }
 
-/// Little enough to stay in the cache, where the client's thread finds it (what that gains is not measured yet). A cluster
-/// that takes 10 ms to answer is given 400 MB/s.
+/// Little enough to stay in the cache, where the producer's thread finds it. A cluster that takes 10 ms to answer is given
+/// 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
 }
@@ -163,26 +163,11 @@ impl Default for Batching {
         Self {
             size: Size::mib(1),
             records: 0,
-            // Longer than a broker takes to answer: an idempotent producer has one request per partition under way, and
-            // while what waits behind it is overdue the client asks without rest whether it may go.
+            // What a batch waits for where nothing is asked for sooner: full batches cost brokers and readers least.
             linger: Period::millis(100),
         }
     }
 }
-
-/// Properties that the sink sets itself.
-const OURS: &[&str] = &[
-    "bootstrap.servers",
-    "transactional.id",
-    "enable.idempotence",
-    "delivery.report.only.error",
-    "message.timeout.ms",
-    "partitioner",
-    "compression.type",
-    "compression.codec",
-    "acks",
-    "message.max.bytes",
-];
 
 /// `linger.ms` and others are refused by the client beyond this.
 const RECORDS_MAX: u32 = 1_000_000;
@@ -212,9 +197,13 @@ impl Config {
         if let Some(name) = self
             .properties
             .keys()
-            .find(|name| OURS.contains(&name.as_str()))
+            .find(|name| !PRODUCER_PROPERTIES.contains(&name.as_str()))
         {
-            at("properties", format!("`{name}` is set by the sink itself"));
+            let known = PRODUCER_PROPERTIES.join(", ");
+            at(
+                "properties",
+                format!("`{name}` cannot be set here; {known} can"),
+            );
         }
         if self.zone().is_err() {
             let name = self.timezone.as_deref().unwrap_or_default();

@@ -234,7 +234,7 @@ fn text(
     Ok(start..out.len())
 }
 
-/// The event time as Kafka has it. Kafka knows no time before 1970, and to the client 0 means now.
+/// The event time as Kafka has it. Kafka knows no time before 1970.
 fn milliseconds(time: Time) -> i64 {
-    time.0.div_euclid(1_000_000).max(1)
+    time.0.div_euclid(1_000_000).max(0)
 }

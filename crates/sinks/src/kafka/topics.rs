@@ -11,7 +11,7 @@ use millstream_wire::{
     template::{Depends, Renderer, Template},
 };
 
-/// So many names are remembered; then all are forgotten: the client forgets topics that are not used, too.
+/// So many names are remembered; then all are forgotten.
 const NAMES_MAX: usize = 10_000;
 
 /// What topics are known to take, learned from what they refused.

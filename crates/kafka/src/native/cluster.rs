@@ -1,0 +1,216 @@
+//! The brokers: where they are, a connection to each, who leads and who coordinates what.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    codes::{self, Todo},
+    connection::{Connection, Fault},
+    messages::{Coordinates, FindCoordinator, Request},
+    options::Access,
+    state::Shared,
+};
+use crate::Error;
+
+/// After a broker's answer that asks for patience.
+pub(super) const RETRY: Duration = Duration::from_millis(50);
+/// The waits before a broker that could not be reached is tried again.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+pub(super) struct Cluster {
+    access: Access,
+    shared: Arc<Shared>,
+    /// Where each broker is, by its id.
+    brokers: RefCell<HashMap<i32, String>>,
+    controller: Cell<i32>,
+    links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
+    coordinators: RefCell<HashMap<(Coordinates, String), String>>,
+    /// Which broker is asked when any will do.
+    turn: Cell<usize>,
+}
+
+#[derive(Default)]
+struct Link {
+    connection: Option<Rc<Connection>>,
+    wait: Duration,
+    not_before: Option<Instant>,
+}
+
+impl Cluster {
+    pub(super) fn new(access: Access, shared: Arc<Shared>) -> Self {
+        Self {
+            access,
+            shared,
+            brokers: RefCell::default(),
+            controller: Cell::new(-1),
+            links: RefCell::default(),
+            coordinators: RefCell::default(),
+            turn: Cell::new(0),
+        }
+    }
+
+    /// What metadata says.
+    pub(super) fn learn(&self, brokers: Vec<(i32, String)>, controller: i32) {
+        *self.brokers.borrow_mut() = brokers.into_iter().collect();
+        self.controller.set(controller);
+    }
+
+    /// The connection to `host:port`.
+    async fn at(&self, address: &str) -> Result<Rc<Connection>, Fault> {
+        let link = self
+            .links
+            .borrow_mut()
+            .entry(address.to_owned())
+            .or_default()
+            .clone();
+        // Whoever comes second waits for the first one's try.
+        let mut link = link.lock().await;
+        if let Some(connection) = link.connection.take_if(|it| !it.is_broken()) {
+            return Ok(link.connection.insert(connection).clone());
+        }
+        link.connection = None;
+        if let Some(at) = link.not_before {
+            sleep_until(at).await;
+        }
+        match Connection::open(address, &self.access).await {
+            Ok(connection) => {
+                (link.wait, link.not_before) = (Duration::ZERO, None);
+                Ok(link.connection.insert(Rc::new(connection)).clone())
+            }
+            Err(fault) => {
+                link.wait = (link.wait * 2).clamp(RECONNECT.0, RECONNECT.1);
+                link.not_before = Some(Instant::now() + link.wait);
+                self.complain(&fault);
+                Err(fault)
+            }
+        }
+    }
+
+    /// The connection to a broker by its id.
+    pub(super) async fn broker(&self, id: i32) -> Result<Rc<Connection>, Fault> {
+        let address = self.brokers.borrow().get(&id).cloned();
+        let address = address.ok_or_else(|| Fault(format!("broker {id} is not known")))?;
+        self.at(&address).await
+    }
+
+    /// The connection to the broker whose turn it is.
+    pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
+        let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
+        all.sort_unstable();
+        all.extend(self.access.brokers.iter().cloned());
+        let turn = self.turn.get().checked_rem(all.len()).unwrap_or(0);
+        match all.get(turn) {
+            Some(address) => self.at(address).await,
+            None => Err(Fault("no broker".to_owned())),
+        }
+    }
+
+    /// Asks any broker until one answers.
+    pub(super) async fn ask_any<R: Request>(&self, request: &R) -> R::Answer {
+        self.ask_with(async || self.any().await, request).await
+    }
+
+    /// Asks the controller, or whoever passes it on, until somebody answers.
+    pub(super) async fn ask_controller<R: Request>(&self, request: &R) -> R::Answer {
+        let controller = async || match self.broker(self.controller.get()).await {
+            Ok(connection) => Ok(connection),
+            Err(_) => self.any().await,
+        };
+        self.ask_with(controller, request).await
+    }
+
+    async fn ask_with<R: Request>(
+        &self,
+        whom: impl AsyncFn() -> Result<Rc<Connection>, Fault>,
+        request: &R,
+    ) -> R::Answer {
+        loop {
+            let answer = match whom().await {
+                Ok(connection) => connection.ask(request).await,
+                Err(fault) => Err(fault),
+            };
+            match answer {
+                Ok(answer) => return answer,
+                Err(fault) => {
+                    self.complain(&fault);
+                    // The next one may be well.
+                    self.turn.set(self.turn.get().wrapping_add(1));
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Asks whoever coordinates `key` until it has an answer that is not "wait" or "not me"; `code` finds that in it.
+    pub(super) async fn ask_coordinator<R: Request>(
+        &self,
+        of: Coordinates,
+        key: &str,
+        request: &R,
+        code: impl Fn(&R::Answer) -> i16,
+    ) -> Result<R::Answer, Error> {
+        loop {
+            let address = self.coordinator(of, key).await?;
+            let answer = match self.at(&address).await {
+                Ok(connection) => connection.ask(request).await,
+                Err(fault) => Err(fault),
+            };
+            match answer {
+                Ok(answer) => match codes::todo(code(&answer)) {
+                    _ if code(&answer) == codes::NONE => return Ok(answer),
+                    Todo::Fail(_) => return Ok(answer),
+                    Todo::Seek => self.forget(of, key),
+                    Todo::Retry => {}
+                },
+                Err(fault) => {
+                    self.complain(&fault);
+                    self.forget(of, key);
+                }
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    fn forget(&self, of: Coordinates, key: &str) {
+        self.coordinators.borrow_mut().remove(&(of, key.to_owned()));
+    }
+
+    async fn coordinator(&self, of: Coordinates, key: &str) -> Result<String, Error> {
+        let id = (of, key.to_owned());
+        if let Some(known) = self.coordinators.borrow().get(&id) {
+            return Ok(known.clone());
+        }
+        loop {
+            let (code, address) = self.ask_any(&FindCoordinator { of, key }).await;
+            match codes::todo(code) {
+                _ if code == codes::NONE => {
+                    self.coordinators.borrow_mut().insert(id, address.clone());
+                    return Ok(address);
+                }
+                Todo::Retry | Todo::Seek => sleep(RETRY).await,
+                Todo::Fail(_) => {
+                    return Err(codes::error(
+                        code,
+                        &format!("the coordinator of {key}"),
+                        None,
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Tells the operator.
+    pub(super) fn complain(&self, fault: &Fault) {
+        self.shared.lock().complaint = Some(fault.0.clone());
+    }
+}

@@ -1,0 +1,388 @@
+//! The requests of a producer and their answers, each in one version that every broker since Kafka 2.4 speaks.
+//!
+//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions are from before
+//! the "flexible" ones. Only Produce has two: brokers that look like Kafka 2.1 (older Redpanda) do not name bad records.
+
+mod produce;
+mod transactions;
+
+use super::wire::{Put, Take};
+pub(super) use produce::{
+    PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition, produce_topic,
+    read_produced,
+};
+pub(super) use transactions::{
+    AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, Identity, InitProducerId, TxnOffsetCommit,
+};
+
+/// A request: what it is called, its key and version, how it is written and its answer read.
+pub(super) trait Request {
+    const NAME: &'static str;
+    const KEY: i16;
+    const VERSION: i16;
+    type Answer;
+
+    fn write(&self, out: &mut Vec<u8>);
+
+    /// None: the answer ends early or says what cannot be.
+    fn read(answer: &mut Take<'_>) -> Option<Self::Answer>;
+}
+
+pub(super) struct ApiVersions;
+
+pub(super) struct Versions {
+    pub(super) error: i16,
+    /// Key, oldest and newest version.
+    pub(super) apis: Vec<(i16, i16, i16)>,
+}
+
+impl Request for ApiVersions {
+    const NAME: &'static str = "ApiVersions";
+    const KEY: i16 = 18;
+    const VERSION: i16 = 0;
+    type Answer = Versions;
+
+    fn write(&self, _: &mut Vec<u8>) {}
+
+    fn read(answer: &mut Take<'_>) -> Option<Versions> {
+        Some(Versions {
+            error: answer.i16()?,
+            apis: answer.array(|api| Some((api.i16()?, api.i16()?, api.i16()?)))?,
+        })
+    }
+}
+
+pub(super) struct SaslHandshake<'a> {
+    pub(super) mechanism: &'a str,
+}
+
+impl Request for SaslHandshake<'_> {
+    const NAME: &'static str = "SaslHandshake";
+    const KEY: i16 = 17;
+    const VERSION: i16 = 1;
+    /// The error, and the mechanisms that there are.
+    type Answer = (i16, Vec<String>);
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.string(self.mechanism);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+        Some((answer.i16()?, answer.array(Take::string)?))
+    }
+}
+
+pub(super) struct SaslAuthenticate<'a> {
+    pub(super) bytes: &'a [u8],
+}
+
+impl Request for SaslAuthenticate<'_> {
+    const NAME: &'static str = "SaslAuthenticate";
+    const KEY: i16 = 36;
+    const VERSION: i16 = 0;
+    /// The error and its text, and what the server says.
+    type Answer = (i16, Option<String>, Vec<u8>);
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.bytes(self.bytes);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+        Some((answer.i16()?, answer.nullable()?, answer.bytes()?.to_vec()))
+    }
+}
+
+/// Asks for brokers and topics. A topic that is not there is made if the broker is set so.
+pub(super) struct Metadata<'a> {
+    pub(super) topics: &'a [String],
+}
+
+pub(super) struct Cluster {
+    /// Id and `host:port`.
+    pub(super) brokers: Vec<(i32, String)>,
+    pub(super) id: Option<String>,
+    pub(super) controller: i32,
+    pub(super) topics: Vec<TopicMetadata>,
+}
+
+pub(super) struct TopicMetadata {
+    pub(super) error: i16,
+    pub(super) name: String,
+    /// Number and leader; -1: none at the moment.
+    pub(super) partitions: Vec<(i32, i32)>,
+}
+
+impl Request for Metadata<'_> {
+    const NAME: &'static str = "Metadata";
+    const KEY: i16 = 3;
+    const VERSION: i16 = 4;
+    type Answer = Cluster;
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.count(self.topics.len());
+        for topic in self.topics {
+            out.string(topic);
+        }
+        // allow_auto_topic_creation
+        out.i8(1);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Cluster> {
+        let _throttled = answer.i32()?;
+        let brokers = answer.array(|broker| {
+            let (id, host, port) = (broker.i32()?, broker.string()?, broker.i32()?);
+            let _rack = broker.nullable()?;
+            let host = if host.contains(':') {
+                format!("[{host}]")
+            } else {
+                host
+            };
+            Some((id, format!("{host}:{port}")))
+        })?;
+        let id = answer.nullable()?;
+        let controller = answer.i32()?;
+        let topics = answer.array(|topic| {
+            let (error, name, _internal) = (topic.i16()?, topic.string()?, topic.i8()?);
+            let partitions = topic.array(|partition| {
+                let _error = partition.i16()?;
+                let (number, leader) = (partition.i32()?, partition.i32()?);
+                let _replicas = partition.array(Take::i32)?;
+                let _in_sync = partition.array(Take::i32)?;
+                Some((number, leader))
+            })?;
+            Some(TopicMetadata {
+                error,
+                name,
+                partitions,
+            })
+        })?;
+        Some(Cluster {
+            brokers,
+            id,
+            controller,
+            topics,
+        })
+    }
+}
+
+/// Whom a coordinator coordinates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Coordinates {
+    Group = 0,
+    Transaction = 1,
+}
+
+pub(super) struct FindCoordinator<'a> {
+    pub(super) of: Coordinates,
+    pub(super) key: &'a str,
+}
+
+impl Request for FindCoordinator<'_> {
+    const NAME: &'static str = "FindCoordinator";
+    const KEY: i16 = 10;
+    const VERSION: i16 = 1;
+    /// The error, and `host:port`.
+    type Answer = (i16, String);
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.string(self.key);
+        out.i8(self.of as i8);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+        let _throttled = answer.i32()?;
+        let error = answer.i16()?;
+        let _text = answer.nullable()?;
+        let (_id, host, port) = (answer.i32()?, answer.string()?, answer.i32()?);
+        let host = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host
+        };
+        Some((error, format!("{host}:{port}")))
+    }
+}
+
+/// Partitions by their topics, as several requests have them.
+pub(super) type Partitions = Vec<(String, Vec<i32>)>;
+
+fn put_partitions(out: &mut Vec<u8>, topics: &Partitions) {
+    out.count(topics.len());
+    for (topic, partitions) in topics {
+        out.string(topic);
+        out.count(partitions.len());
+        for partition in partitions {
+            out.i32(*partition);
+        }
+    }
+}
+
+/// The offset of partition 0 of a topic.
+pub(super) struct OffsetFetch<'a> {
+    pub(super) group: &'a str,
+    pub(super) topic: &'a str,
+}
+
+pub(super) struct Fetched {
+    pub(super) error: i16,
+    /// -1: there is none.
+    pub(super) offset: i64,
+    pub(super) metadata: String,
+}
+
+impl Request for OffsetFetch<'_> {
+    const NAME: &'static str = "OffsetFetch";
+    const KEY: i16 = 9;
+    const VERSION: i16 = 5;
+    type Answer = Fetched;
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.string(self.group);
+        put_partitions(out, &vec![(self.topic.to_owned(), vec![0])]);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Fetched> {
+        let _throttled = answer.i32()?;
+        let topics = answer.array(|topic| {
+            let _name = topic.string()?;
+            topic.array(|partition| {
+                let (_number, offset) = (partition.i32()?, partition.i64()?);
+                let _epoch = partition.i32()?;
+                let metadata = partition.nullable()?.unwrap_or_default();
+                let error = partition.i16()?;
+                Some(Fetched {
+                    error,
+                    offset,
+                    metadata,
+                })
+            })
+        })?;
+        let error = answer.i16()?;
+        let none = Fetched {
+            error,
+            offset: -1,
+            metadata: String::new(),
+        };
+        let first = topics.into_iter().flatten().next();
+        Some(first.filter(|_| error == 0).unwrap_or(none))
+    }
+}
+
+/// A topic of one partition, replicated as the broker does by default.
+pub(super) struct CreateTopic<'a> {
+    pub(super) name: &'a str,
+    pub(super) timeout_ms: i32,
+}
+
+impl Request for CreateTopic<'_> {
+    const NAME: &'static str = "CreateTopics";
+    const KEY: i16 = 19;
+    const VERSION: i16 = 4;
+    /// The error and its text.
+    type Answer = (i16, Option<String>);
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.count(1);
+        out.string(self.name);
+        out.i32(1);
+        out.i16(-1);
+        // No assignments, no settings.
+        out.count(0);
+        out.count(0);
+        out.i32(self.timeout_ms);
+        // Not only validated.
+        out.i8(0);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+        let _throttled = answer.i32()?;
+        let topics = answer.array(|topic| {
+            let _name = topic.string()?;
+            Some((topic.i16()?, topic.nullable()?))
+        })?;
+        topics.into_iter().next()
+    }
+}
+
+/// One setting of a topic.
+pub(super) struct DescribeTopic<'a> {
+    pub(super) name: &'a str,
+    pub(super) setting: &'a str,
+}
+
+impl Request for DescribeTopic<'_> {
+    const NAME: &'static str = "DescribeConfigs";
+    const KEY: i16 = 32;
+    const VERSION: i16 = 1;
+    /// The error and its text, and the value.
+    type Answer = (i16, Option<String>, Option<String>);
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.count(1);
+        // The resource type TOPIC.
+        out.i8(2);
+        out.string(self.name);
+        out.count(1);
+        out.string(self.setting);
+        // No synonyms.
+        out.i8(0);
+    }
+
+    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+        let _throttled = answer.i32()?;
+        let resources = answer.array(|resource| {
+            let (error, text) = (resource.i16()?, resource.nullable()?);
+            let (_kind, _name) = (resource.i8()?, resource.string()?);
+            let values = resource.array(|entry| {
+                let (_name, value) = (entry.string()?, entry.nullable()?);
+                let (_read_only, _source, _sensitive) = (entry.i8()?, entry.i8()?, entry.i8()?);
+                entry.array(|synonym| {
+                    let (_name, _value) = (synonym.string()?, synonym.nullable()?);
+                    synonym.i8()
+                })?;
+                Some(value)
+            })?;
+            Some((error, text, values.into_iter().next().flatten()))
+        })?;
+        resources.into_iter().next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read_each(bytes: &[u8]) {
+        macro_rules! each {
+            ($($request:ty),*) => { $(let _ = <$request>::read(&mut Take(bytes));)* };
+        }
+        each!(
+            ApiVersions,
+            SaslHandshake<'_>,
+            SaslAuthenticate<'_>,
+            Metadata<'_>,
+            FindCoordinator<'_>,
+            InitProducerId<'_>,
+            AddPartitionsToTxn<'_>,
+            AddOffsetsToTxn<'_>,
+            TxnOffsetCommit<'_>,
+            EndTxn<'_>,
+            OffsetFetch<'_>,
+            CreateTopic<'_>,
+            DescribeTopic<'_>
+        );
+        for version in PRODUCE_VERSIONS {
+            let _ = read_produced(&mut Take(bytes), version);
+        }
+    }
+
+    proptest! {
+        /// Small numbers are likely: counts and lengths that lead further in.
+        #[test]
+        fn no_answer_does_harm(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 3 => 0..4_u8, 1 => any::<u8>()], 0..200)) {
+            read_each(&bytes);
+        }
+    }
+}

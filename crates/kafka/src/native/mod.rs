@@ -1,0 +1,266 @@
+//! A producer of our own, behind [`Producer`]: record batches are made from the sink's buffers, with no work per record but a
+//! copy.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> [encode] -> [write] -> settle`
+//!
+//! Where to look: [`state`] holds what is taken (`partitions`; `batch` is how brokers store it, `partitioner` where it goes,
+//! `compress`); [`engine`] is the thread that sends it (`asking` is what it must know for that, `cluster` and `connection` are
+//! its brokers, `messages` and `wire` what is said, `codes` what brokers answer, `sasl` who we are); `transaction` is what the
+//! sink waits for.
+//!
+//! It promises: always idempotent, `acks=all`; a partition has one batch under way, which goes out again with its own sequence
+//! numbers until a broker says what became of it. So the records of a partition are there once and in order, as long as this
+//! producer lives; in transactions, whoever comes after it.
+
+mod asking;
+mod batch;
+mod cluster;
+mod codes;
+mod compress;
+mod connection;
+mod engine;
+mod messages;
+mod options;
+mod partitioner;
+mod partitions;
+mod sasl;
+mod state;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod wire;
+
+use std::{
+    io,
+    rc::Rc,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::mpsc, task::LocalSet};
+
+use crate::{Error, Failed, Kind, Outgoing, Producer, Sent, Settings, Store};
+use engine::Engine;
+use options::Options;
+use state::Shared;
+use transaction::{Answer, Order, What};
+
+/// A producer, as the sink's thread has it.
+pub(crate) struct Native {
+    shared: Arc<Shared>,
+    /// None when it ends.
+    orders: Option<mpsc::Sender<Order>>,
+    /// What was ordered last and is not done.
+    pending: Option<(What, Receiver<Result<Answer, Error>>)>,
+    thread: Option<JoinHandle<()>>,
+    record_bytes: usize,
+}
+
+impl Native {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
+        let options = Options::read(settings)?;
+        let record_bytes = options.record_bytes;
+        let shared = Arc::new(Shared::new(&options));
+        let (orders, ordered) = mpsc::channel(2);
+        let known = shared.clone();
+        let work = move || work(known, options, ordered);
+        let thread = thread::Builder::new().name("kafka".to_owned()).spawn(work);
+        let failed =
+            |error: io::Error| Error::new(Kind::Again, format!("cannot start a thread: {error}"));
+        Ok(Self {
+            shared,
+            orders: Some(orders),
+            pending: None,
+            thread: Some(thread.map_err(failed)?),
+            record_bytes,
+        })
+    }
+
+    /// Orders something and waits for it; what is asked for again is not ordered again.
+    fn ask(&mut self, what: What, timeout: Duration) -> Result<Answer, Error> {
+        let pending = self.pending.take().filter(|(asked, _)| *asked == what);
+        let waiting = match pending {
+            Some((_, waiting)) => waiting,
+            None => {
+                let (answer, waiting) = sync_channel(1);
+                let order = Order {
+                    what: what.clone(),
+                    answer,
+                };
+                let sent = self.orders.as_ref().map(|orders| orders.try_send(order));
+                if !matches!(sent, Some(Ok(()))) {
+                    return Err(Error::new(Kind::Again, "the producer is busy"));
+                }
+                waiting
+            }
+        };
+        match waiting.recv_timeout(timeout) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => {
+                self.pending = Some((what, waiting));
+                let said = self.shared.lock().complaint.clone();
+                let text = said.unwrap_or_else(|| "no broker has answered in time".to_owned());
+                Err(Error::new(Kind::Again, text))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::new(Kind::Fatal, "the producer's thread has ended"))
+            }
+        }
+    }
+
+    fn wait(&self, wait: Duration, until: impl Fn(&state::State) -> bool) {
+        let deadline = Instant::now() + wait;
+        let mut state = self.shared.lock();
+        while !until(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.shared.settled.wait_timeout(state, left);
+            // Nothing in there can panic half way, so a poisoned lock is whole.
+            state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
+        }
+    }
+}
+
+/// The producer's thread.
+fn work(shared: Arc<Shared>, options: Options, orders: mpsc::Receiver<Order>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => {
+            let engine = Rc::new(Engine::new(shared, options));
+            // Whatever is not done when it ends is dropped here, with every connection.
+            LocalSet::new().block_on(&runtime, engine.run(orders));
+            // A name that is still being looked up is not waited for.
+            runtime.shutdown_background();
+        }
+        Err(error) => {
+            let text = format!("cannot start a thread: {error}");
+            shared.lock().complaint = Some(text);
+        }
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing left to say.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Producer for Native {
+    fn init(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.ask(What::Init, timeout).map(|_| ())
+    }
+
+    fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error> {
+        match self.ask(What::Committed(store.clone()), timeout)? {
+            Answer::Text(text) => Ok(text),
+            _ => Err(Error::new(Kind::Fatal, "no position was asked for")),
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        self.shared.lock().begin();
+        Ok(())
+    }
+
+    fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
+        let (taken, too_large) = self
+            .shared
+            .lock()
+            .append_all(outgoing, from, Instant::now());
+        self.shared.work.notify_one();
+        let text = || format!("it has more than {} bytes", self.record_bytes);
+        Sent {
+            taken,
+            refused: too_large.then(|| Error::new(Kind::TooLarge, text())),
+        }
+    }
+
+    fn serve(&mut self, wait: Duration) {
+        if wait.is_zero() {
+            return;
+        }
+        let before = self.in_flight();
+        self.wait(wait, |state| {
+            state.records < before || !state.failed.is_empty()
+        });
+    }
+
+    fn flush(&mut self, wait: Duration) {
+        self.shared.lock().flush();
+        self.shared.work.notify_one();
+        self.wait(wait, |state| state.records == 0 || !state.failed.is_empty());
+    }
+
+    fn in_flight(&self) -> usize {
+        self.shared.lock().records
+    }
+
+    fn take_failed(&mut self) -> Vec<Failed> {
+        std::mem::take(&mut self.shared.lock().failed)
+    }
+
+    fn commit(
+        &mut self,
+        store: &Store,
+        text: &str,
+        number: i64,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        if self.in_flight() > 0 {
+            return Err(Error::new(Kind::Again, "records are still in flight"));
+        }
+        let (store, text) = (store.clone(), text.to_owned());
+        let what = What::Commit {
+            store,
+            text,
+            number,
+        };
+        self.ask(what, timeout).map(|_| ())
+    }
+
+    fn abort(&mut self, timeout: Duration) -> Result<(), Error> {
+        let error = Error::new(Kind::Abort, "the transaction is given up");
+        self.shared.lock().take_back(None, &error);
+        self.ask(What::Abort, timeout).map(|_| ())
+    }
+
+    fn purge(&mut self) {
+        let error = Error::new(Kind::Again, "taken back: no broker has acknowledged it");
+        self.shared.lock().take_back(None, &error);
+    }
+
+    fn record_max(&mut self, topic: &str, timeout: Duration) -> Result<usize, Error> {
+        match self.ask(What::RecordMax(topic.to_owned()), timeout)? {
+            Answer::Size(size) => Ok(size),
+            _ => Err(Error::new(Kind::Fatal, "no size was asked for")),
+        }
+    }
+
+    fn make_topic(&mut self, topic: &str, timeout: Duration) -> Result<(), Error> {
+        self.ask(What::MakeTopic(topic.to_owned()), timeout)
+            .map(|_| ())
+    }
+
+    fn cluster(&mut self, timeout: Duration) -> Result<String, Error> {
+        match self.ask(What::Cluster, timeout)? {
+            Answer::Text(id) => Ok(id.unwrap_or_else(|| "without an id".to_owned())),
+            _ => Err(Error::new(Kind::Fatal, "no cluster was asked for")),
+        }
+    }
+
+    fn complaint(&mut self) -> Option<String> {
+        self.shared.lock().complaint.take()
+    }
+}

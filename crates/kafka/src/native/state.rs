@@ -1,0 +1,527 @@
+//! What is taken and not settled: records in batches, batches by their partitions. Shared by the sink's thread, which
+//! appends, and the producer's, which sends.
+//!
+//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//!
+//! It promises that a record is in one batch or in one list until it is acknowledged or among the failed, that the batches
+//! of a partition leave in order, and one at a time: so a batch that was refused leaves no hole in the sequence numbers, and
+//! one of which nothing was heard goes out again with its own. Records of a topic whose partitions are not known yet wait.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+use super::{
+    batch::{Builder, Parts, advance},
+    options::Options,
+    partitions::{Batch, Partition, Topic, headers},
+};
+use crate::{Error, Failed, Kind, Outgoing, Record};
+
+/// What both threads know.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// For the sink's thread: something was settled.
+    pub(super) settled: Condvar,
+    /// For the producer's thread: there is something to do.
+    pub(super) work: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            state: Mutex::new(State::new(options)),
+            settled: Condvar::new(),
+            work: Notify::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here can panic half way, so a poisoned lock is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A topic and a partition of it, by their places in [`State`].
+pub(super) type Place = (usize, usize);
+
+pub(super) struct State {
+    record_bytes: usize,
+    batch_bytes: usize,
+    batch_records: usize,
+    buffer_bytes: usize,
+    linger: Duration,
+    partitioner: super::partitioner::Partitioner,
+    transactional: bool,
+    /// Never forgotten, as sequence numbers must not begin anew: as many as were written to, which the cluster has, too.
+    pub(super) topics: Vec<Topic>,
+    by_name: HashMap<String, usize>,
+    /// The partitions that have records.
+    pub(super) active: BTreeSet<Place>,
+    /// The topics that have records and no partitions yet.
+    pub(super) wanting: BTreeSet<usize>,
+    /// What the coordinator has been told of the open transaction.
+    pub(super) told: Told,
+    /// Records that are taken and not settled, and their bytes.
+    pub(super) records: usize,
+    bytes: usize,
+    pub(super) failed: Vec<Failed>,
+    pub(super) complaint: Option<String>,
+    /// Whether a record of the open transaction has failed: it must not be committed.
+    pub(super) spoiled: bool,
+    /// All that was taken is wanted now.
+    flushing: bool,
+    /// Buffers to be used again.
+    spare: Vec<Vec<u8>>,
+    random: u64,
+    /// Of the last batch.
+    serial: u64,
+}
+
+/// What the coordinator has been told of the open transaction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    /// Of any partition.
+    pub(super) partitions: bool,
+    /// Of the group.
+    pub(super) group: bool,
+    /// The group's coordinator: the position.
+    pub(super) position: bool,
+}
+
+/// What became of a record that was to be appended.
+enum Appended {
+    Taken,
+    /// No room.
+    Full,
+    TooLarge,
+}
+
+impl State {
+    fn new(options: &Options) -> Self {
+        Self {
+            record_bytes: options.record_bytes,
+            batch_bytes: options.batch_bytes,
+            batch_records: options.batch_records,
+            buffer_bytes: options.buffer_bytes,
+            linger: options.linger,
+            partitioner: options.partitioner,
+            transactional: options.transactional_id.is_some(),
+            topics: Vec::new(),
+            by_name: HashMap::new(),
+            active: BTreeSet::new(),
+            wanting: BTreeSet::new(),
+            told: Told::default(),
+            records: 0,
+            bytes: 0,
+            failed: Vec::new(),
+            complaint: None,
+            spoiled: false,
+            flushing: false,
+            spare: Vec::new(),
+            random: RandomState::new().hash_one(0) | 1,
+            serial: 0,
+        }
+    }
+
+    /// The place of a topic.
+    pub(super) fn topic(&mut self, name: &str) -> usize {
+        if let Some(place) = self.by_name.get(name) {
+            return *place;
+        }
+        let place = self.topics.len();
+        self.by_name.insert(name.to_owned(), place);
+        self.topics.push(Topic {
+            name: name.into(),
+            partitions: Vec::new(),
+            staged: Outgoing::default(),
+            staged_since: None,
+            sticky: 0,
+            missing_since: None,
+            learned_at: None,
+        });
+        place
+    }
+
+    /// The place of a topic that was named before.
+    pub(super) fn known(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn partition(&mut self, (topic, partition): Place) -> Option<&mut Partition> {
+        self.topics.get_mut(topic)?.partitions.get_mut(partition)
+    }
+
+    /// Takes records from the one at `from` on; gives how many, and whether the next one is too large for the settings.
+    pub(super) fn append_all(
+        &mut self,
+        outgoing: &Outgoing,
+        from: usize,
+        now: Instant,
+    ) -> (usize, bool) {
+        let (mut taken, mut last) = (0, (usize::MAX, 0));
+        for (index, record) in outgoing.records.iter().enumerate().skip(from) {
+            if last.0 != record.topic {
+                let name = outgoing.topics.get(record.topic);
+                last = (record.topic, self.topic(name.map_or("", String::as_str)));
+            }
+            match self.append(last.1, outgoing, index, record, now) {
+                Appended::Taken => taken += 1,
+                Appended::Full => return (taken, false),
+                Appended::TooLarge => return (taken, true),
+            }
+        }
+        (taken, false)
+    }
+
+    #[inline]
+    fn append(
+        &mut self,
+        topic: usize,
+        outgoing: &Outgoing,
+        index: usize,
+        record: &Record,
+        now: Instant,
+    ) -> Appended {
+        let parts = Parts {
+            key: record.key.as_ref().map(|key| outgoing.slice(key)),
+            value: outgoing.slice(&record.value),
+            timestamp: record.timestamp,
+            headers: headers(outgoing, index),
+        };
+        let room = Builder::room_for(&parts);
+        if room > self.record_bytes && parts.bytes() > self.record_bytes {
+            return Appended::TooLarge;
+        }
+        if self.bytes > 0 && self.bytes + room > self.buffer_bytes {
+            return Appended::Full;
+        }
+        let Some(place) = self.topics.get_mut(topic) else {
+            return Appended::Full;
+        };
+        self.records += 1;
+        self.bytes += room;
+        if place.partitions.is_empty() {
+            place.stage(outgoing, index, record, now);
+            self.wanting.insert(topic);
+            return Appended::Taken;
+        }
+        let partition = self
+            .partitioner
+            .partition(parts.key, place.partitions.len());
+        let (partition, dealt) = match partition {
+            Some(partition) => (partition, false),
+            None => (place.sticky, true),
+        };
+        let Some(found) = place.partitions.get_mut(partition) else {
+            return Appended::Full;
+        };
+        let full = found.open.as_ref().is_some_and(|open| {
+            open.len() + room > self.batch_bytes || open.numbers.len() >= self.batch_records
+        });
+        if full {
+            found.close();
+            if dealt {
+                self.deal(topic);
+                // Once more, into another one.
+                self.records -= 1;
+                self.bytes -= room;
+                return self.append(topic, outgoing, index, record, now);
+            }
+        }
+        if found.open.is_none() {
+            self.serial += 1;
+            let buffer = self.spare.pop().unwrap_or_default();
+            found.open = Some(Batch::new(buffer, self.serial, now));
+            self.active.insert((topic, partition));
+        }
+        if let Some(Batch {
+            builder: Some(builder),
+            numbers,
+            bytes,
+            ..
+        }) = &mut found.open
+        {
+            builder.append(&parts);
+            numbers.push(record.number);
+            *bytes += room;
+        }
+        Appended::Taken
+    }
+
+    /// Records without a key go to another partition from now on, one that has a leader if there is any.
+    fn deal(&mut self, topic: usize) {
+        // xorshift64 of Marsaglia.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let random = self.random as usize;
+        let Some(topic) = self.topics.get_mut(topic) else {
+            return;
+        };
+        let count = topic.partitions.len();
+        let all = (0..count).map(|n| (random.wrapping_add(n)) % count);
+        let led = |n: &usize| topic.partitions.get(*n).is_some_and(|one| one.leader >= 0);
+        topic.sticky = all
+            .clone()
+            .find(led)
+            .or_else(|| all.clone().next())
+            .unwrap_or(0);
+    }
+
+    /// The partitions of a topic are known now, or known better: number and leader of each.
+    pub(super) fn learn(&mut self, topic: usize, partitions: &[(i32, i32)], now: Instant) {
+        let Some(found) = self.topics.get_mut(topic) else {
+            return;
+        };
+        found.missing_since = None;
+        let count = partitions.len().max(found.partitions.len());
+        found.partitions.resize_with(count, Partition::new);
+        for (number, leader) in partitions {
+            let partition = usize::try_from(*number).ok();
+            if let Some(partition) = partition.and_then(|number| found.partitions.get_mut(number)) {
+                partition.leader = *leader;
+            }
+        }
+        found.learned_at = Some(now);
+        let staged = std::mem::take(&mut found.staged);
+        found.staged_since = None;
+        self.wanting.remove(&topic);
+        if staged.records.is_empty() {
+            return;
+        }
+        self.deal(topic);
+        for (index, record) in staged.records.iter().enumerate() {
+            // They were counted, and checked against every limit, when they came.
+            let room = Builder::room_for(&Parts {
+                key: record.key.as_ref().map(|key| staged.slice(key)),
+                value: staged.slice(&record.value),
+                timestamp: record.timestamp,
+                headers: headers(&staged, index),
+            });
+            self.records -= 1;
+            self.bytes -= room;
+            let bound = std::mem::replace(&mut self.buffer_bytes, usize::MAX);
+            self.append(topic, &staged, index, record, now);
+            self.buffer_bytes = bound;
+        }
+        if self.flushing {
+            self.flush();
+        }
+    }
+
+    /// Everything that was taken goes out now.
+    pub(super) fn flush(&mut self) {
+        self.flushing = true;
+        let active = std::mem::take(&mut self.active);
+        for place in &active {
+            if let Some(partition) = self.partition(*place) {
+                partition.close();
+            }
+        }
+        self.active = active;
+    }
+
+    /// Whether a batch that is open should go out, and else when.
+    pub(super) fn close_overdue(&mut self, place: Place, now: Instant) -> Option<Instant> {
+        let (linger, pressed) = (self.linger, self.bytes >= self.buffer_bytes / 2);
+        let partition = self.partition(place)?;
+        let due = partition.open.as_ref()?.since + linger;
+        // Half of the buffer in batches that wait for more: somebody may wait for room.
+        if due <= now || (pressed && partition.ready.is_empty()) {
+            partition.close();
+            if self
+                .topics
+                .get(place.0)
+                .is_some_and(|topic| topic.sticky == place.1)
+            {
+                self.deal(place.0);
+            }
+            return None;
+        }
+        Some(due)
+    }
+
+    /// The partition of the batch that is under way, unless that was taken back.
+    fn under_way(&mut self, place: Place, serial: u64) -> Option<&mut Partition> {
+        let partition = self.partition(place)?;
+        let first = partition.ready.front()?;
+        (partition.under_way && first.serial == serial).then_some(partition)
+    }
+
+    /// Takes what the batch that is under way is made of, to seal it.
+    pub(super) fn builder(&mut self, place: Place, serial: u64) -> Option<Builder> {
+        let partition = self.under_way(place, serial)?;
+        partition.ready.front_mut()?.builder.take()
+    }
+
+    /// The batch that is under way as it goes out.
+    pub(super) fn sealed(&mut self, place: Place, serial: u64, sealed: Arc<Vec<u8>>) {
+        let partition = self.under_way(place, serial);
+        if let Some(first) = partition.and_then(|partition| partition.ready.front_mut()) {
+            first.sealed = Some(sealed);
+        }
+    }
+
+    /// The batch that is under way is in Kafka.
+    pub(super) fn succeed(&mut self, place: Place, serial: u64) {
+        let Some(partition) = self.under_way(place, serial) else {
+            return;
+        };
+        partition.under_way = false;
+        if let Some(batch) = partition.ready.pop_front() {
+            partition.sequence = advance(partition.sequence, batch.numbers.len());
+            self.settle(batch);
+        }
+    }
+
+    /// The batch that is under way goes out again, not before `again_at`.
+    pub(super) fn retry(&mut self, place: Place, serial: u64, again_at: Instant) {
+        if let Some(partition) = self.under_way(place, serial) {
+            partition.under_way = false;
+            partition.again_at = Some(again_at);
+        }
+    }
+
+    /// The batch that is under way cannot be written; `error` says of the record at a place in it why.
+    pub(super) fn fail(&mut self, place: Place, serial: u64, error: impl Fn(usize) -> Error) {
+        let Some(partition) = self.under_way(place, serial) else {
+            return;
+        };
+        partition.under_way = false;
+        if let Some(batch) = partition.ready.pop_front() {
+            self.give_back(place.0, batch, error);
+        }
+    }
+
+    fn give_back(&mut self, topic: usize, batch: Batch, error: impl Fn(usize) -> Error) {
+        let name = self.topics.get(topic).map(|topic| topic.name.clone());
+        let name = name.unwrap_or_default();
+        let failed = batch.numbers.iter().enumerate().map(|(at, number)| Failed {
+            number: *number,
+            topic: name.as_ref().to_owned(),
+            error: error(at),
+        });
+        self.failed.extend(failed);
+        self.spoiled |= self.transactional;
+        self.settle(batch);
+    }
+
+    fn settle(&mut self, batch: Batch) {
+        self.records -= batch.numbers.len();
+        self.bytes -= batch.bytes;
+        if self.records == 0 {
+            self.flushing = false;
+        }
+        let buffer = batch.sealed.and_then(|sealed| Arc::try_unwrap(sealed).ok());
+        if let Some(buffer) = buffer {
+            self.reuse(buffer);
+        }
+    }
+
+    /// Keeps a buffer for the next batch.
+    pub(super) fn reuse(&mut self, buffer: Vec<u8>) {
+        let kept: usize = self.spare.iter().map(Vec::capacity).sum();
+        if kept + buffer.capacity() <= self.buffer_bytes {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Takes back all of a topic, or all that there is.
+    pub(super) fn take_back(&mut self, of: Option<usize>, error: &Error) {
+        for topic in 0..self.topics.len() {
+            if of.is_some_and(|of| of != topic) {
+                continue;
+            }
+            self.unstage(topic, error);
+            let partitions = self
+                .topics
+                .get(topic)
+                .map_or(0, |topic| topic.partitions.len());
+            for partition in 0..partitions {
+                while let Some(batch) = self.next_batch((topic, partition)) {
+                    self.give_back(topic, batch, |_| error.clone());
+                }
+            }
+        }
+    }
+
+    fn next_batch(&mut self, place: Place) -> Option<Batch> {
+        let partition = self.partition(place)?;
+        partition.under_way = false;
+        partition
+            .ready
+            .pop_front()
+            .or_else(|| partition.open.take())
+    }
+
+    /// Fails the records that wait for the partitions of their topic.
+    pub(super) fn unstage(&mut self, topic: usize, error: &Error) {
+        let Some(found) = self.topics.get_mut(topic) else {
+            return;
+        };
+        let (staged, name) = (std::mem::take(&mut found.staged), found.name.clone());
+        found.staged_since = None;
+        self.wanting.remove(&topic);
+        for (index, record) in staged.records.iter().enumerate() {
+            self.records -= 1;
+            self.bytes -= Builder::room_for(&Parts {
+                key: record.key.as_ref().map(|key| staged.slice(key)),
+                value: staged.slice(&record.value),
+                timestamp: record.timestamp,
+                headers: headers(&staged, index),
+            });
+            self.failed.push(Failed {
+                number: record.number,
+                topic: name.as_ref().to_owned(),
+                error: error.clone(),
+            });
+            self.spoiled |= self.transactional;
+        }
+    }
+
+    /// Forgets the partitions that have nothing to send.
+    pub(super) fn rest(&mut self, place: Place) {
+        let idle = self
+            .partition(place)
+            .is_none_or(|partition| partition.open.is_none() && partition.ready.is_empty());
+        if idle {
+            self.active.remove(&place);
+        }
+    }
+
+    /// A new identity: sequence numbers begin anew.
+    pub(super) fn renumber(&mut self) {
+        for partition in self
+            .topics
+            .iter_mut()
+            .flat_map(|topic| &mut topic.partitions)
+        {
+            partition.sequence = 0;
+        }
+    }
+
+    /// A new transaction: the coordinator knows of no partition.
+    pub(super) fn begin(&mut self) {
+        self.spoiled = false;
+        self.told = Told::default();
+        for partition in self
+            .topics
+            .iter_mut()
+            .flat_map(|topic| &mut topic.partitions)
+        {
+            partition.added = false;
+        }
+    }
+}
+
+/// What a batch waits for longer than it may.
+pub(super) fn waited_too_long(wait: Duration) -> Error {
+    let text = format!("no broker has taken it within {} s", wait.as_secs());
+    Error::new(Kind::Again, text)
+}

@@ -1,0 +1,259 @@
+//! What is taken, what is under way, what comes back; and peers that are no brokers.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Native,
+    options::Options,
+    state::{Shared, State},
+};
+use crate::{Error, Kind, Outgoing, Producer as _, Record, Settings};
+
+fn settings(more: &[(&str, &str)]) -> Settings {
+    let mut settings = Settings::new(&["127.0.0.1:1".to_owned()]);
+    for (name, value) in more {
+        settings.set(name, *value);
+    }
+    settings
+}
+
+fn shared(more: &[(&str, &str)]) -> Shared {
+    Shared::new(&Options::read(&settings(more)).unwrap())
+}
+
+/// Records of one topic, numbered from `first` on, whose values are their numbers.
+fn outgoing(first: usize, count: usize, key: Option<&str>) -> Outgoing {
+    let mut outgoing = Outgoing {
+        topics: vec!["t".to_owned()],
+        ..Outgoing::default()
+    };
+    for number in first..first + count {
+        let start = outgoing.bytes.len();
+        outgoing
+            .bytes
+            .extend_from_slice(key.unwrap_or_default().as_bytes());
+        let middle = outgoing.bytes.len();
+        outgoing
+            .bytes
+            .extend_from_slice(number.to_string().as_bytes());
+        outgoing.records.push(Record {
+            number,
+            topic: 0,
+            key: key.map(|_| start..middle),
+            value: middle..outgoing.bytes.len(),
+            timestamp: 1,
+        });
+    }
+    outgoing
+}
+
+/// What is sent next of partition 0: what [`super::engine`] does with it.
+fn send(state: &mut State) -> Option<(u64, i32, usize)> {
+    let partition = state.partition((0, 0))?;
+    if partition.under_way {
+        return None;
+    }
+    let (sequence, first) = (partition.sequence, partition.ready.front()?);
+    let (serial, records) = (first.serial, first.records());
+    partition.under_way = true;
+    Some((serial, sequence, records))
+}
+
+#[test]
+fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
+    let shared = shared(&[("batch.num.messages", "2")]);
+    let mut state = shared.lock();
+    let now = Instant::now();
+    let topic = state.topic("t");
+    state.learn(topic, &[(0, 1)], now);
+    assert_eq!(state.append_all(&outgoing(0, 5, None), 0, now), (5, false));
+    let (first, sequence, records) = send(&mut state).unwrap();
+    assert_eq!((sequence, records), (0, 2));
+    assert_eq!(send(&mut state), None, "one at a time");
+    // Nothing was heard of it: it goes out again as it was.
+    state.retry((0, 0), first, now);
+    assert_eq!(send(&mut state), Some((first, 0, 2)));
+    state.succeed((0, 0), first);
+    assert_eq!(state.records, 3);
+    // A late answer is nobody's.
+    state.succeed((0, 0), first);
+    assert_eq!(state.records, 3);
+    // One that is refused was never there: the next has its numbers.
+    let (second, sequence, _) = send(&mut state).unwrap();
+    assert_eq!(sequence, 2);
+    state.fail((0, 0), second, |at| {
+        Error::new(Kind::Suspect, at.to_string())
+    });
+    let failed = std::mem::take(&mut state.failed);
+    let failed: Vec<_> = failed
+        .iter()
+        .map(|one| (one.number, one.error.message.as_str()))
+        .collect();
+    assert_eq!(failed, [(2, "0"), (3, "1")]);
+    state.flush();
+    let (third, sequence, records) = send(&mut state).unwrap();
+    assert_eq!((sequence, records), (2, 1));
+    state.succeed((0, 0), third);
+    assert_eq!(state.records, 0);
+}
+
+#[test]
+fn records_wait_for_their_partitions_and_for_room() {
+    let shared = shared(&[("queue.buffering.max.kbytes", "1")]);
+    let mut state = shared.lock();
+    let now = Instant::now();
+    let (taken, too_large) = state.append_all(&outgoing(0, 100, Some("k")), 0, now);
+    assert!(taken > 10 && taken < 100 && !too_large, "{taken}");
+    assert_eq!(state.wanting.len(), 1);
+    state.flush();
+    let topic = state.topic("t");
+    state.learn(topic, &[(0, 1), (1, 1), (2, -1)], now);
+    assert!(state.wanting.is_empty());
+    assert_eq!(state.records, taken);
+    // One key, one partition; it was asked for, so it does not wait for more.
+    assert_eq!(state.active.len(), 1);
+    let place = *state.active.first().unwrap();
+    assert_eq!(
+        state
+            .partition(place)
+            .unwrap()
+            .ready
+            .front()
+            .unwrap()
+            .records(),
+        taken
+    );
+    // Taken back, each comes back once.
+    state.take_back(None, &Error::new(Kind::Again, "enough"));
+    let mut numbers: Vec<_> = state.failed.iter().map(|one| one.number).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
+    assert_eq!(state.records, 0);
+    assert_eq!(
+        state.append_all(&outgoing(0, 100, Some("k")), 0, now).0,
+        taken
+    );
+}
+
+#[test]
+fn a_record_that_is_too_large_is_said_to_be_so_and_its_neighbours_are_taken() {
+    let shared = shared(&[("message.max.bytes", "5")]);
+    let mut outgoing = outgoing(0, 3, None);
+    let start = outgoing.bytes.len();
+    outgoing.bytes.extend_from_slice(b"123456");
+    outgoing.records[1].value = start..start + 6;
+    let (mut state, now) = (shared.lock(), Instant::now());
+    assert_eq!(state.append_all(&outgoing, 0, now), (1, true));
+    assert_eq!(state.append_all(&outgoing, 2, now), (1, false));
+}
+
+#[test]
+fn what_the_producer_does_not_know_is_refused() {
+    for (name, value) in [
+        ("acks", "0"),
+        ("linger.ms", "soon"),
+        ("partitioner", "mine"),
+        ("compression.type", "brotli"),
+        ("security.protocol", "sasl_plaintext"),
+    ] {
+        let refused = Options::read(&settings(&[(name, value)])).err();
+        assert_eq!(
+            refused.map(|error| error.kind),
+            Some(Kind::Settings),
+            "{name}"
+        );
+    }
+    let options =
+        Options::read(&Settings::new(&["a".into(), "b:1".into(), "[::1]".into()])).unwrap();
+    assert_eq!(options.access.brokers, ["a:9092", "b:1", "[::1]:9092"]);
+}
+
+/// A peer that answers every request with these bytes.
+fn peer(answer: &'static [u8]) -> Settings {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = [0; 4096];
+            while stream.read(&mut asked).is_ok_and(|bytes| bytes > 0) {
+                if stream.write_all(answer).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    Settings::new(&[address])
+}
+
+#[test]
+fn peers_that_are_no_brokers_are_named_and_do_no_harm() {
+    for (answer, said) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            "is this a Kafka broker",
+        ),
+        (
+            b"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00",
+            "is this a Kafka broker",
+        ),
+        (b"\x00\x00\x00\x00", "is this a Kafka broker"),
+        // Answers to nobody, that end early, or that promise more than there is.
+        (b"\x00\x00\x00\x04\x00\x00\x00\x09", "nobody has asked for"),
+        (b"\x00\x00\x00\x05\x00\x00\x00\x00\x00", "cannot be read"),
+        (
+            b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x7f\xff\xff\xff",
+            "cannot be read",
+        ),
+        // No API at all.
+        (
+            b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+            "Kafka 2.4 or later",
+        ),
+    ] {
+        let mut producer = Native::new(&peer(answer)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let heard = loop {
+            let asked = producer.cluster(Duration::from_millis(50));
+            assert_eq!(asked.map_err(|error| error.kind), Err(Kind::Again));
+            match producer.complaint() {
+                Some(heard) if heard.contains(said) => break heard,
+                heard => assert!(Instant::now() < deadline, "{said}: {heard:?}"),
+            }
+        };
+        assert!(heard.contains("127.0.0.1:"), "{heard}");
+    }
+}
+
+#[test]
+fn what_nobody_takes_can_be_taken_back() {
+    let settings = settings(&[("message.timeout.ms", "0")]);
+    let mut producer = Native::new(&settings).unwrap();
+    let sent = producer.send(&outgoing(0, 10, None), 0);
+    assert_eq!((sent.taken, sent.refused), (10, None));
+    producer.flush(Duration::from_millis(20));
+    assert_eq!(producer.in_flight(), 10);
+    producer.purge();
+    assert_eq!(producer.in_flight(), 0);
+    assert_eq!(producer.take_failed().len(), 10);
+}
+
+#[test]
+fn what_waits_too_long_comes_back_by_itself() {
+    let settings = settings(&[("message.timeout.ms", "100"), ("transactional.id", "me")]);
+    let mut producer = Native::new(&settings).unwrap();
+    producer.send(&outgoing(0, 10, None), 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while producer.in_flight() > 0 {
+        assert!(Instant::now() < deadline);
+        producer.flush(Duration::from_millis(10));
+    }
+    let failed = producer.take_failed();
+    assert_eq!(failed.len(), 10);
+    assert_eq!(failed[0].error.kind, Kind::Again);
+}

@@ -1,0 +1,247 @@
+//! What the sink's thread waits for: identity, transactions, the position, and questions about topics.
+//!
+//! Sources: KIP-98 (transactions), KIP-447 (positions of a group without members). All of it is tried until there is an answer;
+//! how long that is waited for is the caller's affair, and what he orders next ends what he ordered before.
+
+use std::{rc::Rc, sync::mpsc::SyncSender, time::Duration};
+
+use tokio::time::sleep;
+
+use super::{
+    codes,
+    engine::Engine,
+    messages::{
+        AddOffsetsToTxn, Coordinates, CreateTopic, DescribeTopic, EndTxn, Identity, InitProducerId,
+        Metadata, OffsetFetch, TxnOffsetCommit,
+    },
+};
+use crate::{Error, Kind, Store};
+
+/// Between two looks whether anything is still under way.
+const STEP: Duration = Duration::from_millis(5);
+/// How long a broker may take to make a topic.
+const MAKING: i32 = 30_000;
+
+/// What is ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Init,
+    Committed(Store),
+    Commit {
+        store: Store,
+        text: String,
+        number: i64,
+    },
+    Abort,
+    RecordMax(String),
+    MakeTopic(String),
+    Cluster,
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    Text(Option<String>),
+    Size(usize),
+}
+
+pub(super) struct Order {
+    pub(super) what: What,
+    pub(super) answer: SyncSender<Result<Answer, Error>>,
+}
+
+impl Order {
+    pub(super) async fn obey(self, engine: Rc<Engine>) {
+        let done = |done: Result<(), Error>| done.map(|()| Answer::Done);
+        let answer = match &self.what {
+            What::Init => done(engine.init().await),
+            What::Committed(store) => engine.committed(store).await.map(Answer::Text),
+            What::Commit {
+                store,
+                text,
+                number,
+            } => done(engine.commit(store, text, *number).await),
+            What::Abort => done(engine.abort().await),
+            What::RecordMax(topic) => engine.record_max(topic).await.map(Answer::Size),
+            What::Cluster => Ok(Answer::Text(engine.cluster_id().await)),
+            What::MakeTopic(topic) => done(engine.make_topic(topic).await),
+        };
+        // Whoever does not wait any more need not know.
+        drop(self.answer.try_send(answer));
+    }
+}
+
+impl Engine {
+    fn transactional(&self) -> Result<&str, Error> {
+        let id = self.options.transactional_id.as_deref();
+        id.ok_or_else(|| {
+            Error::new(
+                Kind::Fatal,
+                "a producer without a transactional.id has no transactions",
+            )
+        })
+    }
+
+    fn identified(&self) -> Result<(&str, Identity), Error> {
+        let none = || Error::new(Kind::Fatal, "the producer has no identity yet");
+        Ok((self.transactional()?, self.identity.get().ok_or_else(none)?))
+    }
+
+    async fn init(&self) -> Result<(), Error> {
+        let id = self.transactional()?;
+        let timeout = self.options.transaction_timeout.as_millis();
+        let request = InitProducerId {
+            transactional_id: Some(id),
+            timeout_ms: i32::try_from(timeout).unwrap_or(i32::MAX),
+        };
+        let asked =
+            self.cluster
+                .ask_coordinator(Coordinates::Transaction, id, &request, |answer| answer.0);
+        let (code, identity) = asked.await?;
+        check(code, "cannot begin with transactions", None)?;
+        let mut state = self.shared.lock();
+        state.renumber();
+        state.begin();
+        drop(state);
+        self.identity.set(Some(identity));
+        self.shared.work.notify_one();
+        Ok(())
+    }
+
+    async fn committed(&self, store: &Store) -> Result<Option<String>, Error> {
+        let (group, topic) = (&store.group, &store.topic);
+        let request = OffsetFetch { group, topic };
+        // A topic that is not there holds no position.
+        let code = |code: i16| {
+            if code == codes::UNKNOWN_TOPIC_OR_PARTITION {
+                codes::NONE
+            } else {
+                code
+            }
+        };
+        let asked = self
+            .cluster
+            .ask_coordinator(Coordinates::Group, group, &request, |found| {
+                code(found.error)
+            });
+        let found = asked.await?;
+        check(code(found.error), "cannot read the position", None)?;
+        Ok((found.offset >= 0).then_some(found.metadata))
+    }
+
+    async fn commit(&self, store: &Store, text: &str, number: i64) -> Result<(), Error> {
+        let (id, identity) = self.identified()?;
+        let (group, topic) = (&store.group, &store.topic);
+        let (mut told, spoiled) = {
+            let state = self.shared.lock();
+            (state.told, state.spoiled)
+        };
+        if spoiled {
+            let text = "a record of the transaction could not be written";
+            return Err(Error::new(Kind::Abort, text));
+        }
+        if !told.group {
+            let request = AddOffsetsToTxn {
+                transactional_id: id,
+                identity,
+                group,
+            };
+            let asked =
+                self.cluster
+                    .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
+            check(
+                asked.await?,
+                "cannot take the position into the transaction",
+                None,
+            )?;
+            told.group = true;
+            self.shared.lock().told.group = true;
+        }
+        if !told.position {
+            let request = TxnOffsetCommit {
+                transactional_id: id,
+                identity,
+                group,
+                topic,
+                offset: number,
+                metadata: text,
+            };
+            let code =
+                |answer: &Vec<(String, i32, i16)>| answer.first().map_or(codes::NONE, |one| one.2);
+            let asked = self
+                .cluster
+                .ask_coordinator(Coordinates::Group, group, &request, code);
+            check(code(&asked.await?), "cannot write the position", None)?;
+            self.shared.lock().told.position = true;
+        }
+        self.end(id, identity, true).await
+    }
+
+    async fn abort(&self) -> Result<(), Error> {
+        let (id, identity) = self.identified()?;
+        // What is under way must not arrive behind the end.
+        while !self.is_quiet() {
+            sleep(STEP).await;
+        }
+        let told = self.shared.lock().told;
+        if !told.partitions && !told.group {
+            return Ok(());
+        }
+        self.end(id, identity, false).await
+    }
+
+    async fn end(&self, id: &str, identity: Identity, commit: bool) -> Result<(), Error> {
+        let request = EndTxn {
+            transactional_id: id,
+            identity,
+            commit,
+        };
+        let asked = self
+            .cluster
+            .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
+        check(asked.await?, "cannot end the transaction", None)?;
+        self.shared.lock().begin();
+        Ok(())
+    }
+
+    async fn record_max(&self, topic: &str) -> Result<usize, Error> {
+        let request = DescribeTopic {
+            name: topic,
+            setting: "max.message.bytes",
+        };
+        let (code, text, value) = self.cluster.ask_any(&request).await;
+        check(code, &format!("topic {topic}"), text.as_deref())?;
+        value.and_then(|value| value.parse().ok()).ok_or_else(|| {
+            let text = format!("topic {topic}: the broker does not tell its max.message.bytes");
+            Error::new(Kind::Refused, text)
+        })
+    }
+
+    async fn cluster_id(&self) -> Option<String> {
+        self.cluster.ask_any(&Metadata { topics: &[] }).await.id
+    }
+
+    async fn make_topic(&self, topic: &str) -> Result<(), Error> {
+        let request = CreateTopic {
+            name: topic,
+            timeout_ms: MAKING,
+        };
+        let (code, text) = self.cluster.ask_controller(&request).await;
+        if code == codes::TOPIC_ALREADY_EXISTS {
+            return Ok(());
+        }
+        check(
+            code,
+            &format!("cannot make the topic {topic}"),
+            text.as_deref(),
+        )
+    }
+}
+
+fn check(code: i16, what: &str, text: Option<&str>) -> Result<(), Error> {
+    if code == codes::NONE {
+        return Ok(());
+    }
+    Err(codes::error(code, what, text))
+}
