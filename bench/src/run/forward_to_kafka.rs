@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     path::Path,
     process::{Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -22,6 +22,9 @@ const SEND_BUFFER: &str = "128KiB";
 const SIZE: &str = "125";
 /// Lines that the other producers read.
 const LINES: u64 = 4_000_000;
+
+/// The last transaction is committed with the next cut, which comes once a second.
+const QUIET: Duration = Duration::from_secs(3);
 
 const MEMORY: &str = include_str!("../../scenarios/forward_to_kafka/memory.yaml");
 const EXACT: &str = include_str!("../../scenarios/forward_to_kafka/exact.yaml");
@@ -153,6 +156,9 @@ fn measure(
                 ("COMPRESSION", compression),
             ];
             let mut server = Server::start(bench, config, &settings)?;
+            if config == EXACT {
+                server = server.quiet_after(QUIET);
+            }
             let load = Load {
                 protocol: Protocol::ForwardOf(&["--size", SIZE]),
                 mode: "packed",

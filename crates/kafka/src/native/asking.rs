@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::{
     codes::{self, Todo},
     engine::{Engine, METADATA_WAIT, number},
-    messages::{AddPartitionsToTxn, Coordinates, InitProducerId, Metadata},
+    messages::{AddPartitionsToTxn, Coordinates, InitProducerId, Metadata, TopicMetadata},
     state::{Place, State},
 };
 use crate::{Error, Kind};
@@ -53,9 +53,18 @@ impl Engine {
         let cluster = self.cluster.ask_any(&Metadata { topics: &topics }).await;
         self.cluster.learn(cluster.brokers, cluster.controller);
         self.wanted.borrow_mut().clear();
+        self.learn(cluster.topics);
+        self.shared.settled.notify_all();
+        // Whatever is still wanted is asked for again, after a moment.
+        sleep(METADATA_WAIT).await;
+        self.asking.set(false);
+        self.shared.work.notify_one();
+    }
+
+    fn learn(&self, topics: Vec<TopicMetadata>) {
         let now = Instant::now();
         let mut state = self.shared.lock();
-        for found in cluster.topics {
+        for found in topics {
             let Some(topic) = state.known(&found.name) else {
                 continue;
             };
@@ -65,27 +74,8 @@ impl Engine {
                     let error = codes::error(found.error, &format!("topic {}", found.name), None);
                     state.take_back(Some(topic), &error);
                 }
-                _ => self.miss(&mut state, topic, found.error, now),
+                _ => miss(&mut state, topic, found.error, now),
             }
-        }
-        drop(state);
-        self.shared.settled.notify_all();
-        // Whatever is still wanted is asked for again, after a moment.
-        sleep(METADATA_WAIT).await;
-        self.asking.set(false);
-        self.shared.work.notify_one();
-    }
-
-    /// A topic is not there, or has no leaders yet.
-    fn miss(&self, state: &mut State, topic: usize, code: i16, now: Instant) {
-        let Some(found) = state.topics.get_mut(topic) else {
-            return;
-        };
-        let since = *found.missing_since.get_or_insert(now);
-        if code == codes::UNKNOWN_TOPIC_OR_PARTITION && since + PROPAGATION <= now {
-            found.missing_since = None;
-            let text = format!("topic {}: {}", found.name, codes::name(code));
-            state.take_back(Some(topic), &Error::new(Kind::Refused, text));
         }
     }
 
@@ -138,6 +128,19 @@ impl Engine {
                 state.take_back(Some(topic), &codes::error(code, &text, None));
             }
         }
+    }
+}
+
+/// A topic is not there, or has no leaders yet.
+fn miss(state: &mut State, topic: usize, code: i16, now: Instant) {
+    let Some(found) = state.topics.get_mut(topic) else {
+        return;
+    };
+    let since = *found.missing_since.get_or_insert(now);
+    if code == codes::UNKNOWN_TOPIC_OR_PARTITION && since + PROPAGATION <= now {
+        found.missing_since = None;
+        let text = format!("topic {}: {}", found.name, codes::name(code));
+        state.take_back(Some(topic), &Error::new(Kind::Refused, text));
     }
 }
 

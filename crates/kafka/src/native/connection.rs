@@ -55,9 +55,12 @@ pub(super) enum Piece {
     Shared(Arc<Vec<u8>>),
 }
 
+/// Who waits for an answer.
+type Waiting = oneshot::Sender<Result<Vec<u8>, Fault>>;
+
 struct Order {
     pieces: Vec<Piece>,
-    answer: oneshot::Sender<Result<Vec<u8>, Fault>>,
+    answer: Waiting,
 }
 
 /// A connection that is ready for requests. It ends when it is dropped.
@@ -75,7 +78,7 @@ pub(super) struct Connection {
 #[derive(Default)]
 struct Line {
     /// Those who wait for answers, in order.
-    waiting: RefCell<VecDeque<(i32, oneshot::Sender<Result<Vec<u8>, Fault>>)>>,
+    waiting: RefCell<VecDeque<(i32, Waiting)>>,
     broken: RefCell<Option<Fault>>,
     /// When it breaks.
     end: Notify,
