@@ -199,6 +199,12 @@ impl Engine {
             return;
         };
         let (leader, added, sequence) = (partition.leader, partition.added, partition.sequence);
+        if partition.doubtful && !partition.ready.is_empty() {
+            let text = format!("topic {name}: what became of an earlier batch is not known");
+            state.take_back_partition(place, &Error::new(Kind::Fatal, text));
+            self.shared.settled.notify_all();
+            return;
+        }
         let again_at = partition.again_at;
         let Some(first) = partition.ready.front_mut() else {
             return state.rest(place);
@@ -239,6 +245,7 @@ impl Engine {
             sealed: first.sealed.clone(),
         };
         *bytes += first.len();
+        first.attempts += 1;
         if let Some(partition) = state.partition(place) {
             (partition.under_way, partition.again_at) = (true, None);
         }
@@ -283,19 +290,20 @@ impl Engine {
 
     fn settle(&self, state: &mut State, place: Place, serial: u64, answer: Produced) {
         let code = answer.error;
-        // It was there already: an earlier answer was lost.
-        if code == codes::NONE || code == codes::DUPLICATE_SEQUENCE_NUMBER {
+        // It was there already: an earlier answer was lost. Without an earlier attempt, the numbers are somebody else's.
+        let repeated = code == codes::DUPLICATE_SEQUENCE_NUMBER && state.is_repeated(place, serial);
+        if code == codes::NONE || repeated {
             return state.succeed(place, serial);
         }
+        let what = format!("topic {}", answer.topic);
         match codes::todo(code) {
             Todo::Seek => self.seek(state, place, serial),
             Todo::Retry => state.retry(place, serial, Instant::now() + RETRY),
             Todo::Fail(Kind::Suspect) => {
-                let what = format!("topic {}", answer.topic);
                 let bad: HashMap<usize, Option<String>> = (answer.bad.into_iter())
                     .filter_map(|(at, text)| Some((usize::try_from(at).ok()?, text)))
                     .collect();
-                state.fail(place, serial, |at| {
+                state.fail(place, serial, true, |at| {
                     let text = bad.get(&at).map_or(&answer.text, |own| own);
                     let mut error = codes::error(code, &what, text.as_deref());
                     if !bad.is_empty() && !bad.contains_key(&at) {
@@ -304,9 +312,9 @@ impl Engine {
                     error
                 });
             }
-            Todo::Fail(_) => {
-                let what = format!("topic {}", answer.topic);
-                state.fail(place, serial, |_| {
+            Todo::Fail(kind) => {
+                let refused = matches!(kind, Kind::TooLarge | Kind::Refused | Kind::Settings);
+                state.fail(place, serial, refused, |_| {
                     codes::error(code, &what, answer.text.as_deref())
                 });
             }
@@ -339,7 +347,7 @@ impl Engine {
                     state.sealed(job.place, job.serial, sealed.clone());
                     job.sealed = Some(sealed);
                 }
-                Err(error) => state.fail(job.place, job.serial, |_| {
+                Err(error) => state.fail(job.place, job.serial, true, |_| {
                     Error::new(Kind::Fatal, format!("cannot compress a batch: {error}"))
                 }),
             }

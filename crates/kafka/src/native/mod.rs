@@ -9,7 +9,8 @@
 //! sink waits for.
 //!
 //! It promises: always idempotent, `acks=all`; a partition has one batch under way, which goes out again with its own sequence
-//! numbers until a broker says what became of it. So the records of a partition are there once and in order, as long as this
+//! numbers until a broker says what became of it. Numbers of which nobody knows whether they are taken are never used again:
+//! then the producer is of no use any more, and says so. So the records of a partition are there once and in order, as long as this
 //! producer lives; in transactions, whoever comes after it.
 
 mod asking;
@@ -129,6 +130,8 @@ impl Native {
 
 /// The producer's thread.
 fn work(shared: Arc<Shared>, options: Options, orders: mpsc::Receiver<Order>) {
+    // However it ends: nobody may wait for it.
+    let _end = End(shared.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -144,6 +147,15 @@ fn work(shared: Arc<Shared>, options: Options, orders: mpsc::Receiver<Order>) {
             let text = format!("cannot start a thread: {error}");
             shared.lock().complaint = Some(text);
         }
+    }
+}
+
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.lock().end();
+        self.0.settled.notify_all();
     }
 }
 
@@ -175,10 +187,16 @@ impl Producer for Native {
     }
 
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
-        let (taken, too_large) = self
-            .shared
-            .lock()
-            .append_all(outgoing, from, Instant::now());
+        let mut state = self.shared.lock();
+        if state.ended {
+            let error = Error::new(Kind::Fatal, "the producer's thread has ended");
+            return Sent {
+                taken: 0,
+                refused: Some(error),
+            };
+        }
+        let (taken, too_large) = state.append_all(outgoing, from, Instant::now());
+        drop(state);
         self.shared.work.notify_one();
         let text = || format!("it has more than {} bytes", self.record_bytes);
         Sent {

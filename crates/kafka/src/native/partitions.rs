@@ -33,6 +33,9 @@ pub(super) struct Partition {
     pub(super) again_at: Option<Instant>,
     /// Of the next record.
     pub(super) sequence: i32,
+    /// Whether a batch left it of which nobody knows whether it is in Kafka: its sequence numbers must not be used again, as a
+    /// broker would take what comes with them for what it has.
+    pub(super) doubtful: bool,
     /// Whether the coordinator knows that it belongs to the open transaction.
     pub(super) added: bool,
 }
@@ -49,6 +52,8 @@ pub(super) struct Batch {
     pub(super) since: Instant,
     /// By which an answer finds it.
     pub(super) serial: u64,
+    /// How often it went out.
+    pub(super) attempts: u32,
 }
 
 /// Names and values of a record's headers.
@@ -108,6 +113,7 @@ impl Partition {
             under_way: false,
             again_at: None,
             sequence: 0,
+            doubtful: false,
             added: false,
         }
     }
@@ -126,6 +132,7 @@ impl Batch {
             bytes: 0,
             since,
             serial,
+            attempts: 0,
         }
     }
 

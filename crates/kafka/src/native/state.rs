@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) complaint: Option<String>,
     /// Whether a record of the open transaction has failed: it must not be committed.
     pub(super) spoiled: bool,
+    /// Whether nobody sends any more.
+    pub(super) ended: bool,
     /// All that was taken is wanted now.
     flushing: bool,
     /// Buffers to be used again.
@@ -122,6 +124,7 @@ impl State {
             failed: Vec::new(),
             complaint: None,
             spoiled: false,
+            ended: false,
             flushing: false,
             spare: Vec::new(),
             random: RandomState::new().hash_one(0) | 1,
@@ -354,6 +357,13 @@ impl State {
         (partition.under_way && first.serial == serial).then_some(partition)
     }
 
+    /// Whether the batch that is under way has gone out before.
+    pub(super) fn is_repeated(&mut self, place: Place, serial: u64) -> bool {
+        let partition = self.under_way(place, serial);
+        let first = partition.and_then(|partition| partition.ready.front());
+        first.is_some_and(|first| first.attempts > 1)
+    }
+
     /// Takes what the batch that is under way is made of, to seal it.
     pub(super) fn builder(&mut self, place: Place, serial: u64) -> Option<Builder> {
         let partition = self.under_way(place, serial)?;
@@ -388,13 +398,22 @@ impl State {
         }
     }
 
-    /// The batch that is under way cannot be written; `error` says of the record at a place in it why.
-    pub(super) fn fail(&mut self, place: Place, serial: u64, error: impl Fn(usize) -> Error) {
+    /// The batch that is under way cannot be written; `error` says of the record at a place in it why. `refused`: the broker
+    /// says that it has none of it.
+    pub(super) fn fail(
+        &mut self,
+        place: Place,
+        serial: u64,
+        refused: bool,
+        error: impl Fn(usize) -> Error,
+    ) {
         let Some(partition) = self.under_way(place, serial) else {
             return;
         };
         partition.under_way = false;
         if let Some(batch) = partition.ready.pop_front() {
+            // An earlier attempt, whose answer was lost, may have come through.
+            partition.doubtful |= !refused || batch.attempts > 1;
             self.give_back(place.0, batch, error);
         }
     }
@@ -444,20 +463,25 @@ impl State {
                 .get(topic)
                 .map_or(0, |topic| topic.partitions.len());
             for partition in 0..partitions {
-                while let Some(batch) = self.next_batch((topic, partition)) {
-                    self.give_back(topic, batch, |_| error.clone());
-                }
+                self.take_back_partition((topic, partition), error);
             }
+        }
+    }
+
+    /// Takes back all of a partition.
+    pub(super) fn take_back_partition(&mut self, place: Place, error: &Error) {
+        while let Some(batch) = self.next_batch(place) {
+            self.give_back(place.0, batch, |_| error.clone());
         }
     }
 
     fn next_batch(&mut self, place: Place) -> Option<Batch> {
         let partition = self.partition(place)?;
         partition.under_way = false;
-        partition
-            .ready
-            .pop_front()
-            .or_else(|| partition.open.take())
+        let next = partition.ready.pop_front();
+        let next = next.or_else(|| partition.open.take())?;
+        partition.doubtful |= next.attempts > 0;
+        Some(next)
     }
 
     /// Fails the records that wait for the partitions of their topic.
@@ -502,8 +526,15 @@ impl State {
             .iter_mut()
             .flat_map(|topic| &mut topic.partitions)
         {
-            partition.sequence = 0;
+            (partition.sequence, partition.doubtful) = (0, false);
         }
+    }
+
+    /// Nobody sends any more: everything comes back, and nothing is taken.
+    pub(super) fn end(&mut self) {
+        let error = Error::new(Kind::Fatal, "the producer's thread has ended");
+        self.take_back(None, &error);
+        self.ended = true;
     }
 
     /// A new transaction: the coordinator knows of no partition.

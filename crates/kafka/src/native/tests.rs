@@ -58,7 +58,8 @@ fn send(state: &mut State) -> Option<(u64, i32, usize)> {
     if partition.under_way {
         return None;
     }
-    let (sequence, first) = (partition.sequence, partition.ready.front()?);
+    let (sequence, first) = (partition.sequence, partition.ready.front_mut()?);
+    first.attempts += 1;
     let (serial, records) = (first.serial, first.records());
     partition.under_way = true;
     Some((serial, sequence, records))
@@ -86,7 +87,7 @@ fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
     // One that is refused was never there: the next has its numbers.
     let (second, sequence, _) = send(&mut state).unwrap();
     assert_eq!(sequence, 2);
-    state.fail((0, 0), second, |at| {
+    state.fail((0, 0), second, true, |at| {
         Error::new(Kind::Suspect, at.to_string())
     });
     let failed = std::mem::take(&mut state.failed);
@@ -100,6 +101,45 @@ fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
     assert_eq!((sequence, records), (2, 1));
     state.succeed((0, 0), third);
     assert_eq!(state.records, 0);
+}
+
+#[test]
+fn numbers_of_which_nobody_knows_whether_they_are_taken_are_not_used_again() {
+    let shared = shared(&[("batch.num.messages", "1")]);
+    let (mut state, now) = (shared.lock(), Instant::now());
+    let topic = state.topic("t");
+    state.learn(topic, &[(0, 1)], now);
+    let doubtful = |state: &mut State| state.partition((0, 0)).unwrap().doubtful;
+    let refused = |_| Error::new(Kind::Refused, "no");
+    state.append_all(&outgoing(0, 5, None), 0, now);
+    state.flush();
+    // Refused at once: it is nowhere.
+    let (first, ..) = send(&mut state).unwrap();
+    assert!(!state.is_repeated((0, 0), first));
+    state.fail((0, 0), first, true, refused);
+    assert!(!doubtful(&mut state));
+    // Refused when it was tried again: the first try may have come through.
+    let (second, ..) = send(&mut state).unwrap();
+    state.retry((0, 0), second, now);
+    send(&mut state).unwrap();
+    assert!(state.is_repeated((0, 0), second));
+    state.fail((0, 0), second, true, refused);
+    assert!(doubtful(&mut state));
+    // Another identity, other numbers.
+    state.renumber();
+    assert!(!doubtful(&mut state));
+    let (third, ..) = send(&mut state).unwrap();
+    state.fail((0, 0), third, false, refused);
+    assert!(doubtful(&mut state));
+    state.renumber();
+    // Taken back: what was sent may be there, what was not is not.
+    state.take_back(None, &refused(0));
+    assert!(!doubtful(&mut state));
+    state.append_all(&outgoing(5, 1, None), 0, now);
+    state.flush();
+    send(&mut state).unwrap();
+    state.take_back(None, &refused(0));
+    assert!(doubtful(&mut state));
 }
 
 #[test]
