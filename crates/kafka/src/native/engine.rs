@@ -255,24 +255,22 @@ impl Engine {
     /// One request to one broker, and what comes of it.
     async fn produce(self: Rc<Self>, leader: i32, mut jobs: Vec<Job>) {
         self.seal(&mut jobs);
-        jobs.retain(|job| job.sealed.is_some());
         let answers = self.exchange(leader, &jobs).await;
         if let Some(flights) = self.flights.borrow_mut().get_mut(&leader) {
             *flights -= 1;
         }
-        let mut answers = answers.unwrap_or_else(|fault| {
+        let answers = answers.unwrap_or_else(|fault| {
             self.cluster.complain(&fault);
             Vec::new()
         });
+        let placed = |answer: Produced| ((answer.topic.clone(), answer.partition), answer);
+        let mut answers: HashMap<_, _> = answers.into_iter().map(placed).collect();
         let mut state = self.shared.lock();
         for job in jobs {
-            let (topic, number) = (&*job.topic, number(job.place.1));
-            let answer = answers
-                .iter()
-                .position(|answer| answer.partition == number && answer.topic == topic);
+            let answer = answers.remove(&(job.topic.as_ref().to_owned(), number(job.place.1)));
             // Its buffer is to be the state's alone.
             drop(job.sealed);
-            match answer.map(|at| answers.swap_remove(at)) {
+            match answer {
                 Some(answer) => self.settle(&mut state, job.place, job.serial, answer),
                 None => self.seek(&mut state, job.place, job.serial),
             }
@@ -355,6 +353,11 @@ impl Engine {
     }
 
     async fn exchange(&self, leader: i32, jobs: &[Job]) -> Result<Vec<Produced>, Fault> {
+        // What could not be sealed has failed, or was taken back.
+        let jobs: Vec<&Job> = jobs.iter().filter(|job| job.sealed.is_some()).collect();
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
         let connection = self.cluster.broker(leader).await?;
         let version = connection.version("Produce", PRODUCE, &PRODUCE_VERSIONS)?;
         let id = self.options.transactional_id.as_deref();
