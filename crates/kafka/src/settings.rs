@@ -78,27 +78,6 @@ impl Settings {
             self.set("sasl.password", auth.password.expose());
         }
     }
-
-    /// Those of them that say where the cluster is and who we are, for another client of the same cluster.
-    #[must_use]
-    pub fn access(&self) -> Self {
-        let shared = [
-            "bootstrap.",
-            "security.",
-            "ssl.",
-            "sasl.",
-            "enable.ssl",
-            "socket.",
-            "client.id",
-        ];
-        let mut access = Self::default();
-        for (name, value) in self.properties() {
-            if shared.iter().any(|prefix| name.starts_with(prefix)) {
-                access.set(name, value);
-            }
-        }
-        access
-    }
 }
 
 impl fmt::Debug for Settings {

@@ -92,8 +92,7 @@ impl Options {
             "batch.num.messages" => self.batch_records = number()?.max(1),
             "linger.ms" => self.linger = millis()?,
             "queue.buffering.max.kbytes" => self.buffer_bytes = number()?.saturating_mul(1024),
-            // Said by the caller for what it is: this producer does nothing else. Read together: `secure`.
-            "enable.idempotence" | "queue.buffering.max.messages" => {}
+            // Read together: `secure`.
             _ if name.starts_with("ssl.") || name.starts_with("sasl.") => {}
             "security.protocol" | "enable.ssl.certificate.verification" => {}
             _ => {

@@ -169,9 +169,6 @@ impl Default for Batching {
     }
 }
 
-/// `linger.ms` and others are refused by the client beyond this.
-const RECORDS_MAX: u32 = 1_000_000;
-
 impl Config {
     /// What can be read and cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
@@ -281,7 +278,6 @@ impl Config {
     }
 
     fn say_how(&self, settings: &mut Settings, batch_max: usize) {
-        settings.set("enable.idempotence", "true");
         settings.set(
             "partitioner",
             match self.partitioner {
@@ -310,16 +306,12 @@ impl Config {
             .as_usize()
             .clamp(1, record_max.min(batch_max));
         settings.set("batch.size", batch.to_string());
-        let records = match self.batch.records {
-            0 => RECORDS_MAX,
-            records => records.min(RECORDS_MAX),
-        };
-        settings.set("batch.num.messages", records.to_string());
+        if self.batch.records > 0 {
+            settings.set("batch.num.messages", self.batch.records.to_string());
+        }
         let linger = self.batch.linger.as_duration().as_millis();
         settings.set("linger.ms", linger.to_string());
         let kib = (self.buffer.as_usize() / 1024).max(1024);
         settings.set("queue.buffering.max.kbytes", kib.to_string());
-        // The bound is in bytes; this one only must not come before it.
-        settings.set("queue.buffering.max.messages", "10000000");
     }
 }

@@ -104,7 +104,6 @@ async fn records_are_committed_with_the_position_they_reach() {
     let settings = &bench.broker.settings()[0];
     let id = "millstream-00000000000000000000000000c0ffee-sink";
     assert_eq!(settings.get("transactional.id"), Some(id));
-    assert_eq!(settings.get("enable.idempotence"), Some("true"));
 }
 
 #[tokio::test]
