@@ -18,6 +18,8 @@ use crate::{Error, Kind};
 
 /// How long a topic may be said not to be there before its records come back: one that was just made is not known everywhere.
 const PROPAGATION: Duration = Duration::from_secs(30);
+/// How long that is nothing to speak of.
+const NOTICE: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Asks for an identity, without transactions.
@@ -137,6 +139,10 @@ fn miss(state: &mut State, topic: usize, code: i16, now: Instant) {
         return;
     };
     let since = *found.missing_since.get_or_insert(now);
+    if since + NOTICE <= now {
+        let said = codes::error(code, &format!("topic {}", found.name), None);
+        state.complaint = Some(format!("{said}; it is asked for again"));
+    }
     if code == codes::UNKNOWN_TOPIC_OR_PARTITION && since + PROPAGATION <= now {
         found.missing_since = None;
         let text = format!("topic {}: {}", found.name, codes::name(code));

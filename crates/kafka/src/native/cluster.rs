@@ -166,12 +166,19 @@ impl Cluster {
                 Err(fault) => Err(fault),
             };
             match answer {
-                Ok(answer) => match codes::todo(code(&answer)) {
-                    _ if code(&answer) == codes::NONE => return Ok(answer),
-                    Todo::Fail(_) => return Ok(answer),
-                    Todo::Seek => self.forget(of, key),
-                    Todo::Retry => {}
-                },
+                Ok(answer) => {
+                    let code = code(&answer);
+                    match codes::todo(code) {
+                        _ if code == codes::NONE => return Ok(answer),
+                        Todo::Fail(_) => return Ok(answer),
+                        Todo::Seek => self.forget(of, key),
+                        Todo::Retry => {}
+                    }
+                    if code != codes::CONCURRENT_TRANSACTIONS {
+                        let said = codes::error(code, R::NAME, None);
+                        self.complain(&Fault(format!("{said}; it is tried again")));
+                    }
+                }
                 Err(fault) => {
                     self.complain(&fault);
                     self.forget(of, key);

@@ -8,6 +8,8 @@ pub(super) const NONE: i16 = 0;
 pub(super) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 pub(super) const TOPIC_ALREADY_EXISTS: i16 = 36;
 pub(super) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
+/// An earlier transaction is not quite over: that is so behind every commit, for a moment.
+pub(super) const CONCURRENT_TRANSACTIONS: i16 = 51;
 
 /// What to do about a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -294,7 +294,12 @@ impl Engine {
             return state.succeed(place, serial);
         }
         let what = format!("topic {}", answer.topic);
-        match codes::todo(code) {
+        let todo = codes::todo(code);
+        if let Todo::Seek | Todo::Retry = todo {
+            let said = codes::error(code, &what, answer.text.as_deref());
+            state.complaint = Some(format!("{said}; it is tried again"));
+        }
+        match todo {
             Todo::Seek => self.seek(state, place, serial),
             Todo::Retry => state.retry(place, serial, Instant::now() + RETRY),
             Todo::Fail(Kind::Suspect) => {
