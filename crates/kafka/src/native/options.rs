@@ -82,7 +82,7 @@ impl Options {
             "client.id" => value.clone_into(&mut self.access.client),
             "transactional.id" => self.transactional_id = Some(value.to_owned()),
             "transaction.timeout.ms" => self.transaction_timeout = millis()?,
-            "message.timeout.ms" | "delivery.timeout.ms" => {
+            "message.timeout.ms" => {
                 self.message_timeout = Some(millis()?).filter(|wait| !wait.is_zero());
             }
             "partitioner" => self.partitioner = Partitioner::named(value).ok_or_else(wrong)?,

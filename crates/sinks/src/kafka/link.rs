@@ -169,7 +169,7 @@ impl Link {
 
     /// Takes back what nobody has acknowledged for too long.
     fn watch(&mut self) {
-        // What the client has to say counts as in flight for a moment: only more than ever is progress.
+        // Only more than ever is progress.
         let settled = self.taken.saturating_sub(self.producer.in_flight());
         if settled > self.settled.0 {
             self.settled = (settled, Instant::now());
