@@ -8,13 +8,14 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
+    ops::RangeInclusive,
     path::Path,
     process::{Command, Output},
 };
 
 use program::{Program, free_port, wait_until};
 
-/// A forward source, a disk channel, and two file sinks: one works, one has a path that leads through a file.
+/// A forward source, a disk channel, and two file sinks: one works, the other's folder is what the test makes of it.
 fn config(folder: &Path, port: u16) -> String {
     let folder = folder.display();
     format!(
@@ -26,15 +27,15 @@ channels:
   buffer: {{ type: disk, inputs: [fleet], size_max: 64MiB }}
 sinks:
   good: {{ type: file, inputs: [buffer], path: {folder}/good.log }}
-  stuck: {{ type: file, inputs: [buffer], path: {folder}/file/stuck.log }}
+  stuck: {{ type: file, inputs: [buffer], path: {folder}/place/stuck.log }}
 "
     )
 }
 
-/// Sends three chunks of one record, `{\"n\": 1}` and so on, and waits for their acks.
-fn send_three(port: u16) {
+/// Sends chunks of one record each, `{\"n\": 1}` and so on, and waits for their acks.
+fn send(port: u16, numbers: RangeInclusive<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    for n in 1..=3u8 {
+    for n in numbers {
         let mut frame = b"\x94\xa1t\xce\x60\x00\x00\x00\x81\xa1n".to_vec();
         frame.push(n);
         frame.extend(b"\x81\xa5chunk\xb0");
@@ -76,10 +77,10 @@ fn row(folder: &Path, consumer: &str) -> Vec<String> {
 fn a_stuck_consumer_is_seen_and_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    fs::write(here.join("file"), "").unwrap();
+    fs::write(here.join("place"), "no folder").unwrap();
     let port = free_port();
     let program = Program::start(here, &config(here, port)).listens(port);
-    send_three(port);
+    send(port, 1..=3);
     wait_until("the good sink has written", || {
         fs::read_to_string(here.join("good.log")).is_ok_and(|text| text.lines().count() == 3)
     });
@@ -132,6 +133,47 @@ fn a_stuck_consumer_is_seen_and_passed_over() {
 }
 
 #[test]
+fn a_sink_with_a_position_of_its_own_is_passed_over_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let (port, place, away) = (free_port(), here.join("place"), here.join("away"));
+    let written = |file: &Path| -> Vec<u64> {
+        let lines = fs::read_to_string(file).unwrap_or_default();
+        let number = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["n"].as_u64();
+        lines.lines().map(|line| number(line).unwrap()).collect()
+    };
+    let program = Program::start(here, &config(here, port)).listens(port);
+    send(port, 1..=3);
+    wait_until("both have settled", || {
+        ["good", "stuck"].map(|name| row(here, name)[2] == "0") == [true; 2]
+    });
+    program.stop();
+    assert_eq!(written(&place.join("stuck.log")), [1, 2, 3]);
+
+    fs::rename(&place, &away).unwrap();
+    fs::write(&place, "no folder").unwrap();
+    let program = Program::start(here, &config(here, port)).listens(port);
+    send(port, 4..=6);
+    wait_until("the good sink has settled", || row(here, "good")[2] == "0");
+    assert_eq!(row(here, "stuck")[2], "3");
+    program.kill();
+    let output = here.join("passed.json");
+    let output = output.to_str().unwrap();
+    let skip = ["skip", "--consumer", "stuck", "--to", "end", "--output"];
+    text(channel(here, &[&skip[..], &[output]].concat()), 0);
+    assert_eq!(written(output.as_ref()), [4, 5, 6]);
+
+    fs::remove_file(&place).unwrap();
+    fs::rename(&away, &place).unwrap();
+    let program = Program::start(here, &config(here, port)).listens(port);
+    send(port, 7..=7);
+    wait_until("the sink goes on", || row(here, "stuck")[2] == "0");
+    program.stop();
+    assert_eq!(written(&place.join("stuck.log")), [1, 2, 3, 7]);
+    assert_eq!(written(&here.join("good.log")), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
 fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
@@ -143,7 +185,7 @@ fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
     let api = free_port();
     let shown = renamed.replace("listen: []", &format!("listen: \"127.0.0.1:{api}\""));
     let program = Program::start(here, &shown).listens(port);
-    send_three(port);
+    send(port, 1..=3);
     let backlog = |node: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -169,7 +211,7 @@ fn damage_is_named_with_its_place() {
     let here = folder.path();
     let port = free_port();
     let program = Program::start(here, &config(here, port)).listens(port);
-    send_three(port);
+    send(port, 1..=3);
     program.kill();
     let segments: Vec<_> = fs::read_dir(here.join("data/channels/buffer"))
         .unwrap()

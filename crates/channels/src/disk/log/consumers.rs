@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     task::Waker,
 };
 
@@ -34,12 +34,18 @@ impl Log {
             .ok_or_else(|| Error::Consumer(name.to_owned()))?;
         consumer.behind = behind;
         consumer.taken = Some(consumer.position);
+        let cursor = Arc::clone(&consumer.cursor);
+        let floor = cursor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .floor();
         Ok(Reader {
             index: Arc::clone(&self.index),
             _lock: Arc::clone(&self.lock),
             channel: self.channel,
             name: name.to_owned(),
-            cursor: Arc::clone(&consumer.cursor),
+            cursor,
+            floor,
             pool,
             hot_bytes: self.options.hot_bytes,
             position: consumer.position,

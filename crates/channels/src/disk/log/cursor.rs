@@ -9,9 +9,12 @@
 //!     16  16   channel id
 //!     32   8   generation
 //!     40   4   epoch
-//!     44   4   0
+//!     44   4   flags: 1 = an operator has passed the consumer on, once
 //!     48   8   seq
 //! ```
+//!
+//! The position of a sink that keeps one of its own wins over the cursor, but not over an operator: from when the flag is
+//! set on, nothing at or below the cursor is read again.
 //!
 //! The file is made whole at once, so that a full disk cannot stop a commit, and so stop the room from coming back.
 
@@ -33,6 +36,7 @@ use super::{
 
 const MAGIC: &[u8; 8] = b"MILLCUR\0";
 const SLOT_BYTES: usize = 56;
+const PASSED_ON: u32 = 1;
 
 /// An open cursor file.
 pub(super) struct Cursor {
@@ -40,6 +44,8 @@ pub(super) struct Cursor {
     channel: ChannelId,
     generation: u64,
     pub(super) position: Position,
+    /// An operator has moved it, once.
+    passed_on: bool,
 }
 
 /// What stands in a cursor file.
@@ -67,6 +73,7 @@ impl Cursor {
             channel,
             generation: 0,
             position,
+            passed_on: false,
         };
         made.and_then(|()| cursor.commit(position))?;
         Ok(cursor)
@@ -81,7 +88,7 @@ impl Cursor {
     ) -> Result<CursorFound, Error> {
         let failed = |error| Error::disk("reading a cursor", path, error);
         let file = disk.open(path, how).map_err(failed)?;
-        let mut newest: Option<(u64, Position)> = None;
+        let mut newest: Option<Slot> = None;
         for slot in 0..2 {
             let mut bytes = Vec::new();
             file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)
@@ -94,21 +101,37 @@ impl Cursor {
                         known: FORMAT_VERSION,
                     });
                 }
-                Some(Ok(slot)) if newest.is_none_or(|newest| newest.0 < slot.0) => {
+                Some(Ok(slot))
+                    if newest
+                        .as_ref()
+                        .is_none_or(|newest| newest.generation < slot.generation) =>
+                {
                     newest = Some(slot);
                 }
                 _ => {}
             }
         }
         Ok(match newest {
-            Some((generation, position)) => CursorFound::Good(Self {
+            Some(slot) => CursorFound::Good(Self {
                 file,
                 channel,
-                generation,
-                position,
+                generation: slot.generation,
+                position: slot.position,
+                passed_on: slot.passed_on,
             }),
             None => CursorFound::Damaged,
         })
+    }
+
+    /// What a sink may not go back behind, whatever its own position is.
+    pub(super) fn floor(&self) -> Option<Position> {
+        self.passed_on.then_some(self.position)
+    }
+
+    /// An operator passes the consumer on to the position.
+    pub(super) fn pass_on(&mut self, position: Position) -> io::Result<()> {
+        self.passed_on = true;
+        self.commit(position)
     }
 
     /// Writes the position into the older slot and syncs it.
@@ -121,7 +144,8 @@ impl Cursor {
         out.extend_from_slice(&self.channel.0);
         out.extend_from_slice(&generation.to_le_bytes());
         out.extend_from_slice(&position.epoch.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        let flags = if self.passed_on { PASSED_ON } else { 0 };
+        out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&position.seq.to_le_bytes());
         let crc = checksum(&out[16..]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -134,8 +158,15 @@ impl Cursor {
     }
 }
 
-/// A slot: its generation and position, or the version of a newer program.
-fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<(u64, Position), u32>> {
+/// What stands in a slot.
+struct Slot {
+    generation: u64,
+    position: Position,
+    passed_on: bool,
+}
+
+/// A slot, or the version of a newer program.
+fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
     let mut fields = Fields::new(bytes);
     if fields.take(8)? != MAGIC {
         return None;
@@ -149,7 +180,11 @@ fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<(u64, Position), u
     }
     let generation = fields.u64()?;
     let epoch = fields.u32()?;
-    fields.take(4)?;
+    let flags = fields.u32()?;
     let seq = fields.u64()?;
-    Some(Ok((generation, Position { epoch, seq })))
+    Some(Ok(Slot {
+        generation,
+        position: Position { epoch, seq },
+        passed_on: flags & PASSED_ON != 0,
+    }))
 }

@@ -290,7 +290,7 @@ impl<'a> Frames<'a> {
 }
 
 /// Moves the cursor of a consumer on to `to` and gives `each` every batch that it passes over first. The channel must not
-/// be in use. If `each` fails, nothing is changed. Returns how many batches were passed over.
+/// be in use. If `each` fails, nothing is changed. From then on a sink cannot go back behind it. Returns how many batches were passed over.
 pub fn skip<E: From<Error>>(
     disk: &dyn Disk,
     folder: &Path,
@@ -321,7 +321,7 @@ pub fn skip<E: From<Error>>(
     }
     if to > cursor.position {
         cursor
-            .commit(to)
+            .pass_on(to)
             .map_err(|error| Error::disk("committing the cursor", &path, error))?;
     }
     Ok(passed)

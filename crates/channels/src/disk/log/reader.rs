@@ -58,6 +58,8 @@ pub struct Reader {
     pub(super) channel: ChannelId,
     pub(super) name: String,
     pub(super) cursor: Arc<Mutex<Cursor>>,
+    /// What an operator has passed it on to.
+    pub(super) floor: Option<Position>,
     pub(super) pool: Pool,
     pub(super) hot_bytes: usize,
     /// Everything at or below has been handed out, or skipped.
@@ -113,8 +115,10 @@ impl Reader {
         }
     }
 
-    /// The sink knows better where it is (its own journal or transaction): goes on behind `position`.
+    /// The sink knows better where it is (its own journal or transaction): goes on behind `position`. It does not know what
+    /// an operator has passed it over, so that is not handed out again.
     pub fn seek(&mut self, position: Position) {
+        let position = self.floor.map_or(position, |floor| position.max(floor));
         self.ready.clear();
         self.place = None;
         self.position = position;

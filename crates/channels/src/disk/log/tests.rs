@@ -421,11 +421,10 @@ fn the_operator_sees_reads_and_skips() {
     let passed = inspect::skip::<Error>(&disk, Path::new(FOLDER), "sink", to, |_| Ok(()));
     assert_eq!(passed.unwrap(), 25);
     let log = open(&disk);
-    assert_eq!(
-        drain(&mut reader(&log, Behind::default())).0,
-        [25, 26, 27, 28, 29]
-    );
-    drop(log);
+    let mut sink = reader(&log, Behind::default());
+    assert_eq!(drain(&mut sink).0, [25, 26, 27, 28, 29]);
+    drop((sink, log));
+    the_sink_cannot_go_back_behind_it(&disk);
     assert!(disk.damage(&folder.segments[0].path, 4096 + 3000));
     let seen: Vec<_> = folder
         .read(Position::default())
@@ -433,6 +432,21 @@ fn the_operator_sees_reads_and_skips() {
         .collect();
     let damage = seen.iter().filter(|seen| matches!(seen, Seen::Damage(_)));
     assert_eq!((damage.count(), seen.len()), (1, 29 + 1 + 1));
+}
+
+/// Its own position does not know what it was passed over.
+fn the_sink_cannot_go_back_behind_it(disk: &SimulatedDisk) {
+    for (settled, next) in [(26, 25), (26, 26)] {
+        let log = open(disk);
+        let mut sink = reader(&log, Behind::default());
+        sink.seek(Position { epoch: 1, seq: 4 });
+        assert_eq!(drain(&mut sink).0[0], next);
+        sink.commit(Position {
+            epoch: 1,
+            seq: settled,
+        })
+        .unwrap();
+    }
 }
 
 /// Some chunks in one batch, one byte each.
