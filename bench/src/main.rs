@@ -43,6 +43,7 @@ enum Command {
     /// Names the scenarios of `run`, and what they measure
     List,
     Reader(reference::ReaderOptions),
+    Relay(reference::RelayOptions),
     Writer(reference::WriterOptions),
 }
 
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(options),
         Command::List => Ok(run::list()),
         Command::Reader(options) => reference::read(options),
+        Command::Relay(options) => reference::relay(options),
         Command::Writer(options) => reference::write(options),
     };
     result.unwrap_or_else(|failure| {

@@ -1,14 +1,14 @@
 //! The physical references: programs that only move bytes, to be measured beside the one under test.
 //!
-//! `millbench reader` reads connections, or a file, and throws the bytes away; `millbench writer` writes bytes that it has in
-//! memory. What a server reaches of their speed is its own merit; what they reach is the machine's.
+//! `millbench reader` reads connections, or a file, and throws the bytes away; `millbench relay` passes connections on;
+//! `millbench writer` writes bytes that it has in memory. What a server reaches of their speed is its own merit; what they reach is the machine's.
 
 use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
-    io::{self, IoSlice, Read as _},
+    io::{self, IoSlice, Read as _, Write as _},
     mem::MaybeUninit,
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     os::{fd::AsRawFd as _, unix::fs::FileExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -21,6 +21,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use rustix::{
     event::epoll,
     io::{Errno, ReadWriteFlags},
+    net::sockopt,
 };
 use rustls::{ServerConfig, ServerConnection};
 
@@ -141,6 +142,57 @@ fn drop_bytes(
                 // Closing takes it out of the poll as well.
                 Ok(0) | Err(_) => drop(streams.remove(&key)),
             }
+        }
+    }
+}
+
+/// Passes connections on as they come, both ways: what receiving and sending cost without any work on it.
+///
+/// Examples:
+///   millbench relay --listen 127.0.0.1:24224 --to 127.0.0.1:24225
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct RelayOptions {
+    /// Accept connections on HOST:PORT; goes on until it is killed
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: String,
+    /// Where a connection is made for each
+    #[arg(long, value_name = "HOST:PORT")]
+    to: String,
+    /// Bytes per read
+    #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
+    read: u64,
+    /// SO_SNDBUF towards `--to`
+    #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = units::size)]
+    send_buffer: u64,
+}
+
+/// Runs `millbench relay`: two threads for each connection.
+pub fn relay(options: &RelayOptions) -> Result<ExitCode, Failure> {
+    let size = |bytes: u64| usize::try_from(bytes.clamp(1, 1 << 30)).unwrap_or(1 << 20);
+    let (read, send_buffer) = (size(options.read), size(options.send_buffer));
+    let address = &options.listen;
+    let listener = TcpListener::bind(address)
+        .map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?;
+    for from in listener.incoming() {
+        let from = from?;
+        let to = TcpStream::connect(&options.to)
+            .map_err(|error| Failure::Other(format!("{}: {error}", options.to)))?;
+        sockopt::set_socket_send_buffer_size(&to, send_buffer).map_err(io::Error::from)?;
+        let (answers, asker) = (to.try_clone()?, from.try_clone()?);
+        thread::spawn(move || pass(from, to, read));
+        thread::spawn(move || pass(answers, asker, 4096));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Not `io::copy`, which lets the system pass the bytes on: whoever looks at them has to have them.
+fn pass(mut from: TcpStream, mut to: TcpStream, size: usize) -> io::Result<()> {
+    let mut buffer = vec![0; size];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return to.shutdown(Shutdown::Write),
+            read => to.write_all(&buffer[..read])?,
         }
     }
 }

@@ -17,27 +17,33 @@ const RECEIVE: &str = include_str!("../../scenarios/forward_relay/receive.yaml")
 /// What a row does.
 #[derive(Clone, Copy)]
 struct Work {
-    config: &'static str,
+    what: What,
     connections: u16,
-    /// The load is on the relay, not on what is compared with it.
-    passes: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Bytes are passed on, and nothing else is done.
+    Bare,
+    /// What comes is received, and no more.
+    Receive,
+    /// By this configuration.
+    Relay(&'static str),
 }
 
 fn works() -> Vec<(String, Work, Vec<Goal>)> {
     let mut works = Vec::new();
     for connections in [2, 8] {
-        let work = |config, passes| Work {
-            config,
-            connections,
-            passes,
-        };
+        let work = |what| Work { what, connections };
+        let name = format!("bare relay, {connections} conn");
+        works.push((name, work(What::Bare), Vec::new()));
         let goals = vec![Goal::PerCpu(20e6), Goal::Memory(100_000_000)];
         let name = format!("relay, {connections} conn");
-        works.push((name.clone(), work(RELAY, true), goals));
+        works.push((name.clone(), work(What::Relay(RELAY)), goals));
         let name = format!("{name}, compared: only received");
-        works.push((name, work(RECEIVE, false), Vec::new()));
+        works.push((name, work(What::Receive), Vec::new()));
         let name = format!("relay, disk, {connections} conn");
-        works.push((name, work(DISK, true), Vec::new()));
+        works.push((name, work(What::Relay(DISK)), Vec::new()));
     }
     works
 }
@@ -46,7 +52,7 @@ fn works() -> Vec<(String, Work, Vec<Goal>)> {
 pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let works = works();
     let row = |(name, work, goals): &(String, Work, Vec<Goal>)| {
-        Row::new(name, !work.passes, goals.clone())
+        Row::new(name, !matches!(work.what, What::Relay(_)), goals.clone())
     };
     let mut rows: Vec<Row> = works.iter().map(row).collect();
     bench.choose(&mut rows);
@@ -71,17 +77,24 @@ fn measure(bench: &Bench, work: Work) -> Result<Run, Failure> {
         send_buffer: SEND_BUFFER,
         tls: false,
     };
-    if !work.passes {
-        let mut server = Server::start(bench, work.config, &[])?;
+    if work.what == What::Receive {
+        let mut server = Server::start(bench, RECEIVE, &[])?;
         let mut run = server::measure(&mut server, bench, &load, false)?;
         run.wrong = run.wrong.or(server.stop());
         return Ok(run);
     }
     let mut next = Server::start_as(bench, "next", RECEIVE, &[])?;
     next.ready()?;
-    let to = next.address.port().to_string();
-    let mut relay = Server::start_as(bench, "relay", work.config, &[("TO", &to)])?;
-    let mut run = server::measure(&mut relay, bench, &load, false)?;
-    run.wrong = run.wrong.or(relay.stop()).or(next.stop());
+    let mut run = match work.what {
+        What::Relay(config) => {
+            let to = next.address.port().to_string();
+            let mut relay = Server::start_as(bench, "relay", config, &[("TO", &to)])?;
+            let mut run = server::measure(&mut relay, bench, &load, false)?;
+            run.wrong = run.wrong.or(relay.stop());
+            run
+        }
+        What::Bare | What::Receive => server::bare_relay(bench, &load, next.address)?,
+    };
+    run.wrong = run.wrong.or(next.stop());
     Ok(run)
 }

@@ -259,6 +259,27 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
     })
 }
 
+/// Loads the bare relay in the same way.
+pub fn bare_relay(bench: &Bench, load: &Load, to: SocketAddr) -> Result<Run, Failure> {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let mut command = Command::new(&bench.millbench);
+    command
+        .args(["relay", "--listen", &address.to_string()])
+        .args(["--to", &to.to_string()]);
+    let mut relay = Process::start(&mut command)?;
+    relay.ready(address)?;
+    let before = relay.usage()?;
+    let sent = load.send(bench, address)?;
+    Ok(Run {
+        records: sent.records,
+        bytes: sent.bytes,
+        seconds: sent.seconds,
+        usage: relay.usage()?.since(before),
+        latency: None,
+        wrong: wrong(&sent),
+    })
+}
+
 /// Verifies an output and removes it; what is wrong with it, if anything.
 pub fn outcome(path: &Path) -> Result<Option<String>, Failure> {
     if !path.exists() {
