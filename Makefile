@@ -27,4 +27,5 @@ fuzz: deps       ## every decoder against what nobody sends on purpose, FUZZ_SEC
 test: deps       ## all tests, with real clients
 	@tests/run-all.sh
 storm: deps      ## Kafka and HDFS killed, restarted and frozen as often and as long as the product is held to
+	$(CARGO) build --workspace --bins --locked --features millstream/kafka,millstream/hdfs
 	STORM=full $(CARGO) test --locked --features millstream/kafka,millstream/hdfs -p millstream --test kafka_sink --test hdfs
