@@ -105,11 +105,4 @@ impl Mechanism {
             Self::ScramSha512 => "SCRAM-SHA-512",
         }
     }
-
-    /// By the name that brokers have for it.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Plain, Self::ScramSha256, Self::ScramSha512]
-            .into_iter()
-            .find(|one| one.name() == name)
-    }
 }

@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::{
-    Connect, Consumer, Error, Failed, Kind, Outgoing, Partition, Polled, Producer, Record, Sent,
-    Settings, Store,
+    Connect, Consumer, Error, Failed, Kind, Outgoing, Partition, Polled, Producer, ProducerOptions,
+    Record, Sent, Settings, Store,
 };
 use reader::Reader;
 
@@ -69,7 +69,7 @@ struct State {
     /// It answers nobody: what is sent waits.
     away: bool,
     record_max: Option<usize>,
-    settings: Vec<Settings>,
+    producers: Vec<ProducerOptions>,
     offsets: BTreeMap<Partition, u64>,
     rebalances: VecDeque<Polled>,
     commits: Vec<(Partition, u64)>,
@@ -137,9 +137,9 @@ impl Broker {
         self.state().record_max = Some(bytes);
     }
 
-    /// What the clients were told, in the order in which they were made.
-    pub fn settings(&self) -> Vec<Settings> {
-        self.state().settings.clone()
+    /// What the producers were told, in the order in which they were made.
+    pub fn producers(&self) -> Vec<ProducerOptions> {
+        self.state().producers.clone()
     }
 
     /// A producer elsewhere takes over the transactional id.
@@ -177,9 +177,9 @@ impl Broker {
 }
 
 impl Connect for Broker {
-    fn producer(&self, settings: &Settings) -> Result<Box<dyn Producer>, Error> {
+    fn producer(&self, options: ProducerOptions) -> Result<Box<dyn Producer>, Error> {
         let mut state = self.state();
-        state.settings.push(settings.clone());
+        state.producers.push(options.clone());
         let epoch = state.epoch;
         Ok(Box::new(Writer {
             broker: self.clone(),
@@ -187,16 +187,12 @@ impl Connect for Broker {
             failed: Vec::new(),
             waiting: Vec::new(),
             epoch,
-            batch: settings
-                .get("batch.num.messages")
-                .and_then(|records| records.parse().ok())
-                .unwrap_or(usize::MAX),
-            in_transactions: settings.get("transactional.id").is_some(),
+            batch: options.batch_records,
+            in_transactions: options.transactional_id.is_some(),
         }))
     }
 
-    fn consumer(&self, settings: &Settings) -> Result<Box<dyn Consumer>, Error> {
-        self.state().settings.push(settings.clone());
+    fn consumer(&self, _: &Settings) -> Result<Box<dyn Consumer>, Error> {
         Ok(Box::new(Reader::new(self.clone())))
     }
 }

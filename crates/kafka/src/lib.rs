@@ -24,18 +24,19 @@ use std::sync::Arc;
 pub use access::{Auth, Mechanism, Tls, TlsBlock};
 pub use consumer::{Consumer, Incoming, Partition, Polled, Taken};
 pub use error::{Error, Kind};
+pub use native::{Compression, Partitioner};
 pub use outgoing::{Outgoing, Record};
-pub use producer::{Failed, Producer, Sent, Store};
-pub use settings::{PRODUCER_PROPERTIES, Settings};
+pub use producer::{Failed, Producer, ProducerOptions, Sent, Store};
+pub use settings::Settings;
 pub use topics::{Topics, topic_fault};
 
 /// Makes clients.
 pub trait Connect: Send + Sync {
-    /// A producer; with `transactional.id` among the settings, one that writes in transactions.
+    /// A producer.
     ///
     /// # Errors
-    /// Settings that the client refuses. Brokers that do not answer are no error here.
-    fn producer(&self, settings: &Settings) -> Result<Box<dyn Producer>, Error>;
+    /// Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are no error here.
+    fn producer(&self, options: ProducerOptions) -> Result<Box<dyn Producer>, Error>;
 
     /// A consumer.
     ///
@@ -52,8 +53,8 @@ pub fn connect() -> Arc<dyn Connect> {
 struct Client;
 
 impl Connect for Client {
-    fn producer(&self, settings: &Settings) -> Result<Box<dyn Producer>, Error> {
-        Ok(Box::new(native::Native::new(settings)?))
+    fn producer(&self, options: ProducerOptions) -> Result<Box<dyn Producer>, Error> {
+        Ok(Box::new(native::Native::new(options)?))
     }
 
     #[cfg(feature = "librdkafka")]

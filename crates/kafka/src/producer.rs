@@ -2,7 +2,66 @@
 
 use std::time::Duration;
 
-use crate::{Error, Outgoing};
+use crate::{Auth, Compression, Error, Outgoing, Partitioner, Tls};
+
+/// What a producer is told. Secrets are not shown by `Debug`.
+#[derive(Clone, Debug)]
+pub struct ProducerOptions {
+    /// Where the cluster is asked for first: `host`, `host:port`.
+    pub brokers: Vec<String>,
+    /// What brokers call us in their logs, and count our quota by.
+    pub client_id: String,
+    /// How connections are encrypted.
+    pub tls: Option<Tls>,
+    /// Who we are.
+    pub auth: Option<Auth>,
+    /// With one, everything is written in transactions.
+    pub transactional_id: Option<String>,
+    /// When the coordinator aborts a transaction that is still open.
+    pub transaction_timeout: Duration,
+    /// Which partition a key belongs to.
+    pub partitioner: Partitioner,
+    /// How batches are compressed.
+    pub compression: Compression,
+    /// Bytes of a record at most: key, value, headers.
+    pub record_bytes: usize,
+    /// Bytes of a batch at most, before compression; a larger record has one of its own.
+    pub batch_bytes: usize,
+    /// Records of a batch at most.
+    pub batch_records: usize,
+    /// How long the first record of a batch waits for more.
+    pub linger: Duration,
+    /// Bytes of records that are taken and not settled.
+    pub buffer_bytes: usize,
+}
+
+impl Default for ProducerOptions {
+    fn default() -> Self {
+        Self {
+            brokers: Vec::new(),
+            client_id: "millstream".to_owned(),
+            tls: None,
+            auth: None,
+            transactional_id: None,
+            transaction_timeout: Duration::from_secs(60),
+            partitioner: Partitioner::default(),
+            compression: Compression::default(),
+            record_bytes: 1_000_000,
+            batch_bytes: 1_000_000,
+            batch_records: usize::MAX,
+            linger: Duration::from_millis(5),
+            buffer_bytes: 4 << 20,
+        }
+    }
+}
+
+impl ProducerOptions {
+    /// How long a record may wait until it comes back as failed: as long as its transaction lives, else for ever.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let transactional = self.transactional_id.as_ref();
+        transactional.map(|_| self.transaction_timeout)
+    }
+}
 
 /// Writes records to Kafka: idempotent, and in transactions if it has a transactional id. It belongs to one thread, which
 /// it may block.

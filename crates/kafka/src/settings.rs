@@ -1,16 +1,12 @@
-//! What a client is told: brokers, security, and properties by name.
+//! What a consumer is told: brokers, security, and properties by name.
 //!
-//! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one. Our own producer has
-//! the same for what it knows.
+//! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one.
 
 use std::fmt;
 
 use crate::{Auth, Tls};
 
-/// The properties of a producer that users may set by name.
-pub const PRODUCER_PROPERTIES: &[&str] = &["client.id", "transaction.timeout.ms"];
-
-/// Everything that a client is told. Secrets are not shown by `Debug`.
+/// Everything that a consumer is told. Secrets are not shown by `Debug`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     properties: Vec<(String, String)>,

@@ -10,20 +10,23 @@ use std::{
 
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
+    access::Access,
     codes::{self, Todo},
-    connection::{Connection, Fault},
+    connection::{ANSWER, Connection, Fault},
     messages::{Coordinates, FindCoordinator, Request},
-    options::Access,
     state::Shared,
 };
 use crate::Error;
 
 /// After a broker's answer that asks for patience.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
+/// How long a broker may take for what the next one can answer as well. It grows from try to try, as all of them may be slow,
+/// until it is the connection's own, which then ends.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The waits before a broker that could not be reached is tried again.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
@@ -134,14 +137,21 @@ impl Cluster {
         whom: impl AsyncFn() -> Result<Rc<Connection>, Fault>,
         request: &R,
     ) -> R::Answer {
+        let mut patience = PATIENCE;
         loop {
             let answer = match whom().await {
-                Ok(connection) => connection.ask(request).await,
+                Ok(connection) => {
+                    let asked = timeout(patience, connection.ask(request)).await;
+                    let late =
+                        |_| Err(connection.fault("no answer in time; another broker is asked"));
+                    asked.unwrap_or_else(late)
+                }
                 Err(fault) => Err(fault),
             };
             match answer {
                 Ok(answer) => return answer,
                 Err(fault) => {
+                    patience = (patience * 3).min(ANSWER * 2);
                     self.complain(&fault);
                     // The next one may be well.
                     self.turn.set(self.turn.get().wrapping_add(1));

@@ -5,31 +5,27 @@
 
 use std::io::{self, Write as _};
 
-/// How the records of a batch are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Compression {
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How batches of records are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
     /// Not at all.
     #[default]
     None,
+    /// gzip.
     Gzip,
+    /// Snappy.
     Snappy,
+    /// LZ4: the cheapest that saves much.
     Lz4,
+    /// zstd: the smallest.
     Zstd,
 }
 
 impl Compression {
-    /// By the name that the property `compression.type` has for it.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "none" => Self::None,
-            "gzip" => Self::Gzip,
-            "snappy" => Self::Snappy,
-            "lz4" => Self::Lz4,
-            "zstd" => Self::Zstd,
-            _ => return None,
-        })
-    }
-
     /// Its number in a batch's attributes.
     pub(super) fn code(self) -> i16 {
         self as i16

@@ -21,8 +21,8 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{
+    access::Access,
     messages::{ApiVersions, Request, SaslAuthenticate, SaslHandshake},
-    options::Access,
     sasl::Scram,
     wire::{Put, Take},
 };
@@ -200,7 +200,7 @@ impl Connection {
         read.ok_or_else(|| self.fail(&format!("an answer to {} that cannot be read", R::NAME)))
     }
 
-    fn fault(&self, text: &str) -> Fault {
+    pub(super) fn fault(&self, text: &str) -> Fault {
         Fault(format!("{}: {text}", self.address))
     }
 

@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use super::{
+    access::Access,
     batch::Seal,
     cluster::{Cluster, RETRY},
     codes::{self, Todo},
@@ -28,12 +29,11 @@ use super::{
         Identity, PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition,
         produce_topic, read_produced,
     },
-    options::Options,
     state::{Place, Shared, State, waited_too_long},
     transaction::Order,
     wire::Take,
 };
-use crate::{Error, Kind};
+use crate::{Error, Kind, ProducerOptions};
 
 /// Requests under way to one broker at most: each may hold up the ones behind it.
 const FLIGHTS_MAX: usize = 5;
@@ -46,7 +46,7 @@ pub(super) const METADATA_WAIT: Duration = Duration::from_millis(100);
 
 pub(super) struct Engine {
     pub(super) shared: Arc<Shared>,
-    pub(super) options: Options,
+    pub(super) options: ProducerOptions,
     pub(super) cluster: Cluster,
     pub(super) identity: Cell<Option<Identity>>,
     /// Requests under way, by broker.
@@ -59,6 +59,20 @@ pub(super) struct Engine {
     pub(super) wanted: RefCell<BTreeSet<usize>>,
     /// What the sink's thread waits for.
     order: RefCell<Option<AbortHandle>>,
+    /// A task has panicked: nobody knows what it has left undone.
+    broken: Cell<bool>,
+}
+
+/// Notes how a task ends.
+struct Watch(Rc<Engine>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.set(true);
+            self.0.shared.work.notify_one();
+        }
+    }
 }
 
 /// A batch that goes out.
@@ -89,8 +103,7 @@ impl Found {
 }
 
 impl Engine {
-    pub(super) fn new(shared: Arc<Shared>, mut options: Options) -> Self {
-        let access = std::mem::take(&mut options.access);
+    pub(super) fn new(shared: Arc<Shared>, access: Access, options: ProducerOptions) -> Self {
         Self {
             cluster: Cluster::new(access, shared.clone()),
             shared,
@@ -102,12 +115,13 @@ impl Engine {
             asking: Cell::new(false),
             wanted: RefCell::default(),
             order: RefCell::default(),
+            broken: Cell::new(false),
         }
     }
 
-    /// Works until nobody gives orders any more.
+    /// Works until nobody gives orders any more, or a task has panicked.
     pub(super) async fn run(self: Rc<Self>, mut orders: mpsc::Receiver<Order>) {
-        loop {
+        while !self.broken.get() {
             let next = self.dispatch();
             let next = async {
                 match next {
@@ -128,10 +142,20 @@ impl Engine {
 
     /// Obeys; what was ordered before is wanted no more.
     fn begin(self: &Rc<Self>, order: Order) {
-        let task = spawn_local(order.obey(self.clone()));
-        if let Some(last) = self.order.replace(Some(task.abort_handle())) {
+        let task = self.start(order.obey(self.clone()));
+        if let Some(last) = self.order.replace(Some(task)) {
             last.abort();
         }
+    }
+
+    /// Has a task done beside everything else.
+    pub(super) fn start(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) -> AbortHandle {
+        let watch = Watch(self.clone());
+        let watched = async move {
+            task.await;
+            drop(watch);
+        };
+        spawn_local(watched).abort_handle()
     }
 
     /// Starts all that can be done now; gives when to look again, if nothing happens before.
@@ -152,17 +176,17 @@ impl Engine {
             && self.options.transactional_id.is_none()
             && !self.identifying.replace(true)
         {
-            spawn_local(self.clone().identify());
+            self.start(self.clone().identify());
         }
         if !found.add.is_empty() && !self.adding.replace(true) {
-            spawn_local(self.clone().add_partitions(found.add));
+            self.start(self.clone().add_partitions(found.add));
         }
         if !self.wanted.borrow().is_empty() && !self.asking.replace(true) {
-            spawn_local(self.clone().ask_metadata());
+            self.start(self.clone().ask_metadata());
         }
         for (leader, jobs) in found.jobs {
             *self.flights.borrow_mut().entry(leader).or_default() += 1;
-            spawn_local(self.clone().produce(leader, jobs));
+            self.start(self.clone().produce(leader, jobs));
         }
         found.next
     }
@@ -170,7 +194,7 @@ impl Engine {
     fn look_at_staged(&self, state: &mut State, topic: usize, now: Instant, found: &mut Found) {
         self.wanted.borrow_mut().insert(topic);
         let since = state.topics.get(topic).and_then(|topic| topic.staged_since);
-        if let (Some(wait), Some(since)) = (self.options.message_timeout, since) {
+        if let (Some(wait), Some(since)) = (self.options.patience(), since) {
             if since + wait <= now {
                 state.unstage(topic, &waited_too_long(wait));
                 self.shared.settled.notify_all();
@@ -209,7 +233,7 @@ impl Engine {
         let Some(first) = partition.ready.front_mut() else {
             return state.rest(place);
         };
-        if let Some(wait) = self.options.message_timeout {
+        if let Some(wait) = self.options.patience() {
             if first.since + wait <= now {
                 state.take_back(Some(place.0), &waited_too_long(wait));
                 self.shared.settled.notify_all();

@@ -13,6 +13,7 @@
 //! then the producer is of no use any more, and says so. So the records of a partition are there once and in order, as long as this
 //! producer lives; in transactions, whoever comes after it.
 
+mod access;
 mod asking;
 mod batch;
 mod cluster;
@@ -21,7 +22,6 @@ mod compress;
 mod connection;
 mod engine;
 mod messages;
-mod options;
 mod partitioner;
 mod partitions;
 mod sasl;
@@ -44,9 +44,11 @@ use std::{
 
 use tokio::{sync::mpsc, task::LocalSet};
 
-use crate::{Error, Failed, Kind, Outgoing, Producer, Sent, Settings, Store};
+use crate::{Error, Failed, Kind, Outgoing, Producer, ProducerOptions, Sent, Store};
+use access::Access;
+pub use compress::Compression;
 use engine::Engine;
-use options::Options;
+pub use partitioner::Partitioner;
 use state::Shared;
 use transaction::{Answer, Order, What};
 
@@ -62,13 +64,13 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
-        let options = Options::read(settings)?;
+    pub(crate) fn new(options: ProducerOptions) -> Result<Self, Error> {
+        let access = Access::new(&options)?;
         let record_bytes = options.record_bytes;
         let shared = Arc::new(Shared::new(&options));
         let (orders, ordered) = mpsc::channel(2);
         let known = shared.clone();
-        let work = move || work(known, options, ordered);
+        let work = move || work(known, access, options, ordered);
         let thread = thread::Builder::new().name("kafka".to_owned()).spawn(work);
         let failed =
             |error: io::Error| Error::new(Kind::Again, format!("cannot start a thread: {error}"));
@@ -129,7 +131,12 @@ impl Native {
 }
 
 /// The producer's thread.
-fn work(shared: Arc<Shared>, options: Options, orders: mpsc::Receiver<Order>) {
+fn work(
+    shared: Arc<Shared>,
+    access: Access,
+    options: ProducerOptions,
+    orders: mpsc::Receiver<Order>,
+) {
     // However it ends: nobody may wait for it.
     let _end = End(shared.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -137,7 +144,7 @@ fn work(shared: Arc<Shared>, options: Options, orders: mpsc::Receiver<Order>) {
         .build();
     match runtime {
         Ok(runtime) => {
-            let engine = Rc::new(Engine::new(shared, options));
+            let engine = Rc::new(Engine::new(shared, access, options));
             // Whatever is not done when it ends is dropped here, with every connection.
             LocalSet::new().block_on(&runtime, engine.run(orders));
             // A name that is still being looked up is not waited for.

@@ -4,14 +4,17 @@
 //! without a key are dealt by whoever calls: they stay together for a batch.
 
 use crc_fast::{CrcAlgorithm, checksum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// By what a key's partition is found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Partitioner {
+/// Which partition a key belongs to. Records without a key stay on one partition for a while, then on another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Partitioner {
     /// As Java producers deal them.
     #[default]
     Murmur2,
-    /// As librdkafka deals them; an empty key is no key there.
+    /// As librdkafka and what is built on it (Python, Go, .NET) deal them; an empty key is no key there.
     Crc32,
     /// As Sarama deals them.
     Fnv1a,
@@ -20,17 +23,6 @@ pub(super) enum Partitioner {
 }
 
 impl Partitioner {
-    /// By the name that librdkafka's property `partitioner` has for it.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "murmur2_random" => Self::Murmur2,
-            "consistent_random" => Self::Crc32,
-            "fnv1a_random" => Self::Fnv1a,
-            "random" => Self::Random,
-            _ => return None,
-        })
-    }
-
     /// The partition of a key, of `partitions`; None: any.
     pub(super) fn partition(self, key: Option<&[u8]>, partitions: usize) -> Option<usize> {
         let key = key?;

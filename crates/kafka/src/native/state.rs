@@ -18,10 +18,9 @@ use tokio::sync::Notify;
 
 use super::{
     batch::{Builder, Parts, advance},
-    options::Options,
     partitions::{Batch, Partition, Topic, headers},
 };
-use crate::{Error, Failed, Kind, Outgoing, Record};
+use crate::{Error, Failed, Kind, Outgoing, ProducerOptions, Record};
 
 /// What both threads know.
 pub(super) struct Shared {
@@ -33,7 +32,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &ProducerOptions) -> Self {
         Self {
             state: Mutex::new(State::new(options)),
             settled: Condvar::new(),
@@ -105,7 +104,7 @@ enum Appended {
 }
 
 impl State {
-    fn new(options: &Options) -> Self {
+    fn new(options: &ProducerOptions) -> Self {
         Self {
             record_bytes: options.record_bytes,
             batch_bytes: options.batch_bytes,
@@ -207,11 +206,10 @@ impl State {
         let Some(place) = self.topics.get_mut(topic) else {
             return Appended::Full;
         };
-        self.records += 1;
-        self.bytes += room;
         if place.partitions.is_empty() {
             place.stage(outgoing, index, record, now);
             self.wanting.insert(topic);
+            self.count(room);
             return Appended::Taken;
         }
         let partition = self
@@ -232,8 +230,6 @@ impl State {
             if dealt {
                 self.deal(topic);
                 // Once more, into another one.
-                self.records -= 1;
-                self.bytes -= room;
                 return self.append(topic, outgoing, index, record, now);
             }
         }
@@ -254,7 +250,14 @@ impl State {
             numbers.push(record.number);
             *bytes += room;
         }
+        self.count(room);
         Appended::Taken
+    }
+
+    /// A record more is here, in a batch or in a list.
+    fn count(&mut self, room: usize) {
+        self.records += 1;
+        self.bytes += room;
     }
 
     /// Records without a key go to another partition from now on, one that has a leader if there is any.

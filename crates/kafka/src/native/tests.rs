@@ -3,27 +3,32 @@
 use std::{
     io::{Read as _, Write as _},
     net::TcpListener,
+    rc::Rc,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
+use tokio::{sync::mpsc, task::LocalSet};
+
 use super::{
     Native,
-    options::Options,
+    access::Access,
+    engine::Engine,
     state::{Shared, State},
 };
-use crate::{Error, Kind, Outgoing, Producer as _, Record, Settings};
+use crate::{Error, Kind, Outgoing, Producer as _, ProducerOptions, Record};
 
-fn settings(more: &[(&str, &str)]) -> Settings {
-    let mut settings = Settings::new(&["127.0.0.1:1".to_owned()]);
-    for (name, value) in more {
-        settings.set(name, *value);
+/// For a broker that is not there.
+fn options() -> ProducerOptions {
+    ProducerOptions {
+        brokers: vec!["127.0.0.1:1".to_owned()],
+        ..ProducerOptions::default()
     }
-    settings
 }
 
-fn shared(more: &[(&str, &str)]) -> Shared {
-    Shared::new(&Options::read(&settings(more)).unwrap())
+fn shared(options: ProducerOptions) -> Shared {
+    Shared::new(&options)
 }
 
 /// Records of one topic, numbered from `first` on, whose values are their numbers.
@@ -67,7 +72,10 @@ fn send(state: &mut State) -> Option<(u64, i32, usize)> {
 
 #[test]
 fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
-    let shared = shared(&[("batch.num.messages", "2")]);
+    let shared = shared(ProducerOptions {
+        batch_records: 2,
+        ..options()
+    });
     let mut state = shared.lock();
     let now = Instant::now();
     let topic = state.topic("t");
@@ -105,7 +113,10 @@ fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
 
 #[test]
 fn numbers_of_which_nobody_knows_whether_they_are_taken_are_not_used_again() {
-    let shared = shared(&[("batch.num.messages", "1")]);
+    let shared = shared(ProducerOptions {
+        batch_records: 1,
+        ..options()
+    });
     let (mut state, now) = (shared.lock(), Instant::now());
     let topic = state.topic("t");
     state.learn(topic, &[(0, 1)], now);
@@ -144,7 +155,10 @@ fn numbers_of_which_nobody_knows_whether_they_are_taken_are_not_used_again() {
 
 #[test]
 fn records_wait_for_their_partitions_and_for_room() {
-    let shared = shared(&[("queue.buffering.max.kbytes", "1")]);
+    let shared = shared(ProducerOptions {
+        buffer_bytes: 1024,
+        ..options()
+    });
     let mut state = shared.lock();
     let now = Instant::now();
     let (taken, too_large) = state.append_all(&outgoing(0, 100, Some("k")), 0, now);
@@ -182,7 +196,10 @@ fn records_wait_for_their_partitions_and_for_room() {
 
 #[test]
 fn a_record_that_is_too_large_is_said_to_be_so_and_its_neighbours_are_taken() {
-    let shared = shared(&[("message.max.bytes", "5")]);
+    let shared = shared(ProducerOptions {
+        record_bytes: 5,
+        ..options()
+    });
     let mut outgoing = outgoing(0, 3, None);
     let start = outgoing.bytes.len();
     outgoing.bytes.extend_from_slice(b"123456");
@@ -192,29 +209,8 @@ fn a_record_that_is_too_large_is_said_to_be_so_and_its_neighbours_are_taken() {
     assert_eq!(state.append_all(&outgoing, 2, now), (1, false));
 }
 
-#[test]
-fn what_the_producer_does_not_know_is_refused() {
-    for (name, value) in [
-        ("acks", "0"),
-        ("linger.ms", "soon"),
-        ("partitioner", "mine"),
-        ("compression.type", "brotli"),
-        ("security.protocol", "sasl_plaintext"),
-    ] {
-        let refused = Options::read(&settings(&[(name, value)])).err();
-        assert_eq!(
-            refused.map(|error| error.kind),
-            Some(Kind::Settings),
-            "{name}"
-        );
-    }
-    let options =
-        Options::read(&Settings::new(&["a".into(), "b:1".into(), "[::1]".into()])).unwrap();
-    assert_eq!(options.access.brokers, ["a:9092", "b:1", "[::1]:9092"]);
-}
-
 /// A peer that answers every request with these bytes.
-fn peer(answer: &'static [u8]) -> Settings {
+fn peer(answer: &'static [u8]) -> ProducerOptions {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
@@ -228,7 +224,10 @@ fn peer(answer: &'static [u8]) -> Settings {
             }
         }
     });
-    Settings::new(&[address])
+    ProducerOptions {
+        brokers: vec![address],
+        ..options()
+    }
 }
 
 #[test]
@@ -256,7 +255,7 @@ fn peers_that_are_no_brokers_are_named_and_do_no_harm() {
             "Kafka 2.4 or later",
         ),
     ] {
-        let mut producer = Native::new(&peer(answer)).unwrap();
+        let mut producer = Native::new(peer(answer)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         let heard = loop {
             let asked = producer.cluster(Duration::from_millis(50));
@@ -271,9 +270,61 @@ fn peers_that_are_no_brokers_are_named_and_do_no_harm() {
 }
 
 #[test]
+fn a_panic_in_a_task_ends_the_producer() {
+    let (shared, options) = (Arc::new(shared(options())), options());
+    let access = Access::new(&options).unwrap();
+    let engine = Rc::new(Engine::new(shared, access, options));
+    let (_orders, ordered) = mpsc::channel(1);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        engine.start(async { panic!("the test wants it") });
+        let ended = tokio::time::timeout(Duration::from_secs(20), engine.run(ordered));
+        ended.await.unwrap();
+    });
+}
+
+/// A broker that tells its versions, and answers nothing else.
+fn frozen() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        // To request 0: no error, and one API, Metadata (3), in versions 0 to 12.
+        let versions = b"\0\0\0\x10\0\0\0\0\0\0\0\0\0\x01\0\x03\0\0\0\x0c";
+        let mut streams = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0; 4]).unwrap();
+            stream.write_all(versions).unwrap();
+            streams.push(stream);
+        }
+    });
+    address
+}
+
+#[test]
+fn a_broker_that_stands_still_is_not_waited_for_where_another_one_may_answer() {
+    let mut well = peer(b"\0\0\0\0");
+    well.brokers.insert(0, frozen());
+    let mut producer = Native::new(well).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        assert!(Instant::now() < deadline, "{heard:?}");
+        drop(producer.cluster(Duration::from_millis(50)));
+        let complaint = producer.complaint();
+        let new = complaint.filter(|complaint| !heard.contains(complaint));
+        heard.extend(new);
+    }
+    assert!(heard[0].contains("another broker is asked"), "{heard:?}");
+    assert!(heard[1].contains("is this a Kafka broker"), "{heard:?}");
+}
+
+#[test]
 fn what_nobody_takes_can_be_taken_back() {
-    let settings = settings(&[("message.timeout.ms", "0")]);
-    let mut producer = Native::new(&settings).unwrap();
+    let mut producer = Native::new(options()).unwrap();
     let sent = producer.send(&outgoing(0, 10, None), 0);
     assert_eq!((sent.taken, sent.refused), (10, None));
     producer.flush(Duration::from_millis(20));
@@ -285,8 +336,12 @@ fn what_nobody_takes_can_be_taken_back() {
 
 #[test]
 fn what_waits_too_long_comes_back_by_itself() {
-    let settings = settings(&[("message.timeout.ms", "100"), ("transactional.id", "me")]);
-    let mut producer = Native::new(&settings).unwrap();
+    let mut producer = Native::new(ProducerOptions {
+        transactional_id: Some("me".to_owned()),
+        transaction_timeout: Duration::from_millis(100),
+        ..options()
+    })
+    .unwrap();
     producer.send(&outgoing(0, 10, None), 0);
     let deadline = Instant::now() + Duration::from_secs(20);
     while producer.in_flight() > 0 {

@@ -136,8 +136,8 @@ impl Sink for Kafka {
         let brokers = self.config.brokers.join(", ");
         let failed = |error: kafka::Error| Failure::peer(format!("{brokers}: {error}"));
         let reached = || {
-            let settings = self.config.settings(usize::MAX);
-            let mut producer = self.client.producer(&settings).map_err(failed)?;
+            let options = self.config.producer(usize::MAX);
+            let mut producer = self.client.producer(options).map_err(failed)?;
             let cluster = producer.cluster(PROBE).map_err(failed)?;
             Ok(format!("connected to {brokers} (cluster {cluster})"))
         };

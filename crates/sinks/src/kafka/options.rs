@@ -1,10 +1,8 @@
 //! The options of the sink `kafka`, and what the client is told of them.
 
-use std::collections::BTreeMap;
-
 use jiff::tz::TimeZone;
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
-use millstream_kafka::{Auth, PRODUCER_PROPERTIES, Settings, Tls, topic_fault};
+use millstream_kafka::{Auth, Compression, Partitioner, ProducerOptions, Tls, topic_fault};
 use millstream_wire::{
     event::FieldPath,
     format::{Add, Encoder, Format as Wire, Options},
@@ -14,6 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::retry::Retry;
+
+/// A smaller `buffer` would hold up the line for nothing.
+const BUFFER_MIN: usize = 1 << 20;
 
 /// The options of `kafka`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -77,13 +78,25 @@ pub(super) struct Config {
     /// Who we are.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// What has no option here, by the names that Kafka has for it: `client.id`, `transaction.timeout.ms`.
-    #[serde(default)]
-    pub(super) properties: BTreeMap<String, String>,
+    /// What brokers call us in their logs, and count our quota by.
+    #[serde(default = "client_id")]
+    pub(super) client_id: String,
+    /// Behind a disk channel: when brokers abort a transaction that is still open.
+    #[serde(default = "transaction_timeout")]
+    pub(super) transaction_timeout: Period,
 }
 
 fn yes() -> bool {
     true
+}
+
+fn client_id() -> String {
+    ProducerOptions::default().client_id
+}
+
+/// As Java's client has it.
+fn transaction_timeout() -> Period {
+    Period::secs(60)
 }
 
 /// What brokers take unless they are told otherwise.
@@ -95,21 +108,6 @@ fn record_max() -> Size {
 /// 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
-}
-
-/// Which partition a key belongs to. Records without a key stay on one partition for a while, then on another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Partitioner {
-    /// As Java producers deal them.
-    #[default]
-    Murmur2,
-    /// As librdkafka and what is built on it (Python, Go, .NET) deal them.
-    Crc32,
-    /// As Sarama deals them.
-    Fnv1a,
-    /// Whatever the key is.
-    Random,
 }
 
 /// How a record becomes a value.
@@ -127,23 +125,6 @@ pub(super) enum Format {
     Template,
     /// What kafka-connect-fluentd and Connect's JsonConverter write.
     Connect,
-}
-
-/// How batches of records are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Compression {
-    /// Not at all.
-    #[default]
-    None,
-    /// gzip.
-    Gzip,
-    /// Snappy.
-    Snappy,
-    /// LZ4: the cheapest that saves much.
-    Lz4,
-    /// zstd: the smallest.
-    Zstd,
 }
 
 /// When records leave together.
@@ -189,17 +170,6 @@ impl Config {
             at(
                 "position",
                 format!("`{position}` is no name of a topic: {fault}"),
-            );
-        }
-        if let Some(name) = self
-            .properties
-            .keys()
-            .find(|name| !PRODUCER_PROPERTIES.contains(&name.as_str()))
-        {
-            let known = PRODUCER_PROPERTIES.join(", ");
-            at(
-                "properties",
-                format!("`{name}` cannot be set here; {known} can"),
             );
         }
         if self.zone().is_err() {
@@ -266,52 +236,28 @@ impl Config {
         self.topic.depends() != Depends::Nothing
     }
 
-    /// What the client is told, but for transactions; `batch_max`: what topics are known to take.
-    pub(super) fn settings(&self, batch_max: usize) -> Settings {
-        let mut settings = Settings::new(&self.brokers);
-        for (name, value) in &self.properties {
-            settings.set(name, value);
-        }
-        settings.secure(self.tls.as_ref(), self.auth.as_ref());
-        self.say_how(&mut settings, batch_max);
-        settings
-    }
-
-    fn say_how(&self, settings: &mut Settings, batch_max: usize) {
-        settings.set(
-            "partitioner",
-            match self.partitioner {
-                Partitioner::Murmur2 => "murmur2_random",
-                Partitioner::Crc32 => "consistent_random",
-                Partitioner::Fnv1a => "fnv1a_random",
-                Partitioner::Random => "random",
-            },
-        );
-        settings.set(
-            "compression.type",
-            match self.compression {
-                Compression::None => "none",
-                Compression::Gzip => "gzip",
-                Compression::Snappy => "snappy",
-                Compression::Lz4 => "lz4",
-                Compression::Zstd => "zstd",
-            },
-        );
-        let record_max = self.record_max.as_usize().max(1000);
-        settings.set("message.max.bytes", record_max.to_string());
+    /// What a producer is told, but for transactions; `batch_max`: what topics are known to take.
+    pub(super) fn producer(&self, batch_max: usize) -> ProducerOptions {
+        let record_bytes = self.record_max.as_usize().max(1000);
         // A batch with more than one record keeps below every limit, whatever it compresses to.
-        let batch = self
-            .batch
-            .size
-            .as_usize()
-            .clamp(1, record_max.min(batch_max));
-        settings.set("batch.size", batch.to_string());
-        if self.batch.records > 0 {
-            settings.set("batch.num.messages", self.batch.records.to_string());
+        let batch_max = record_bytes.min(batch_max);
+        ProducerOptions {
+            brokers: self.brokers.to_vec(),
+            client_id: self.client_id.clone(),
+            tls: self.tls.clone(),
+            auth: self.auth.clone(),
+            transactional_id: None,
+            transaction_timeout: self.transaction_timeout.as_duration(),
+            partitioner: self.partitioner,
+            compression: self.compression,
+            record_bytes,
+            batch_bytes: self.batch.size.as_usize().clamp(1, batch_max),
+            batch_records: match self.batch.records {
+                0 => usize::MAX,
+                records => records as usize,
+            },
+            linger: self.batch.linger.as_duration(),
+            buffer_bytes: self.buffer.as_usize().max(BUFFER_MIN),
         }
-        let linger = self.batch.linger.as_duration().as_millis();
-        settings.set("linger.ms", linger.to_string());
-        let kib = (self.buffer.as_usize() / 1024).max(1024);
-        settings.set("queue.buffering.max.kbytes", kib.to_string());
     }
 }

@@ -162,11 +162,10 @@ impl Plain<'_> {
             return Ok(link);
         }
         let limits = self.sink.limits().clone();
-        let mut settings = self.sink.config.settings(limits.batch_max);
-        // The client tries for ever; the link takes back what `retry.give_up` is over for.
-        settings.set("message.timeout.ms", "0");
-        self.verdicts.apply(&mut settings);
-        let producer = self.sink.client.producer(&settings)?;
+        // The producer tries for ever; the link takes back what `retry.give_up` is over for.
+        let mut options = self.sink.config.producer(limits.batch_max);
+        self.verdicts.apply(&mut options);
+        let producer = self.sink.client.producer(options)?;
         let give_up = self.sink.config.retry.give_up.0;
         Ok(Link::new(producer, self.context.clone(), give_up))
     }

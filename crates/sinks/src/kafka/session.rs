@@ -47,10 +47,10 @@ impl Session {
         let limits = exact.sink.limits().clone();
         let config = &exact.sink.config;
         let identity = identity(exact.channel, &exact.context.name);
-        let mut settings = config.settings(limits.batch_max);
-        settings.set("transactional.id", identity.as_str());
-        exact.verdicts.apply(&mut settings);
-        let producer = exact.sink.client.producer(&settings);
+        let mut options = config.producer(limits.batch_max);
+        options.transactional_id = Some(identity.clone());
+        exact.verdicts.apply(&mut options);
+        let producer = exact.sink.client.producer(options);
         let producer = producer.map_err(End::Trouble)?;
         Ok(Self {
             link: Link::durable(producer, exact.context.clone()),

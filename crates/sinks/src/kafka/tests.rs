@@ -101,9 +101,9 @@ async fn records_are_committed_with_the_position_they_reach() {
     assert_eq!(bench.upstream.settled(), 2);
     // The event time, in milliseconds.
     assert_eq!(bench.broker.kept()[0].timestamp, 1_600_000_000_000);
-    let settings = &bench.broker.settings()[0];
+    let options = &bench.broker.producers()[0];
     let id = "millstream-00000000000000000000000000c0ffee-sink";
-    assert_eq!(settings.get("transactional.id"), Some(id));
+    assert_eq!(options.transactional_id.as_deref(), Some(id));
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn behind_memory_a_record_that_fails_is_sent_again_before_anything_is_sett
     values.sort();
     assert_eq!(values, ["a", "b", "c"]);
     assert_eq!(receipt.await, Ok(()));
-    assert_eq!(bench.broker.settings()[0].get("transactional.id"), None);
+    assert_eq!(bench.broker.producers()[0].transactional_id, None);
 }
 
 #[tokio::test]
@@ -209,10 +209,7 @@ fn what_cannot_work_is_refused_where_it_stands() {
             r#"{"brokers": "a:1", "topic": "t", "position": "a/b"}"#,
             "no name of a topic",
         ),
-        (
-            r#"{"brokers": "a:1", "topic": "t", "properties": {"acks": "0"}}"#,
-            "`acks`",
-        ),
+        (r#"{"brokers": "a:1", "topic": "t", "acks": 0}"#, "acks"),
         (
             r#"{"brokers": "a:1", "topic": "t", "timezone": "Mars"}"#,
             "Mars",
@@ -244,6 +241,6 @@ fn what_cannot_work_is_refused_where_it_stands() {
     }
     let whole = r#"{"brokers": ["a:1", "b:2"], "topic": "logs.{tag}", "tls": true, "partitioner": "crc32",
         "auth": {"sasl": "scram-sha-512", "username": "u", "password": "p"}, "compression": "zstd",
-        "batch": {"size": "100KiB", "records": 500, "linger": "20ms"}, "properties": {"client.id": "me"}}"#;
+        "batch": {"size": "100KiB", "records": 500, "linger": "20ms"}, "client_id": "me"}"#;
     assert!(rig::try_build(&COMPONENT, whole).is_ok());
 }

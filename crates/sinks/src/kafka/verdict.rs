@@ -6,7 +6,7 @@
 //! ones: Kafka does since 2.4. Where one does not, everything goes out once more, each record in a batch of its own: then the
 //! ones that are refused are the bad ones.
 
-use millstream_kafka::{Error, Failed, Kind, Settings};
+use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
 /// What is known about the brokers' ways, and how the next producer sends.
 #[derive(Debug, Default)]
@@ -43,9 +43,9 @@ impl Verdicts {
     }
 
     /// Tells the next producer.
-    pub(super) fn apply(&self, settings: &mut Settings) {
+    pub(super) fn apply(&self, options: &mut ProducerOptions) {
         if self.alone {
-            settings.set("batch.num.messages", "1");
+            options.batch_records = 1;
         }
     }
 }

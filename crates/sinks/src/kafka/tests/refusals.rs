@@ -131,10 +131,10 @@ async fn records_go_together_again_once_it_is_known_which_were_bad() {
             ended = bench.rig.run() => panic!("it ended: {ended:?}"),
             () = together => {}
         }
-        let settings = bench.broker.settings();
-        let alone: Vec<_> = settings
+        let producers = bench.broker.producers();
+        let alone: Vec<_> = producers
             .iter()
-            .map(|settings| settings.get("batch.num.messages") == Some("1"))
+            .map(|options| options.batch_records == 1)
             .collect();
         assert!(alone.contains(&true), "durable: {durable}");
         assert_eq!(alone.last(), Some(&false), "durable: {durable}");
