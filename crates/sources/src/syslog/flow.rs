@@ -157,7 +157,8 @@ impl Flow {
             _ => {}
         }
         if let Some((range, why)) = run.left_over {
-            self.reject(text.get(range).unwrap_or_default(), why).await;
+            let bytes = text.get(range).unwrap_or_default();
+            self.reject(bytes, why, peer).await;
         }
     }
 
@@ -172,13 +173,17 @@ impl Flow {
         self.shared.context.reporter.warn(kind, text);
     }
 
-    async fn reject(&mut self, bytes: &[u8], why: LeftOver) {
+    async fn reject(&mut self, bytes: &[u8], why: LeftOver, peer: Option<&[u8]>) {
         let context = &self.shared.context;
         let reason = match why {
             LeftOver::TooLong => "a message is longer than line_max",
             LeftOver::NoHeader => "a message has no header of syslog",
         };
-        let from = self.batch(Bytes::new(), 0, self.now);
+        let mut from = self.batch(Bytes::new(), 0, self.now);
+        if let Some(peer) = peer {
+            let values = Arc::make_mut(&mut from.values);
+            values.set("peer", String::from_utf8_lossy(peer));
+        }
         let rejected = reject::batch(&context.name, &from, [bytes], reason);
         let receipt = context.rejects.send(rejected, true).await;
         self.rejected.push(receipt);

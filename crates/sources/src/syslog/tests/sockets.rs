@@ -191,6 +191,8 @@ fn long_lines_and_lines_without_header_leave_as_was_asked() {
     let reasons = field(&running.rejected, "reason");
     assert_eq!(reasons[0], "a message has no header of syslog");
     assert_eq!(reasons[1], "a message is longer than line_max");
+    let peers = field(&running.rejected, "peer");
+    assert!(peers.iter().all(|peer| peer.starts_with("127.0.0.1")));
     let whole: String = field(&running.rejected, "message")[1..].concat();
     assert_eq!(whole, format!("<13>{long}"));
     assert_eq!(running.meter("messages_too_long"), 1);
@@ -252,6 +254,10 @@ fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
             _ => {
                 assert_eq!(kept, 0);
                 assert_eq!(field(set_aside, "message").concat().len(), bytes);
+                // 1,000 bytes each: of the stream and of UDP. A unix socket has no address.
+                let mut peers = field(set_aside, "peer");
+                peers.retain(|peer| peer.starts_with("127.0.0.1"));
+                assert_eq!(peers.len(), bad.len().div_ceil(1000) + 60);
             }
         }
         assert_eq!(texts.len() > 3, pieces);
