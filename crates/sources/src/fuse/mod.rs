@@ -23,6 +23,7 @@ mod handles;
 mod journal;
 mod mounted;
 mod parcel;
+mod quiet;
 mod rules;
 mod run;
 mod session;
