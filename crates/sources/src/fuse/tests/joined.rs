@@ -201,6 +201,21 @@ fn a_write_waits_for_what_leaves_before_it_and_can_be_killed() {
 }
 
 #[test]
+fn a_close_waits_for_what_leaves_before_it() {
+    let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
+    let mut file = rig.append("f");
+    rig.downstream.set_full(true);
+    file.write_all(b"1 one\n at").unwrap();
+    thread::sleep(Duration::from_millis(400));
+    drop(file);
+    thread::sleep(Duration::from_millis(200));
+    rig.downstream.set_full(false);
+    rig.until_messages(&["1 one", " at"]);
+    until("all is done", || rig.left().is_empty());
+    assert_eq!(rig.messages().len(), 2);
+}
+
+#[test]
 fn what_left_after_a_while_and_was_not_kept_is_unfinished_again() {
     let rig = Rig::new(Downstream::durable(), &stacks("2s"));
     let mut file = rig.append("f");
