@@ -45,6 +45,10 @@ pub(super) struct Write {
 }
 
 /// What a write brings.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every one is the large one, and none is stored"
+)]
 pub(super) enum Brought {
     /// What is to be sent, and the turn that the write has, if it needs one.
     Parcel(Parcel, Option<Turn>),

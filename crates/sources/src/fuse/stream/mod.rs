@@ -132,7 +132,7 @@ impl Stream {
     /// What has become whole because nothing followed it for as long as the rule waits; None if nothing has.
     pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
         let waited = self.rule.how.wait().zip(self.written);
-        if !waited.is_some_and(|(wait, written)| written.elapsed() >= wait) {
+        if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
             return Ok(None);
         }
         self.written = None;
