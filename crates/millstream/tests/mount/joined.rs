@@ -70,6 +70,7 @@ public final class Traces {
         for (Thread thread : threads) {
             thread.join();
         }
+        System.in.read();
         LogManager.shutdown();
     }
 }
@@ -92,10 +93,18 @@ for n in range(200):
     while text:
         end = os.write(file, text[:n % 23 + 1])
         text = text[end:]
+input()
 ";
-    let mut python = rig.command("python3").args(["-c", script]).spawn().unwrap();
-    run(&mut java);
-    assert!(python.wait().unwrap().success());
+    let mut python = rig.command("python3");
+    python.args(["-c", script]);
+    let mut writers =
+        [java, python].map(|mut writer| writer.stdin(Stdio::piped()).spawn().unwrap());
+    // All but the last of each are there while their files are open.
+    assert_eq!(rig.until_messages(5 * 199).len(), 5 * 199);
+    for writer in &mut writers {
+        writer.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(writer.wait().unwrap().success());
+    }
     let traces = rig.until_messages(5 * 200);
     assert_eq!(traces.len(), 5 * 200);
     let mut heads = Vec::new();
