@@ -117,11 +117,10 @@ impl Framer {
         let (rule, wait) = match framing {
             Framing::Lines => (Rule::Lines, None),
             Framing::Cri => (Rule::Cri, Some(CRI_WAIT)),
-            Framing::Multiline(multiline) => {
-                let start = Regex::new(&multiline.start)
-                    .map_err(|error| format!("`start` is no regular expression: {error}"))?;
-                (Rule::Multiline(start), Some(multiline.wait.as_duration()))
-            }
+            Framing::Multiline(multiline) => (
+                Rule::Multiline(multiline.start()?),
+                Some(multiline.wait.as_duration()),
+            ),
         };
         Ok(Self {
             rule,

@@ -15,6 +15,7 @@ mod open;
 
 use millstream_config::{Period, Size};
 use millstream_wire::lines;
+use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -52,6 +53,14 @@ pub(crate) struct Multiline {
     /// How long to wait for more lines before the last record is taken as whole.
     #[serde(default = "wait")]
     pub wait: Period,
+}
+
+impl Multiline {
+    /// What matches the first line of every record; the error says what is wrong with the regular expression.
+    pub(crate) fn start(&self) -> Result<Regex, String> {
+        Regex::new(&self.start)
+            .map_err(|error| format!("`start` is no regular expression: {error}"))
+    }
 }
 
 /// Programs write the lines of a stack trace within milliseconds of each other.

@@ -171,10 +171,16 @@ pub(super) fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
         );
     }
     let mut rules = Vec::new();
-    for rule in &config.rules {
+    for (index, rule) in config.rules.iter().enumerate() {
         match rule.check(&config) {
             Ok(rule) => rules.push(Arc::new(rule)),
-            Err(why) => wrong("rules", why),
+            Err((option, why)) => {
+                let place = format!("rules.{index}.{option}");
+                // What a rule takes over from the source is told there.
+                if option.is_empty() || node.find(&place).is_some() {
+                    wrong(&place, why);
+                }
+            }
         }
     }
     let rest = config.rest();
@@ -221,11 +227,11 @@ impl Config {
             paths: none,
             folders: Vec::new(),
             tag: Tagging::new(self.tag.as_deref(), &NAMES).map_err(|why| ("tag", why))?,
-            how: How {
-                framing: self.framing,
+            how: Arc::new(How {
+                end: self.framing.check().map_err(|why| ("framing", why))?,
                 line_max,
                 too_long: self.too_long,
-            },
+            }),
             filter: Filter::default(),
             tee: None,
             exec: None,
@@ -234,27 +240,33 @@ impl Config {
 }
 
 impl RuleConfig {
-    fn check(&self, of: &Config) -> Result<Rule, String> {
+    /// The error names the option, if it is one alone.
+    fn check(&self, of: &Config) -> Result<Rule, (&'static str, String)> {
         if self.path.is_empty() {
-            return Err("`path` names no file".to_owned());
+            return Err(("path", "`path` names no file".to_owned()));
         }
         let paths = || self.path.iter().map(String::as_str);
+        let tag = self.tag.as_deref().or(of.tag.as_deref());
+        let framing = self.framing.as_ref().unwrap_or(&of.framing);
+        let line_max = check_line_max(self.line_max.unwrap_or(of.line_max));
         let rewrite = self.rewrite.iter();
+        let filter = Filter::new(
+            self.allow.iter().map(String::as_str),
+            self.deny.iter().map(String::as_str),
+            rewrite.map(|rewrite| (&*rewrite.r#match, &*rewrite.replace)),
+        );
+        let tee = self.tee.as_deref().map(Text::new).transpose();
         Ok(Rule {
-            paths: patterns(paths())?,
+            paths: patterns(paths()).map_err(|why| ("path", why))?,
             folders: paths().filter_map(folders_of).collect(),
-            tag: Tagging::new(self.tag.as_deref().or(of.tag.as_deref()), &NAMES)?,
-            how: How {
-                framing: self.framing.unwrap_or(of.framing),
-                line_max: check_line_max(self.line_max.unwrap_or(of.line_max))?,
+            tag: Tagging::new(tag, &NAMES).map_err(|why| ("tag", why))?,
+            how: Arc::new(How {
+                end: framing.check().map_err(|why| ("framing", why))?,
+                line_max: line_max.map_err(|why| ("line_max", why))?,
                 too_long: self.too_long.unwrap_or(of.too_long),
-            },
-            filter: Filter::new(
-                self.allow.iter().map(String::as_str),
-                self.deny.iter().map(String::as_str),
-                rewrite.map(|rewrite| (&*rewrite.r#match, &*rewrite.replace)),
-            )?,
-            tee: self.tee.as_deref().map(Text::new).transpose()?,
+            }),
+            filter: filter.map_err(|why| ("", why))?,
+            tee: tee.map_err(|why| ("tee", why))?,
             exec: (!self.exec.is_empty()).then(|| self.exec.clone()),
         })
     }

@@ -161,6 +161,10 @@ impl Followed {
     /// Sends what is there; removes the file if that is all there will ever be.
     async fn step(&mut self, below: &Below, ship: &Ship, stop: &Stop) -> io::Result<Step> {
         self.read_on(ship, stop).await?;
+        let quiet = self.handle.stream().map(|mut stream| stream.quiet());
+        if let Some(parcel) = quiet.transpose()?.flatten() {
+            self.send(ship, parcel).await?;
+        }
         if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
             return Ok(Step::Open);
         }
@@ -172,7 +176,7 @@ impl Followed {
         }
         let parcel = self.handle.stream().map(|mut stream| stream.finish());
         if let Some(parcel) = parcel {
-            self.send(ship, parcel).await?;
+            self.send(ship, parcel?).await?;
         }
         let landed = self.handle.flight.lock().await.land().await;
         landed.map_err(|_| Errno::IO)?;

@@ -9,15 +9,22 @@ use std::{
 };
 
 use rustix::io::Errno;
+use tokio::sync::{OwnedMutexGuard, TryLockError};
 
 use super::{rules::Rule, stream::Stream, tee::Tee};
 use crate::flight::Flight;
+
+/// Whoever changes what is unfinished of an open file whose lines are joined has its turn, to the end.
+pub(super) type Turn = OwnedMutexGuard<()>;
 
 /// One open file: what one `open` gave, until the last of its copies is closed.
 pub(super) struct Handle {
     pub node: u64,
     /// None: it is open for reading only.
     stream: Option<Mutex<Stream>>,
+    /// Where lines are joined: the system lets one write at a time in, but joined lines leave without any, too. None: there
+    /// are only writes.
+    turns: Option<Arc<tokio::sync::Mutex<()>>>,
     /// Behind memory: what was sent and is not settled.
     pub flight: tokio::sync::Mutex<Flight<()>>,
     synced: AtomicBool,
@@ -26,8 +33,13 @@ pub(super) struct Handle {
 
 impl Handle {
     pub(super) fn new(node: u64, stream: Option<Stream>) -> Self {
+        let joins = |stream: &Stream| stream.rule.how.wait().is_some();
         Self {
             node,
+            turns: stream
+                .as_ref()
+                .filter(|stream| joins(stream))
+                .map(|_| Arc::default()),
             stream: stream.map(Mutex::new),
             flight: tokio::sync::Mutex::default(),
             synced: AtomicBool::new(false),
@@ -39,6 +51,22 @@ impl Handle {
     pub(super) fn stream(&self) -> Option<MutexGuard<'_, Stream>> {
         let stream = self.stream.as_ref()?;
         Some(stream.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether its lines are joined.
+    pub(super) fn joins(&self) -> bool {
+        self.turns.is_some()
+    }
+
+    /// Waits for its turn; None: it needs none.
+    pub(super) async fn turn(&self) -> Option<Turn> {
+        Some(self.turns.clone()?.lock_owned().await)
+    }
+
+    /// A turn, if it is nobody's.
+    pub(super) fn try_turn(&self) -> Result<Option<Turn>, TryLockError> {
+        let turns = self.turns.clone();
+        turns.map(tokio::sync::Mutex::try_lock_owned).transpose()
     }
 
     pub(super) fn wants_copy(&self) -> bool {
@@ -101,6 +129,15 @@ impl Handles {
         let open = self.lock();
         let of_node = open.values().filter(|handle| handle.node == node);
         of_node.cloned().collect()
+    }
+
+    /// Those whose lines are joined.
+    pub(super) fn joining(&self) -> Vec<Arc<Handle>> {
+        let open = self.lock();
+        open.values()
+            .filter(|handle| handle.joins())
+            .cloned()
+            .collect()
     }
 
     /// Takes all of them.

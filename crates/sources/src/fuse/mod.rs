@@ -3,8 +3,9 @@
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! - `session.rs`: a task for each data thread reads the kernel's requests and answers them; `dispatch.rs`: all but writes.
-//! - `write.rs`, `stream.rs`: the hop itself, a write to batches (`parcel.rs`), and when it is answered; `cutter/`,
-//!   `filter.rs`: bytes to records; `tails.rs`: the bound on unfinished ones; `rules.rs`; `waiting.rs`: requests that have to wait, and how they are given up.
+//! - `write.rs`, `stream/`: the hop itself, a write to batches (`parcel.rs`), and when it is answered; `cutter/`,
+//!   `filter.rs`: bytes to records; `tails.rs`: the bound on unfinished ones; `rules.rs`; `waiting.rs`: requests that have to wait, and how they are given up;
+//!   `quiet.rs`: records of several lines that are taken as whole after a while.
 //! - `tree/`: names and attributes; `handles.rs`: open files; `journal/`: unfinished lines that survive a crash.
 //! - `below.rs`, `follow.rs`: the plain folder below the mount, and what was written there while nobody was here.
 //! - `tee.rs`, `exec.rs`: copies to files and commands.
@@ -23,6 +24,7 @@ mod handles;
 mod journal;
 mod mounted;
 mod parcel;
+mod quiet;
 mod rules;
 mod run;
 mod session;

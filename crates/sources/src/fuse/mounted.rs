@@ -9,8 +9,14 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::{
-    below::Below, handles::Handles, parcel::Parcel, session::HEADROOM, tree::Tree,
-    waiting::Waiting, write::Ship,
+    below::Below,
+    config::WhenFull,
+    handles::{Handle, Handles, Turn},
+    parcel::Parcel,
+    session::HEADROOM,
+    tree::Tree,
+    waiting::Waiting,
+    write::Ship,
 };
 
 /// The flags of an open file that make every write wait until it is synced.
@@ -38,6 +44,18 @@ pub(super) struct Write {
     pub flags: u32,
 }
 
+/// What a write brings.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every one is the large one, and none is stored"
+)]
+pub(super) enum Brought {
+    /// What is to be sent, and the turn that the write has, if it needs one.
+    Parcel(Parcel, Option<Turn>),
+    /// Its request: it has to wait for its turn.
+    Request(Buffer),
+}
+
 impl Mounted {
     /// The tree; nothing in it can panic half way, so a poisoned lock is whole.
     pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
@@ -45,8 +63,21 @@ impl Mounted {
     }
 
     /// What becomes of the data of a write, which stands in the buffer behind its request.
-    pub(super) fn take(&self, write: Write, buffer: &mut Option<Buffer>) -> Result<Parcel, Errno> {
+    pub(super) fn take(&self, write: Write, buffer: &mut Option<Buffer>) -> Result<Brought, Errno> {
         let handle = self.handles.get(write.handle)?;
+        let Ok(turn) = handle.try_turn() else {
+            return buffer.take().map(Brought::Request).ok_or(Errno::IO);
+        };
+        let parcel = self.cut(write, &handle, buffer)?;
+        Ok(Brought::Parcel(parcel, turn))
+    }
+
+    fn cut(
+        &self,
+        write: Write,
+        handle: &Handle,
+        buffer: &mut Option<Buffer>,
+    ) -> Result<Parcel, Errno> {
         let mut stream = handle.stream().ok_or(Errno::BADF)?;
         let start = HEADROOM + WRITE_DATA_AT;
         let data = start..start + write.size as usize;
@@ -58,10 +89,17 @@ impl Mounted {
     }
 
     /// Sends it; the answer to the write. Given up, it takes nothing with it that others have written.
-    pub(super) async fn write(&self, write: Write, parcel: Parcel) -> Result<u32, Errno> {
+    pub(super) async fn write(&self, write: Write, brought: Brought) -> Result<u32, Errno> {
         let handle = self.handles.get(write.handle)?;
+        let when_full = self.ship.options.when_full;
         let send = async {
-            let when_full = self.ship.options.when_full;
+            let (parcel, _turn) = match brought {
+                Brought::Parcel(parcel, turn) => (parcel, turn),
+                Brought::Request(buffer) => {
+                    let turn = handle.turn().await;
+                    (self.cut(write, &handle, &mut Some(buffer))?, turn)
+                }
+            };
             let taken = self.ship.send(&handle, parcel, when_full).await?;
             if write.flags & DSYNC != 0 {
                 self.ship.sync(&handle).await?;
@@ -72,17 +110,22 @@ impl Mounted {
         let given_up = self
             .waiting
             .given_up(write.header.unique, write.header.thread);
-        tokio::select! {
+        let sent = tokio::select! {
             biased;
             sent = send => sent,
             () = given_up => Err(Errno::INTR),
+        };
+        if when_full == WhenFull::Fail && sent == Err(Errno::NOSPC) {
+            self.ship.meters.refused.add(1);
         }
+        sent
     }
 
     /// `fsync`: of everything that was written to the file, through whichever open file.
     pub(super) async fn sync(&self, header: Header, node: u64) -> Result<(), Errno> {
         let sync = async {
             for handle in self.handles.of_node(node) {
+                let _turn = handle.turn().await;
                 self.ship.sync(&handle).await?;
             }
             Ok(())

@@ -2,7 +2,7 @@
 
 use millstream_record::Batch;
 
-use super::cutter::{Before, Rest};
+use super::cutter::{Before, Next};
 
 /// A generation of unfinished bytes in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct Parcel {
     /// What of the write is unfinished.
     pub rest: Vec<u8>,
     /// How the stream goes on behind it.
-    pub how: Rest,
+    pub next: Next,
     /// Bytes of the write.
     pub bytes: usize,
 }

@@ -23,7 +23,7 @@ pub(super) struct Rule {
     /// Folders that the patterns name without a wildcard: they are there from the start.
     pub folders: Vec<String>,
     pub tag: Tagging,
-    pub how: How,
+    pub how: Arc<How>,
     pub filter: Filter,
     pub tee: Option<Text>,
     pub exec: Option<Vec<String>>,

@@ -27,6 +27,7 @@ use super::{
     handles::{Handle, Handles},
     journal::{Journal, Left},
     mounted::Mounted,
+    quiet::send_quiet,
     session::serve,
     stream::Stream,
     tails::Tails,
@@ -215,6 +216,7 @@ pub(super) async fn run(
         // None: all sessions have died, which their threads have told.
         gone = ends.recv() => gone.unwrap_or(false),
         () = beside => false,
+        () = send_quiet(&mounted) => false,
     };
     if gone {
         mount.is_gone();

@@ -172,14 +172,14 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
                 size,
                 flags,
             };
-            let parcel = match mounted.take(write, buffer) {
-                Ok(parcel) => parcel,
+            let brought = match mounted.take(write, buffer) {
+                Ok(brought) => brought,
                 Err(error) => return reply.answer(Err::<[u8; 0], _>(error)),
             };
             let mounted = mounted.clone();
             go_on(async move {
                 let _busy = mounted.busy.clone();
-                let written = mounted.write(write, parcel).await;
+                let written = mounted.write(write, brought).await;
                 reply.answer(written.map(fuse::written));
             })
             .await;

@@ -190,7 +190,7 @@ impl Ship {
         tokio::select! {
             biased;
             kept = receipt => kept.map_err(|_| Errno::IO),
-            () = full => Err(self.no_room()),
+            () = full => Err(Errno::NOSPC),
         }
     }
 
@@ -202,13 +202,8 @@ impl Ship {
     ) -> Result<T, Errno> {
         match when_full {
             WhenFull::Block => Ok(room.await),
-            WhenFull::Fail => timeout(FAIL_AFTER, room).await.map_err(|_| self.no_room()),
+            WhenFull::Fail => timeout(FAIL_AFTER, room).await.map_err(|_| Errno::NOSPC),
         }
-    }
-
-    fn no_room(&self) -> Errno {
-        self.meters.refused.add(1);
-        Errno::NOSPC
     }
 
     /// Gives a copy to the file and the command that the rule names. What fails there fails nobody else.
@@ -274,10 +269,11 @@ impl Ship {
 
     /// The last of an open file is closed: what is unfinished is sent.
     pub(super) async fn finish(&self, handle: &Handle) -> Result<(), Errno> {
+        let _turn = handle.turn().await;
         let Some(parcel) = handle.stream().map(|mut stream| stream.finish()) else {
             return Ok(());
         };
-        self.send(handle, parcel, WhenFull::Block).await?;
+        self.send(handle, parcel?, WhenFull::Block).await?;
         // What was written to the journal must stay there until what it became part of is kept.
         let in_doubt = handle.stream().is_some_and(|stream| stream.in_doubt);
         if in_doubt && self.durable {

@@ -1,27 +1,33 @@
-use super::*;
+use proptest::prelude::*;
 
-fn how(framing: Framing, line_max: usize, too_long: TooLong) -> How {
-    How {
-        framing,
+use super::*;
+use crate::framing::{Charset, Ending, Framed, Framer};
+
+fn how(framing: Framing, line_max: usize, too_long: TooLong) -> Arc<How> {
+    Arc::new(How {
+        end: framing.check().unwrap(),
         line_max,
         too_long,
-    }
+    })
+}
+
+/// A digit begins a record.
+fn stacks() -> Framing {
+    Framing::Multiline(Multiline {
+        start: r"^\d".to_owned(),
+        wait: "1s".parse().unwrap(),
+    })
 }
 
 /// Feeds pieces behind `room` bytes of room; all records, and what was rejected.
-fn run(how: How, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
+fn run(how: Arc<How>, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
     let mut cutter = Cutter::new(how);
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
     let mut take = |buffer: &[u8], found: Records| match found {
         Records::None => {}
         Records::InPlace(range) => records.extend(split(&buffer[range])),
         Records::Lines(lines) => records.extend(split(&lines)),
-        Records::Any(all) => {
-            records.extend(
-                all.iter()
-                    .map(|one| String::from_utf8_lossy(one).into_owned()),
-            );
-        }
+        Records::Any(all) => records.extend(texts(&all)),
     };
     for piece in pieces {
         let mut buffer = vec![b'#'; room];
@@ -29,22 +35,24 @@ fn run(how: How, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
         let data = room..buffer.len();
         let cut = feed(&mut cutter, &mut buffer, data);
         take(&buffer, cut.records);
-        rejected.extend(
-            cut.rejected
-                .iter()
-                .map(|one| String::from_utf8_lossy(one).into_owned()),
-        );
+        rejected.extend(texts(&cut.rejected));
     }
-    let last = cutter.finish();
-    take(&[], last);
+    let last = cutter.cut_end();
+    take(&[], last.records);
+    rejected.extend(texts(&last.rejected));
     (records, rejected)
+}
+
+fn texts(all: &[Vec<u8>]) -> impl Iterator<Item = String> {
+    all.iter()
+        .map(|one| String::from_utf8_lossy(one).into_owned())
 }
 
 /// Cuts, and takes what comes of it.
 fn feed(cutter: &mut Cutter, buffer: &mut [u8], data: Range<usize>) -> Cut {
     let cut = cutter.cut(buffer, data.clone());
     let new = cut.unfinished.min(data.len());
-    cutter.pass(cut.unfinished - new, cut.rest);
+    cutter.pass(cut.unfinished - new, cut.next);
     cutter.extend(&buffer[data.end - new..data.end]);
     cut
 }
@@ -129,13 +137,173 @@ fn what_has_passed_comes_back_if_it_was_not_taken() {
     let mut buffer = *b"....goes on";
     feed(&mut cutter, &mut buffer, 4..11);
     let cut = cutter.cut(&mut buffer.clone(), 4..11);
-    assert_eq!((cut.unfinished, cut.rest), (0, Rest::Dropped));
+    assert_eq!((cut.unfinished, cut.next.rest), (0, Rest::Dropped));
     assert_eq!(cutter.tail(), b"goes on");
-    let before = cutter.pass(0, cut.rest);
-    assert_eq!((cutter.tail(), cutter.rest), (&b""[..], Rest::Dropped));
+    let before = cutter.pass(0, cut.next);
+    assert_eq!((cutter.tail(), cutter.next.rest), (&b""[..], Rest::Dropped));
     cutter.back(before);
     assert_eq!(
-        (cutter.tail(), cutter.rest),
+        (cutter.tail(), cutter.next.rest),
         (&b"goes on"[..], Rest::Record)
     );
+}
+
+/// What a text becomes that is written in pieces of `bytes`.
+fn joined(how: &Arc<How>, text: &str, bytes: usize) -> (Vec<String>, String) {
+    let mut cutter = Cutter::new(how.clone());
+    let (mut records, mut rejected) = (Vec::new(), Vec::new());
+    let mut take = |cut: Cut| {
+        if let Records::Any(all) = cut.records {
+            records.extend(texts(&all));
+        }
+        rejected.extend(cut.rejected.concat());
+    };
+    for piece in text.as_bytes().chunks(bytes) {
+        let mut buffer = piece.to_vec();
+        let before = cutter.tail().len();
+        let cut = feed(&mut cutter, &mut buffer, 0..piece.len());
+        assert_eq!(
+            cut.took_tail,
+            before > 0 && cut.unfinished < before + piece.len()
+        );
+        // What a writer can make us hold.
+        assert!(cutter.tail().len() <= 2 * how.line_max + 1);
+        take(cut);
+    }
+    take(cutter.cut_end());
+    let rejected = String::from_utf8_lossy(&rejected).into_owned();
+    (records, rejected)
+}
+
+#[test]
+fn lines_are_joined_up_to_the_next_start_wherever_the_writes_end() {
+    let text = "  odd\n1 one\r\n  at a\n\n2 two\n3 three\n  at b\n4 four";
+    let expected = [
+        "  odd",
+        "1 one\r\n  at a\n",
+        "2 two",
+        "3 three\n  at b",
+        "4 four",
+    ];
+    let how = how(stacks(), 100, TooLong::Split);
+    for middle in 0..text.len() {
+        let (one, two) = text.split_at(middle);
+        assert_eq!(run(how.clone(), 7, &[one, "", two]).0, expected, "{middle}");
+    }
+    for bytes in 1..text.len() {
+        assert_eq!(joined(&how, text, bytes).0, expected, "{bytes}");
+    }
+}
+
+#[test]
+fn a_joined_record_that_is_too_long_is_split_at_lines_truncated_or_rejected() {
+    let text = "1 a\nbbbb\ncccc\n2 ok\n3 dddddddddddd\ne\n4 ok\n";
+    for bytes in 1..text.len() {
+        let run = |too_long| joined(&how(stacks(), 9, too_long), text, bytes);
+        let split = ["1 a\nbbbb", "cccc", "2 ok", "3 ddddddd", "ddddd\ne", "4 ok"];
+        assert_eq!(run(TooLong::Split).0, split, "{bytes}");
+        let truncated = ["1 a\nbbbb\n", "2 ok", "3 ddddddd", "4 ok"];
+        assert_eq!(run(TooLong::Truncate).0, truncated, "{bytes}");
+        let (kept, rejected) = run(TooLong::Reject);
+        assert_eq!(kept, ["2 ok", "4 ok"], "{bytes}");
+        assert_eq!(rejected, "1 a\nbbbb\ncccc3 dddddddddddde", "{bytes}");
+    }
+}
+
+#[test]
+fn a_line_of_which_the_beginning_has_left_is_no_start() {
+    let long = "x".repeat(30);
+    for too_long in [TooLong::Split, TooLong::Truncate, TooLong::Reject] {
+        let how = how(stacks(), 10, too_long);
+        let pieces = ["1 a\n", &long, "2 goes on\nb\n", "3 c\n"];
+        let (records, rejected) = run(how, 0, &pieces);
+        let all = records.concat() + &rejected.concat();
+        assert_eq!(records.last().unwrap(), "3 c");
+        assert!(
+            !records.iter().any(|record| record.starts_with('2')),
+            "{all}"
+        );
+        match too_long {
+            TooLong::Truncate => assert_eq!(records, ["1 a\nxxxxxx", "3 c"]),
+            _ => assert!(all.contains("2 goes on"), "{all}"),
+        }
+    }
+}
+
+#[test]
+fn whole_lines_are_a_record_when_nothing_follows_and_a_partial_one_stays() {
+    let mut cutter = Cutter::new(how(stacks(), 100, TooLong::Split));
+    let mut quiet = |text: &[u8]| {
+        let mut buffer = text.to_vec();
+        feed(&mut cutter, &mut buffer, 0..text.len());
+        let cut = cutter.cut_quiet();
+        assert_eq!(cut.took_tail, cut.records != Records::None);
+        cutter.pass(cut.unfinished, cut.next);
+        let found = match cut.records {
+            Records::Any(all) => texts(&all).collect(),
+            _ => Vec::new(),
+        };
+        (found, String::from_utf8_lossy(cutter.tail()).into_owned())
+    };
+    let one = |text: &str| vec![text.to_owned()];
+    assert_eq!(quiet(b"1 a"), (vec![], "1 a".to_owned()));
+    assert_eq!(
+        quiet(b"\n at b\n at"),
+        (one("1 a\n at b"), " at".to_owned())
+    );
+    assert_eq!(quiet(b""), (vec![], " at".to_owned()));
+    assert_eq!(quiet(b" c\n\n"), (one(" at c\n"), String::new()));
+    assert_eq!(quiet(b"2 d\n"), (one("2 d"), String::new()));
+    // Other framings wait for no more.
+    let mut lines = Cutter::new(how(Framing::File, 100, TooLong::Split));
+    feed(&mut lines, &mut b"a\n".to_vec(), 0..2);
+    assert_eq!(lines.cut_quiet().records, Records::None);
+}
+
+#[test]
+fn a_record_that_grows_by_small_writes_is_not_searched_each_time() {
+    let line_max = 4 << 20;
+    let mut cutter = Cutter::new(how(stacks(), line_max, TooLong::Split));
+    let started = std::time::Instant::now();
+    // Lines, and a long line: looked at from its start each time, this would be some 500 GB.
+    for text in ["at one.place.of.many\n", "no newline"] {
+        for _ in 0..150_000 {
+            let mut buffer = text.as_bytes().to_vec();
+            let data = 0..buffer.len();
+            assert!(feed(&mut cutter, &mut buffer, data).records == Records::None);
+        }
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+}
+
+proptest! {
+    #[test]
+    fn however_it_is_written_records_are_those_of_the_framer(
+        lines in prop::collection::vec("[0-9 ]?[0-9a-z\u{20ac}]{0,40}", 0..30),
+        end in "[0-9a-z]{0,30}",
+        bytes in 1..60_usize,
+        policy in 0..3_usize,
+    ) {
+        let too_long = [TooLong::Split, TooLong::Truncate, TooLong::Reject][policy];
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let text = text + &end;
+        let Framing::Multiline(multiline) = stacks() else { unreachable!() };
+        let framing = crate::framing::Framing::Multiline(multiline);
+        let mut framer = Framer::new(&framing, Charset::default(), 12, too_long).unwrap();
+        let mut out = Framed::default();
+        let now = millstream_record::Time(0);
+        framer.frame(text.as_bytes(), true, Ending::End, now, &mut out);
+        let mut body = &out.body[..];
+        let mut expected = Vec::new();
+        while !body.is_empty() {
+            let entry = rmpv::decode::read_value(&mut body).unwrap();
+            expected.push(entry[1]["message"].as_str().unwrap().to_owned());
+        }
+        let pieces = out.rejected.iter().flat_map(|piece| piece.bytes.clone());
+        let rejected = String::from_utf8(pieces.collect()).unwrap();
+        let found = joined(&how(stacks(), 12, too_long), &text, bytes);
+        // Which newlines of what is rejected are told is left open.
+        prop_assert_eq!(found.0, expected);
+        prop_assert_eq!(found.1.replace('\n', ""), rejected.replace('\n', ""));
+    }
 }

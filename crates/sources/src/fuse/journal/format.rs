@@ -3,20 +3,24 @@
 //! ```text
 //! header (36 bytes)                          record
 //! offset bytes                               offset bytes
-//!      0   8   "MSFUSE01"                         0   4   CRC-32C of the rest of the record
+//!      0   8   "MSFUSE02"                         0   4   CRC-32C of the rest of the record
 //!      8   8   number of the journal              4   4   N: bytes of data
-//!     16   8   when it was made, nanoseconds      8   1   1 begin (data: path), 2 piece, 3 done
+//!     16   8   when it was made, nanoseconds      8   1   1 begin (data: path), 2 piece, 3 done, 4 part
 //!     24   8   first generation                   9   3   zero
 //!     32   4   CRC-32C of the 32 bytes           12   4   slot
 //!                                                16   8   generation
 //!                                                24   N   data
 //! ```
+//!
+//! A part says that so many (data: 8 bytes) of the last bytes in generations before its own are of its own. Version 1 has none.
 
 use std::{collections::BTreeMap, fs, io, io::Read};
 
 use millstream_record::{FileId, Time};
 
-const MAGIC: &[u8; 8] = b"MSFUSE01";
+const MAGIC: &[u8; 8] = b"MSFUSE02";
+/// What came before and can be read as it is.
+const MAGIC_BEFORE: &[u8; 8] = b"MSFUSE01";
 /// The part that is the same in every version.
 const TITLE: &[u8] = b"MSFUSE";
 pub(super) const HEADER_BYTES: usize = 36;
@@ -24,6 +28,7 @@ pub(super) const HEAD_BYTES: usize = 24;
 pub(super) const BEGIN: u8 = 1;
 pub(super) const PIECE: u8 = 2;
 pub(super) const DONE: u8 = 3;
+pub(super) const PART: u8 = 4;
 /// Stands for the device in origins: no device has this number.
 const DEVICE: u64 = u64::from_be_bytes(*b"ms-fuse\0");
 
@@ -69,7 +74,7 @@ pub(super) struct Found {
     pub(super) tails: BTreeMap<u64, Vec<u8>>,
 }
 
-fn crc32c(bytes: &[u8]) -> u32 {
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
@@ -100,15 +105,29 @@ pub(super) fn header(identity: Identity, floor: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
+impl Found {
+    /// The last `bytes` of what was before a generation are of it.
+    fn part(&mut self, generation: u64, bytes: usize) {
+        let mut moved = Vec::new();
+        for (_, tail) in self.tails.range_mut(..generation).rev() {
+            let missing = bytes.saturating_sub(moved.len());
+            let last = tail.split_off(tail.len().saturating_sub(missing));
+            moved.splice(..0, last);
+        }
+        self.tails.entry(generation).or_default().splice(..0, moved);
+    }
+}
+
 /// Reads a journal: who it is, what is left, and the first generation that was never used.
 pub(super) fn load(bytes: &[u8]) -> Result<(Identity, Vec<Found>, u64), String> {
     let damaged = || "is damaged: it has no header".to_owned();
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or_else(damaged)?;
     let (text, crc) = header.split_at(32);
-    if text.starts_with(TITLE) && !text.starts_with(MAGIC) {
+    let is_known = text.starts_with(MAGIC) || text.starts_with(MAGIC_BEFORE);
+    if text.starts_with(TITLE) && !is_known {
         return Err("was written by a newer version of Millstream".to_owned());
     }
-    if crc != crc32c(text).to_le_bytes() || !text.starts_with(MAGIC) {
+    if crc != crc32c(text).to_le_bytes() || !is_known {
         return Err(damaged());
     }
     let number = |at: usize| {
@@ -138,6 +157,12 @@ pub(super) fn load(bytes: &[u8]) -> Result<(Identity, Vec<Found>, u64), String> 
             }
             PIECE => found.tails.entry(generation).or_default().extend(data),
             DONE => found.done = found.done.max(generation),
+            PART => {
+                let bytes = data
+                    .first_chunk()
+                    .map_or(0, |data| u64::from_le_bytes(*data));
+                found.part(generation, usize::try_from(bytes).unwrap_or(usize::MAX));
+            }
             _ => {}
         }
     }

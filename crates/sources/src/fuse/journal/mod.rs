@@ -21,7 +21,7 @@ use millstream_pipeline::failure::Failure;
 use millstream_record::FileId;
 
 pub(super) use format::Identity;
-use format::{BEGIN, DONE, HEAD_BYTES, HEADER_BYTES, PIECE, header, load, record};
+use format::{BEGIN, DONE, HEAD_BYTES, HEADER_BYTES, PART, PIECE, header, load, record};
 
 const NAME: &str = "unfinished";
 const NEW_NAME: &str = "unfinished.new";
@@ -38,13 +38,21 @@ pub(super) struct Left {
     pub tail: Vec<u8>,
 }
 
+/// Generation, offset of the record, bytes of data.
+type Piece = (u64, u64, u32);
+
+/// What a piece takes in the file.
+fn live_bytes(piece: &Piece) -> u64 {
+    u64::from(piece.2) + HEAD_BYTES as u64
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     path: String,
     /// The generation of the next open file that gets the slot, or of this one's first live bytes.
     generation: u64,
-    /// Pieces in the file: generation, offset of the record, bytes of data.
-    pieces: Vec<(u64, u64, u32)>,
+    /// Pieces in the file.
+    pieces: Vec<Piece>,
 }
 
 /// The journal. Writes are to the page cache; [`Journal::file`] is what to sync.
@@ -55,6 +63,8 @@ pub(super) struct Journal {
     identity: Identity,
     end: u64,
     slots: Vec<Slot>,
+    /// What of the file is live: a record that comes in many small writes has many pieces.
+    live: u64,
     free: Vec<u32>,
     /// Generations of new slots.
     floor: u64,
@@ -89,7 +99,7 @@ impl Journal {
             let kept = kept(&identity.file(found.slot)).unwrap_or(0);
             let live = found.start.max(found.done).max(kept);
             let tails = found.tails.into_iter();
-            let tails = tails.filter(|(generation, _)| *generation >= live);
+            let tails = tails.filter(|(generation, tail)| *generation >= live && !tail.is_empty());
             left.extend(tails.map(|(_, tail)| (found.path.clone(), tail)));
         }
         let (slots, records) = take_over(&left, floor);
@@ -101,12 +111,15 @@ impl Journal {
             tail,
         });
         let left = left.collect();
+        let pieces = slots.iter().flat_map(|slot| &slot.pieces);
+        let live = pieces.map(live_bytes).sum();
         let journal = Self {
             folder: folder.to_owned(),
             file: Arc::new(file),
             identity,
             end,
             slots,
+            live,
             free: Vec::new(),
             floor,
         };
@@ -148,13 +161,37 @@ impl Journal {
 
     /// More unfinished bytes of a generation.
     pub(super) fn append(&mut self, number: u32, generation: u64, data: &[u8]) -> io::Result<()> {
-        if self.end > BYTES_MAX && self.end / 2 > self.live_bytes() {
+        if self.end > BYTES_MAX && self.end / 2 > self.live {
             self.write_anew()?;
         }
         let at = self.write(PIECE, number, generation, data)?;
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let slot = &mut self.slots[number as usize];
-        slot.pieces.push((generation, at, bytes));
+        let piece = (generation, at, bytes);
+        self.live += live_bytes(&piece);
+        self.slots[number as usize].pieces.push(piece);
+        Ok(())
+    }
+
+    /// The last `bytes` of what is live are of a new generation: what was before them leaves without them.
+    pub(super) fn part(&mut self, number: u32, generation: u64, bytes: usize) -> io::Result<()> {
+        let data = (bytes as u64).to_le_bytes();
+        self.write(PART, number, generation, &data)?;
+        let pieces = &mut self.slots[number as usize].pieces;
+        let mut left = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let mut after = Vec::new();
+        while left > 0
+            && let Some((before, at, bytes)) = pieces.pop()
+        {
+            let moved = bytes.min(left);
+            let stays = bytes - moved;
+            after.push((generation, at + u64::from(stays), moved));
+            left -= moved;
+            if stays > 0 {
+                pieces.push((before, at, stays));
+                self.live += HEAD_BYTES as u64;
+            }
+        }
+        pieces.extend(after.into_iter().rev());
         Ok(())
     }
 
@@ -162,7 +199,13 @@ impl Journal {
     pub(super) fn done(&mut self, number: u32, next: u64) {
         let slot = &mut self.slots[number as usize];
         slot.generation = slot.generation.max(next);
-        slot.pieces.retain(|(generation, ..)| *generation >= next);
+        slot.pieces.retain(|piece| {
+            let is_live = piece.0 >= next;
+            if !is_live {
+                self.live = self.live.saturating_sub(live_bytes(piece));
+            }
+            is_live
+        });
     }
 
     /// The same where nobody else can tell.
@@ -191,17 +234,6 @@ impl Journal {
         self.file.write_all_at(&record, at)?;
         self.end += record.len() as u64;
         Ok(at)
-    }
-
-    fn live_bytes(&self) -> u64 {
-        let slots = self.slots.iter();
-        let bytes = slots.map(|slot| {
-            let pieces = slot.pieces.iter();
-            pieces
-                .map(|piece| u64::from(piece.2) + HEAD_BYTES as u64)
-                .sum::<u64>()
-        });
-        bytes.sum()
     }
 
     /// Writes what is live to a new file, which takes this one's place.

@@ -81,7 +81,7 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
         Journal::open(folder.path(), |_| None).unwrap_err().message
     };
     let mut newer = whole.clone();
-    newer[7] = b'2';
+    newer[7] = b'3';
     assert!(refused(&newer).contains("newer"));
     assert!(refused(b"rubbish").contains("damaged"));
 }
@@ -106,4 +106,58 @@ fn it_stays_small_and_keeps_what_is_live() {
     let kept = |asked: &FileId| (*asked == file).then_some(generation);
     let (_, left) = Journal::open(folder.path(), kept).unwrap();
     assert_eq!(tails(&left), [("quiet", &b"waits"[..]), ("busy", b"last")]);
+}
+
+#[test]
+fn what_stays_goes_on_in_a_generation_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(folder.path());
+    let (a, first) = journal.begin("a").unwrap();
+    for text in ["1 one\n", " at", " b\n2 t", "w"] {
+        journal.append(a, first, text.as_bytes()).unwrap();
+    }
+    journal.part(a, first + 1, 4).unwrap();
+    journal.append(a, first + 1, b"o").unwrap();
+    let file = journal.identity().file(a);
+    let left = |next: u64| {
+        let copy = tempfile::tempdir().unwrap();
+        fs::copy(folder.path().join(NAME), copy.path().join(NAME)).unwrap();
+        let kept = |asked: &FileId| (*asked == file).then_some(next);
+        let (_, left) = Journal::open(copy.path(), kept).unwrap();
+        let tails = left.into_iter().map(|left| left.tail);
+        tails
+            .map(|tail| String::from_utf8(tail).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let parted = ["1 one\n at b\n", "2 two"];
+    assert_eq!(left(0), parted);
+    assert_eq!(left(first + 1), parted[1..]);
+    journal.write_anew().unwrap();
+    assert_eq!(left(0), parted);
+    // More than one generation stays, and all of it.
+    journal.append(a, first + 2, b"!").unwrap();
+    journal.part(a, first + 3, 5).unwrap();
+    assert_eq!(left(0), ["1 one\n at b\n", "2", " two!"]);
+    journal.write_anew().unwrap();
+    assert_eq!(left(first + 3), [" two!"]);
+    let size = fs::metadata(folder.path().join(NAME)).unwrap().len();
+    let begin = (HEADER_BYTES + HEAD_BYTES + "a".len()) as u64;
+    assert_eq!(journal.live, size - begin);
+    journal.done(a, first + 4);
+    assert_eq!(journal.live, 0);
+}
+
+#[test]
+fn the_version_before_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(folder.path());
+    let (slot, first) = journal.begin("a").unwrap();
+    journal.append(slot, first, b"one").unwrap();
+    let path = folder.path().join(NAME);
+    let mut before = fs::read(&path).unwrap();
+    before[7] = b'1';
+    let crc = format::crc32c(&before[..32]);
+    before[32..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, before).unwrap();
+    assert_eq!(tails(&open(folder.path()).1), [("a", &b"one"[..])]);
 }

@@ -14,14 +14,14 @@ fn kill(mut child: Child) {
 
 impl Rig {
     /// A program that writes `text` through a copy of an open file.
-    fn writes(file: &fs::File, text: &str) -> Child {
+    pub(super) fn writes(file: &fs::File, text: &str) -> Child {
         let mut command = Command::new("printf");
         let command = command.arg(text).stdout(file.try_clone().unwrap());
         command.spawn().unwrap()
     }
 
     /// What a run after a crash would find.
-    fn left(&self) -> Vec<String> {
+    pub(super) fn left(&self) -> Vec<String> {
         let copy = tempfile::tempdir().unwrap();
         let name = "unfinished";
         fs::copy(

@@ -2,6 +2,7 @@
 
 mod exerciser;
 mod failures;
+mod joined;
 
 use std::{
     fs,
@@ -386,4 +387,14 @@ fn wrong_options_are_refused_with_the_reason() {
     assert!(rule(r#"{"path": "a", "allow": "("}"#).contains("no regular expression"));
     assert!(rule(r#"{"path": []}"#).contains("names no file"));
     assert!(rule(r#"{"path": "a", "tag": "{.field}"}"#).contains("field"));
+    let start = r#""framing": {"multiline": {"start": "("}}"#;
+    let why = problem(&format!(
+        r#"{{"mount": "m", {start}, "rules": [{{"path": "a"}}]}}"#
+    ));
+    assert_eq!(
+        why.matches("`start` is no regular expression").count(),
+        1,
+        "{why}"
+    );
+    assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is no regular"));
 }

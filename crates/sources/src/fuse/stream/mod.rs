@@ -6,23 +6,22 @@
 //! Nothing here waits; what has to be sent is handed to write.rs as a parcel. What was unfinished before, and was answered
 //! for, stays until the parcel has been taken ([`Stream::pass`]): a write that fails takes nothing with it.
 
+mod batch;
+
 use std::{
     io,
     ops::Range,
     sync::{Arc, PoisonError},
+    time::Instant,
 };
 
 use bytes::Bytes;
 use millstream_pipeline::reject;
-use millstream_record::{Batch, Buffer, Encoding, FileOrigin, Origin, Tag, Time, Values};
-use millstream_wire::{
-    lines,
-    msgpack::{write_array_len, write_bin, write_map_len, write_str, write_time},
-};
+use millstream_record::{Buffer, Encoding, Tag, Values};
 use rustix::io::Errno;
 
 use super::{
-    cutter::{Cut, Cutter, Records, Rest},
+    cutter::{Cut, Cutter, Records},
     journal::Left,
     parcel::{Parcel, Passed, Place},
     rules::{Rule, values},
@@ -31,9 +30,6 @@ use super::{
     write::Ship,
 };
 
-/// Records of fewer bytes are copied out of the buffer they were read into: it has room for the largest request, and a few
-/// lines must not hold the room of many.
-const COPY_BYTES_MAX: usize = 256 << 10;
 /// Threads of writers that are remembered with their processes, for each open file.
 const THREADS_MAX: usize = 64;
 /// An unfinished line of so many bytes is always taken; beyond it only while all together are bounded.
@@ -60,6 +56,8 @@ pub(super) struct Stream {
     pub in_doubt: bool,
     /// Unfinished bytes stand in a file that is read, so they need no journal.
     of_file: bool,
+    /// Where lines are joined: when the last was taken, as long as it was not looked at what has become whole since.
+    written: Option<Instant>,
     pub tee: Option<Arc<Tee>>,
 }
 
@@ -75,7 +73,7 @@ impl Stream {
             ship: ship.clone(),
             tag: rule.tag.tag(name, Some(path), &values(path, host)),
             path: path.into(),
-            cutter: Cutter::new(rule.how),
+            cutter: Cutter::new(rule.how.clone()),
             values: Vec::new(),
             last: None,
             place: None,
@@ -83,6 +81,7 @@ impl Stream {
             journaled: 0,
             in_doubt: false,
             of_file: false,
+            written: None,
             tee,
             rule,
         }
@@ -105,7 +104,7 @@ impl Stream {
             slot: left.slot,
             generation: left.generation,
         });
-        stream.cutter = Cutter::new(stream.rule.how).with_tail(left.tail);
+        stream.cutter = Cutter::new(stream.rule.how.clone()).with_tail(left.tail);
         stream
     }
 
@@ -119,89 +118,120 @@ impl Stream {
         let Some(bytes) = buffer.as_mut() else {
             return Err(Errno::IO);
         };
-        let before = self.cutter.tail().len();
-        if before + data.len() > TAIL_BYTES_FREE && self.ship.tails.are_full(data.len()) {
-            // A write that ends its lines leaves little.
-            let written = bytes.get(data.clone()).unwrap_or_default();
-            if data.len() - lines::whole(written) > TAIL_BYTES_FREE {
-                return Err(Errno::NOSPC);
-            }
-        }
-        let Cut {
-            records,
-            rejected,
-            too_long,
-            took_tail,
-            unfinished,
-            rest: how,
-        } = self.cutter.cut(bytes, data.clone());
-        let new = unfinished.min(data.len());
-        let rest = bytes[data.end - new..data.end].to_vec();
-        self.ship.meters.too_long.add(too_long);
-        let took = self.try_to_take(took_tail);
+        let cut = self.cutter.cut(bytes, data.clone());
         let values = self.values_of(thread);
         self.last = Some(values.clone());
-        let batch = self.batch(records, buffer, values, took);
-        let rejected = (!rejected.is_empty()).then(|| {
+        self.parcel(cut, buffer, data, values)
+    }
+
+    /// The file is closed; nothing is written behind this.
+    pub(super) fn finish(&mut self) -> Result<Parcel, Errno> {
+        self.parcel_of_tail(self.cutter.cut_end())
+    }
+
+    /// What has become whole because nothing followed it for as long as the rule waits; None if nothing has.
+    pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
+        let waited = self.rule.how.wait().zip(self.written);
+        if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
+            return Ok(None);
+        }
+        self.written = None;
+        let cut = self.cutter.cut_quiet();
+        if cut.records == Records::None {
+            return Ok(None);
+        }
+        self.parcel_of_tail(cut).map(Some)
+    }
+
+    /// It could not be sent: once more after the same time.
+    pub(super) fn wait_again(&mut self) {
+        self.written = Some(Instant::now());
+    }
+
+    /// What becomes of unfinished bytes without more of them.
+    fn parcel_of_tail(&mut self, cut: Cut) -> Result<Parcel, Errno> {
+        let values = match &self.last {
+            Some(values) => values.clone(),
+            None => self.values_of(0),
+        };
+        self.parcel(cut, &mut None, 0..0, values)
+    }
+
+    /// What is to be sent of a cut of `data` of the buffer.
+    fn parcel(
+        &mut self,
+        cut: Cut,
+        buffer: &mut Option<Buffer>,
+        data: Range<usize>,
+        values: Arc<Values>,
+    ) -> Result<Parcel, Errno> {
+        let new = cut.unfinished.min(data.len());
+        let stay = cut.unfinished - new;
+        let more = cut.unfinished.saturating_sub(self.cutter.tail().len());
+        if more > 0 && cut.unfinished > TAIL_BYTES_FREE && self.ship.tails.are_full(more) {
+            return Err(Errno::NOSPC);
+        }
+        let rest = match buffer {
+            Some(bytes) => bytes[data.end - new..data.end].to_vec(),
+            None => Vec::new(),
+        };
+        self.ship.meters.too_long.add(cut.too_long);
+        let took = self.try_to_take(cut.took_tail, stay)?;
+        let batch = self.batch(cut.records, buffer, values, took);
+        let rejected = (!cut.rejected.is_empty()).then(|| {
             let reason = format!(
                 "it is longer than line_max ({} bytes)",
                 self.rule.how.line_max
             );
             let from = self.envelope(Bytes::new(), 0, Encoding::Lines, Arc::default());
-            let pieces = rejected.iter().map(Vec::as_slice);
+            let pieces = cut.rejected.iter().map(Vec::as_slice);
             reject::batch(&self.ship.context.name, &from, pieces, &reason)
         });
         Ok(Parcel {
             batch,
             rejected,
             took,
-            stay: unfinished - new,
+            stay,
             rest,
-            how,
+            next: cut.next,
             bytes: data.len(),
         })
     }
 
-    /// The file is closed; nothing is written behind this.
-    pub(super) fn finish(&mut self) -> Parcel {
-        let before = self.cutter.tail().len();
-        let records = self.cutter.finish();
-        self.ship.tails.change(before, 0);
-        let took = self.try_to_take(before > 0);
-        let values = match &self.last {
-            Some(values) => values.clone(),
-            None => self.values_of(0),
+    /// A generation of its own for a parcel with unfinished bytes from before. What stays of them is of the next one, in the
+    /// journal, too, and before anything is sent: the channel that keeps the parcel says that its generation is done.
+    fn try_to_take(&mut self, took_tail: bool, stay: usize) -> Result<Option<Place>, Errno> {
+        let Some(took) = self.place.filter(|_| took_tail) else {
+            return Ok(None);
         };
-        Parcel {
-            batch: self.batch(records, &mut None, values, took),
-            rejected: None,
-            took,
-            stay: 0,
-            rest: Vec::new(),
-            how: Rest::Record,
-            bytes: 0,
+        let generation = took.generation + 1;
+        let journaled = self.journaled_of_last(stay);
+        if journaled > 0 {
+            let parted = self.ship.journal().part(took.slot, generation, journaled);
+            parted.map_err(|error| self.ship.journal_failed(&error))?;
         }
+        self.place = Some(Place { generation, ..took });
+        Ok(Some(took))
     }
 
-    /// A generation of its own for a parcel with unfinished bytes from before.
-    fn try_to_take(&mut self, took_tail: bool) -> Option<Place> {
-        let place = self.place.as_mut().filter(|_| took_tail)?;
-        let took = *place;
-        place.generation += 1;
-        Some(took)
+    /// How many of the last unfinished bytes stand in the journal.
+    fn journaled_of_last(&self, bytes: usize) -> usize {
+        let before = self.cutter.tail().len().saturating_sub(bytes);
+        self.journaled.saturating_sub(before)
     }
 
     /// The parcel has been taken: what was unfinished before it is no more ours.
     pub(super) fn pass(&mut self, parcel: &Parcel) -> Passed {
         let unfinished = self.cutter.tail().len();
+        let journaled = self.journaled_of_last(parcel.stay);
         let passed = Passed {
-            before: self.cutter.pass(parcel.stay, parcel.how),
+            before: self.cutter.pass(parcel.stay, parcel.next),
             since: self.since,
             journaled: self.journaled,
         };
         self.ship.tails.change(unfinished, parcel.stay);
         if let Some(place) = parcel.took {
-            (self.since, self.journaled) = (place.generation + 1, 0);
+            (self.since, self.journaled) = (place.generation + 1, journaled);
         }
         passed
     }
@@ -231,6 +261,9 @@ impl Stream {
             };
         }
         self.ship.tails.change(0, rest.len());
+        if self.rule.how.wait().is_some() {
+            self.written = Some(Instant::now());
+        }
         Ok(parcel.bytes)
     }
 
@@ -251,87 +284,6 @@ impl Stream {
             self.journaled = tail.len();
         }
         Ok(!tail.is_empty())
-    }
-
-    /// The batch that records become; None if nothing is left of them.
-    fn batch(
-        &self,
-        records: Records,
-        buffer: &mut Option<Buffer>,
-        values: Arc<Values>,
-        took: Option<Place>,
-    ) -> Option<Batch> {
-        let filter = &self.rule.filter;
-        let (body, count, encoding) = match records {
-            Records::None => return None,
-            Records::Any(records) => {
-                let (body, count) = self.packed(&records)?;
-                (body, count, Encoding::Packed)
-            }
-            Records::Lines(text) if filter.is_empty() => {
-                let count = lines::count(&text);
-                (text.into(), count, Encoding::Lines)
-            }
-            Records::Lines(text) => self.filtered(&text)?,
-            Records::InPlace(range) if !filter.is_empty() => {
-                let found = buffer.as_ref().and_then(|buffer| buffer.get(range));
-                self.filtered(found.unwrap_or_default())?
-            }
-            Records::InPlace(range) => {
-                let body = share(buffer, range);
-                let count = lines::count(&body);
-                (body, count, Encoding::Lines)
-            }
-        };
-        let mut batch = self.envelope(body, count, encoding, values);
-        if let Some(place) = took.filter(|_| self.ship.durable) {
-            batch.origins.push(Origin::File(FileOrigin {
-                file: self.ship.identity.file(place.slot),
-                begin: place.generation,
-                next: place.generation + 1,
-            }));
-        }
-        Some(batch)
-    }
-
-    fn filtered(&self, text: &[u8]) -> Option<(Bytes, u32, Encoding)> {
-        let found = self.rule.filter.lines(text);
-        self.ship.meters.filtered.add(u64::from(found.dropped));
-        (found.left > 0).then(|| (found.text.into(), found.left, Encoding::Lines))
-    }
-
-    /// Records that may hold newlines, as `{"message": record}`.
-    fn packed(&self, records: &[Vec<u8>]) -> Option<(Bytes, u32)> {
-        let (mut body, mut count) = (Vec::new(), 0);
-        let now = Time::now();
-        for record in records {
-            let Some(record) = self.rule.filter.record(record) else {
-                self.ship.meters.filtered.add(1);
-                continue;
-            };
-            write_array_len(&mut body, 2);
-            write_time(&mut body, now);
-            write_map_len(&mut body, 1);
-            write_str(&mut body, b"message");
-            match std::str::from_utf8(&record) {
-                Ok(text) => write_str(&mut body, text.as_bytes()),
-                Err(_) => write_bin(&mut body, &record),
-            }
-            count += 1;
-        }
-        (count > 0).then(|| (body.into(), count))
-    }
-
-    fn envelope(&self, body: Bytes, count: u32, encoding: Encoding, values: Arc<Values>) -> Batch {
-        Batch {
-            tag: self.tag.clone(),
-            encoding,
-            body,
-            count,
-            received: Time::now(),
-            values,
-            origins: Vec::new(),
-        }
     }
 
     /// What all records share that this thread writes.
@@ -358,17 +310,6 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.ship.tails.change(self.cutter.tail().len(), 0);
-    }
-}
-
-/// The body that stands in `range` of a buffer.
-fn share(buffer: &mut Option<Buffer>, range: Range<usize>) -> Bytes {
-    match buffer.take_if(|_| range.len() > COPY_BYTES_MAX) {
-        Some(buffer) => buffer.freeze().slice(range),
-        None => {
-            let found = buffer.as_ref().and_then(|buffer| buffer.get(range));
-            Bytes::copy_from_slice(found.unwrap_or_default())
-        }
     }
 }
 

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 
+mod joined;
+#[path = "../program/mod.rs"]
 mod program;
 
 use std::{
@@ -356,14 +358,18 @@ while True:
 
 #[test]
 fn what_eight_writers_were_told_is_written_is_there_once_after_kills() {
-    let mut rig = Rig::plain();
+    eight_writers_and_kills(Rig::plain(), WRITER, Rig::lines);
+}
+
+/// What writers of lines were told is written is in what has arrived, once.
+fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) -> Vec<String>) {
     let start = |n: usize| {
         let name = format!("w{n}");
         let told = fs::File::create(rig.folder.path().join(format!("{name}.told"))).unwrap();
         let mut command = rig.command("python3");
         // Above the mount, so that a mount that is gone does not take its folder away.
         command.current_dir(rig.folder.path());
-        let script = WRITER.replace("name + '.log'", "'mnt/' + name + '.log'");
+        let script = script.replace("name + '.log'", "'mnt/' + name + '.log'");
         command
             .args(["-c", &script, &name])
             .stdout(told)
@@ -385,21 +391,21 @@ fn what_eight_writers_were_told_is_written_is_there_once_after_kills() {
     let (whole, halves) = told(rig.folder.path());
     assert!(whole.len() > 1000, "only {} writes", whole.len());
     wait_until("every line whose write returned has arrived", || {
-        let arrived = numbered(&rig.lines());
+        let arrived = numbered(&arrived(&rig));
         whole.iter().all(|line| arrived.contains_key(line))
     });
     sleep(Duration::from_secs(2));
-    for (line, times) in numbered(&rig.lines()) {
+    let lines = arrived(&rig);
+    for (line, times) in numbered(&lines) {
         assert_eq!(times, 1, "{line} came {times} times");
     }
     // A half that was answered for and whose end never came is there as it is.
-    let text = fs::read_to_string(rig.folder.path().join("out")).unwrap();
     for half in halves.difference(&whole) {
         let (writer, n) = half.split_once(' ').unwrap();
         let n: usize = n.parse().unwrap();
         let line = format!("{writer} {n} {}\n", "y".repeat(n % 50));
         let begins = &line[..line.len() / 2];
-        let found = text.lines().filter(|line| line.starts_with(begins));
+        let found = lines.iter().filter(|line| line.starts_with(begins));
         assert!(found.count() >= 1, "the unfinished {begins:?} is lost");
     }
 }

@@ -1,0 +1,292 @@
+//! Lines that are joined: on a mount, at its stops and crashes, and below it.
+
+use super::*;
+
+/// A digit begins a record, which is taken as whole after this time.
+fn stacks(wait: &str) -> String {
+    format!(r#", "framing": {{"multiline": {{"start": "^\\d", "wait": "{wait}"}}}}"#)
+}
+
+impl Rig {
+    /// The messages of all packed records so far.
+    fn messages(&self) -> Vec<String> {
+        let mut messages = Vec::new();
+        for batch in self.downstream.batches() {
+            let mut body = &batch.body[..];
+            let before = messages.len();
+            while !body.is_empty() {
+                let entry = rmpv::decode::read_value(&mut body).unwrap();
+                messages.push(entry[1]["message"].as_str().unwrap().to_owned());
+            }
+            assert_eq!(messages.len() - before, batch.count as usize);
+        }
+        messages
+    }
+
+    fn until_messages(&self, expected: &[&str]) {
+        until("all records are there", || {
+            self.messages().len() >= expected.len()
+        });
+        assert_eq!(self.messages(), expected);
+    }
+}
+
+#[test]
+fn lines_up_to_the_next_start_are_a_record_of_their_file() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let mut rig = Rig::new(to, &stacks("1h"));
+        let (mut one, mut two) = (rig.append("f"), rig.append("f"));
+        one.write_all(b"1 one\n  at a\n  at").unwrap();
+        two.write_all(b"  odd\n2 two\n").unwrap();
+        one.write_all(b" b\r\n\n3").unwrap();
+        rig.until_messages(&["  odd"]);
+        one.write_all(b" three\n").unwrap();
+        two.write_all(b"  at c\n4 four\n5 five\n  at").unwrap();
+        let first = [
+            "  odd",
+            "1 one\n  at a\n  at b\r\n",
+            "2 two\n  at c",
+            "4 four",
+        ];
+        rig.until_messages(&first);
+        // At close what is unfinished is a record; so it is at a stop.
+        drop(two);
+        rig.until_messages(&[&first[..], &["5 five\n  at"]].concat());
+        one.write_all(b"  at d\n6 six").unwrap();
+        rig.stop();
+        let last = ["5 five\n  at", "3 three\n  at d", "6 six"];
+        assert_eq!(rig.messages(), [&first[..], &last].concat());
+    }
+}
+
+#[test]
+fn rules_join_filter_and_copy() {
+    let copies = tempfile::tempdir().unwrap();
+    let place = copies.path().display();
+    let options = format!(
+        r#", "rules": [{{ "path": "app/*", "framing": {{"multiline": {{"start": "^\\S"}}}}, "line_max": "40B",
+            "allow": "Error", "deny": "at b$", "rewrite": [{{ "match": "\n\\s+at", "replace": " <-" }}],
+            "tee": "{place}/tee/", "exec": ["sh", "-c", "cat > {place}/out"] }}]"#
+    );
+    let mut rig = Rig::new(Downstream::durable(), &options);
+    fs::create_dir_all(rig.path("app")).unwrap();
+    rig.append("app/x")
+        .write_all(b"Error 1\n  at a\n  at b\nError 2\n  at b\n  at a\nInfo\nError 3\n\n")
+        .unwrap();
+    rig.append("plain").write_all(b"Error\n at\n").unwrap();
+    rig.stop();
+    // Files that no rule names are lines as ever.
+    let batches = rig.downstream.batches();
+    assert!(batches.iter().any(|batch| batch.body == "Error\n at\n"));
+    let copy = |name: &str| fs::read_to_string(copies.path().join(name)).unwrap_or_default();
+    let expected = "Error 2 <- b <- a\nError 3\n\n";
+    until("the file has it", || copy("tee/app/x") == expected);
+    until("the command has it", || copy("out") == expected);
+}
+
+#[test]
+fn what_is_too_long_is_counted_and_can_leave_by_the_other_port() {
+    let options = stacks("1h") + r#", "line_max": "9B", "too_long": "reject""#;
+    let rig = Rig::new(Downstream::durable(), &options);
+    let mut file = rig.append("f");
+    for piece in [
+        "1 a\nbb",
+        "bb\ncc",
+        "cc\ndd\n2 o",
+        "k\n3",
+        " dddddddddd\n4 ok\n5\n",
+    ] {
+        file.write_all(piece.as_bytes()).unwrap();
+    }
+    rig.until_messages(&["2 ok", "4 ok"]);
+    let running = rig.running.as_ref().unwrap();
+    assert_eq!(running.meter("lines_too_long"), 2);
+    let rejected = running.rejected.batches();
+    let text = rejected
+        .iter()
+        .map(|batch| String::from_utf8_lossy(&batch.body));
+    let text: String = text.collect();
+    assert!(
+        text.contains("1 a") && text.contains("cccc") && text.contains("3 ddd"),
+        "{text}"
+    );
+}
+
+#[test]
+fn after_a_while_whole_lines_are_a_record_and_a_partial_one_waits() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let rig = Rig::new(to, &stacks("1500ms"));
+        let mut file = rig.append("f");
+        let begun = Instant::now();
+        file.write_all(b"1 one\n").unwrap();
+        for _ in 0..4 {
+            thread::sleep(Duration::from_millis(400));
+            file.write_all(b" at\n").unwrap();
+        }
+        file.write_all(b"2 t").unwrap();
+        assert!(rig.messages().is_empty());
+        rig.until_messages(&["1 one\n at\n at\n at\n at"]);
+        assert!(begun.elapsed() >= Duration::from_millis(3100));
+        thread::sleep(Duration::from_millis(2500));
+        assert_eq!(rig.messages().len(), 1);
+        file.write_all(b"wo\n").unwrap();
+        rig.until_messages(&["1 one\n at\n at\n at\n at", "2 two"]);
+        file.write_all(b" late\n3 three").unwrap();
+        rig.until_messages(&["1 one\n at\n at\n at\n at", "2 two", " late"]);
+        drop(file);
+        until("the end is there", || rig.messages().len() == 4);
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_loses_and_doubles_nothing() {
+    let rig = Rig::new(Downstream::durable(), &stacks("500ms"));
+    let mut file = rig.append("f");
+    file.write_all(b"1 one\n at").unwrap();
+    file.write_all(b" a\n2 t").unwrap();
+    assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
+    // The channel has the record, and nobody has heard of it: what stays is there all the same.
+    rig.downstream.hold();
+    let mut other = file.try_clone().unwrap();
+    let writes = thread::spawn(move || other.write_all(b"wo\n"));
+    until("it is there", || rig.messages() == ["1 one\n at a"]);
+    assert_eq!(rig.left(), ["2 t"]);
+    rig.downstream.settle();
+    writes.join().unwrap().unwrap();
+    assert_eq!(rig.left(), ["2 two\n"]);
+    // The same where it leaves after a while.
+    file.write_all(b" at b\n at").unwrap();
+    rig.downstream.hold();
+    until("it has left", || rig.messages().len() == 2);
+    assert_eq!(rig.left(), [" at"]);
+    rig.downstream.settle();
+    until("it is known", || rig.downstream.origins().len() == 1);
+    file.write_all(b" c\n3 three\n").unwrap();
+    assert_eq!(rig.messages(), ["1 one\n at a", "2 two\n at b", " at c"]);
+    drop(file);
+    until("the end is there", || rig.messages().len() == 4);
+    until("all is done", || rig.left().is_empty());
+    assert_eq!(rig.downstream.repeats(), 0);
+}
+
+#[test]
+fn a_write_waits_for_what_leaves_before_it_and_can_be_killed() {
+    let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
+    let mut file = rig.append("f");
+    rig.downstream.set_full(true);
+    file.write_all(b"1 one\n at a\n at").unwrap();
+    // By now it waits for room.
+    thread::sleep(Duration::from_millis(400));
+    let mut child = Rig::writes(&file, "never\n");
+    thread::sleep(Duration::from_millis(300));
+    // Others are served.
+    fs::metadata(rig.path("f")).unwrap();
+    rig.append("g").write_all(b"3 g").unwrap();
+    let killed = Instant::now();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(killed.elapsed() < Duration::from_secs(5));
+    let mut other = file.try_clone().unwrap();
+    let writes = thread::spawn(move || other.write_all(b" b\n2 two\n"));
+    thread::sleep(Duration::from_millis(300));
+    assert!(!writes.is_finished());
+    rig.downstream.set_full(false);
+    writes.join().unwrap().unwrap();
+    drop(file);
+    until("all is there", || rig.messages().len() == 4);
+    let mut all = rig.messages();
+    all.retain(|message| message != "3 g");
+    assert_eq!(all, ["1 one\n at a", " at b", "2 two"]);
+    assert_eq!(rig.downstream.repeats(), 0);
+}
+
+#[test]
+fn a_close_waits_for_what_leaves_before_it() {
+    let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
+    let mut file = rig.append("f");
+    rig.downstream.set_full(true);
+    file.write_all(b"1 one\n at").unwrap();
+    thread::sleep(Duration::from_millis(400));
+    drop(file);
+    thread::sleep(Duration::from_millis(200));
+    rig.downstream.set_full(false);
+    rig.until_messages(&["1 one", " at"]);
+    until("all is done", || rig.left().is_empty());
+    assert_eq!(rig.messages().len(), 2);
+}
+
+#[test]
+fn what_left_after_a_while_and_was_not_kept_is_unfinished_again() {
+    let rig = Rig::new(Downstream::durable(), &stacks("2s"));
+    let mut file = rig.append("f");
+    file.write_all(b"1 one\n at a\n at").unwrap();
+    rig.downstream.hold();
+    until("it has left", || rig.messages() == ["1 one\n at a"]);
+    rig.downstream.drop_held();
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(rig.left(), ["1 one\n at a\n", " at"]);
+    file.write_all(b" b\n2 two\n").unwrap();
+    assert_eq!(rig.messages(), ["1 one\n at a\n at b"]);
+    assert_eq!(rig.left(), ["2 two\n"]);
+}
+
+#[test]
+fn a_write_fails_in_time_behind_what_finds_no_room() {
+    let options = stacks("100ms") + r#", "when_full": "fail""#;
+    let rig = Rig::new(Downstream::durable(), &options);
+    let mut file = rig.append("f");
+    rig.downstream.set_full(true);
+    file.write_all(b"1 one\n").unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let started = Instant::now();
+    let refused = file.write_all(b"2 two\n").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    assert!(started.elapsed() < Duration::from_secs(10));
+    // What finds no room without a writer is no write that was refused.
+    assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 1);
+    rig.downstream.set_full(false);
+    rig.until_messages(&["1 one"]);
+    file.write_all(b"3 three\n").unwrap();
+    rig.until_messages(&["1 one", "3 three"]);
+}
+
+#[test]
+fn fsync_keeps_what_is_unfinished_behind_memory() {
+    let rig = Rig::new(Downstream::memory(), &stacks("1h"));
+    let mut file = rig.append("f");
+    file.write_all(b"1 one\n at a\n2 t").unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
+    // What stays is not unknown between the two.
+    file.write_all(b"wo\n").unwrap();
+    assert_eq!(rig.left(), ["1 one\n at a\n", "2 t"]);
+    file.sync_all().unwrap();
+    assert_eq!(rig.left(), ["2 two\n"]);
+    drop(file);
+    rig.until_messages(&["1 one\n at a", "2 two"]);
+    until("all is done", || rig.left().is_empty());
+}
+
+#[test]
+fn what_was_written_below_is_joined_also_while_it_is_written() {
+    let mut rig = Rig::new(Downstream::durable(), &stacks("500ms"));
+    rig.stop();
+    fs::write(rig.path("a.log"), "1 one\n at a\n2 two\n at b").unwrap();
+    let mut open = rig.append("b.log");
+    open.write_all(b"3 three\n at").unwrap();
+    rig.start(&stacks("500ms"));
+    until("it is read", || rig.messages().len() >= 3);
+    assert_eq!(rig.messages(), ["1 one\n at a", "2 two\n at b", "3 three"]);
+    // What is shipped of a file that is still written is not shipped again.
+    rig.stop();
+    rig.start(&stacks("500ms"));
+    open.write_all(b" c\n at d\n").unwrap();
+    until("it is followed", || rig.messages().len() >= 4);
+    drop(open);
+    // Until it is removed.
+    thread::sleep(Duration::from_millis(1000));
+    rig.stop();
+    assert_eq!(rig.messages()[3], " at c\n at d");
+    assert_eq!(rig.downstream.repeats(), 0);
+    assert_eq!(fs::read_dir(rig.mount()).unwrap().count(), 0);
+}
