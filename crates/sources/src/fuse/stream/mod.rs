@@ -177,16 +177,16 @@ impl Stream {
         };
         self.ship.meters.too_long.add(cut.too_long);
         let took = self.try_to_take(cut.took_tail, stay)?;
-        let batch = self.batch(cut.records, buffer, values, took);
         let rejected = (!cut.rejected.is_empty()).then(|| {
             let reason = format!(
                 "it is longer than line_max ({} bytes)",
                 self.rule.how.line_max
             );
-            let from = self.envelope(Bytes::new(), 0, Encoding::Lines, Arc::default());
+            let from = self.envelope(Bytes::new(), 0, Encoding::Lines, values.clone());
             let pieces = cut.rejected.iter().map(Vec::as_slice);
             reject::batch(&self.ship.context.name, &from, pieces, &reason)
         });
+        let batch = self.batch(cut.records, buffer, values, took);
         Ok(Parcel {
             batch,
             rejected,
