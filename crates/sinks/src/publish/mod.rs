@@ -36,7 +36,9 @@ pub(crate) use options::{Compression, Rotate, RotateConfig, no_give_up, split_ro
 pub(crate) use parquet::parquet;
 pub(crate) use patience::Patience;
 pub(crate) use run::run;
-pub(crate) use store::{Place, Published, Put, Store, too_long};
+#[cfg(feature = "hdfs")]
+pub(crate) use store::too_long;
+pub(crate) use store::{Place, Published, Put, Store};
 
 /// How a sink publishes.
 pub(crate) struct Settings {
