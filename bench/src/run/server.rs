@@ -241,22 +241,11 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
         command.arg("--tls-cert").arg(&certificate.cert);
         command.arg("--tls-key").arg(&certificate.key);
     }
-    let mut reader = Process::start(&mut command)?;
-    reader.ready(address)?;
-    let before = reader.usage()?;
     let load = Load {
         acks: false,
         ..load.clone()
     };
-    let sent = load.send(bench, address)?;
-    Ok(Run {
-        records: sent.records,
-        bytes: sent.bytes,
-        seconds: sent.seconds,
-        usage: reader.usage()?.since(before),
-        latency: None,
-        wrong: wrong(&sent),
-    })
+    measure_reference(bench, &mut command, address, &load)
 }
 
 /// Loads the bare relay in the same way.
@@ -266,15 +255,25 @@ pub fn bare_relay(bench: &Bench, load: &Load, to: SocketAddr) -> Result<Run, Fai
     command
         .args(["relay", "--listen", &address.to_string()])
         .args(["--to", &to.to_string()]);
-    let mut relay = Process::start(&mut command)?;
-    relay.ready(address)?;
-    let before = relay.usage()?;
+    measure_reference(bench, &mut command, address, load)
+}
+
+/// Loads a reference that listens.
+fn measure_reference(
+    bench: &Bench,
+    command: &mut Command,
+    address: SocketAddr,
+    load: &Load,
+) -> Result<Run, Failure> {
+    let mut process = Process::start(command)?;
+    process.ready(address)?;
+    let before = process.usage()?;
     let sent = load.send(bench, address)?;
     Ok(Run {
         records: sent.records,
         bytes: sent.bytes,
         seconds: sent.seconds,
-        usage: relay.usage()?.since(before),
+        usage: process.usage()?.since(before),
         latency: None,
         wrong: wrong(&sent),
     })

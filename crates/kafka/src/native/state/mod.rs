@@ -6,21 +6,26 @@
 //! It promises that a record is in one batch or in one list until it is acknowledged or among the failed, that the batches
 //! of a partition leave in order, and one at a time: so a batch that was refused leaves no hole in the sequence numbers, and
 //! one of which nothing was heard goes out again with its own. Records of a topic whose partitions are not known yet wait.
+//! What becomes of a batch that went out, or is taken back, stands in `outcome`.
+
+mod outcome;
 
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
 
+pub(super) use outcome::waited_too_long;
+
 use super::{
-    batch::{Builder, Parts, advance},
+    batch::{Builder, Parts},
     partitions::{Batch, Partition, Topic, headers},
 };
-use crate::{Error, Failed, Kind, Outgoing, ProducerOptions, Record};
+use crate::{Failed, Outgoing, ProducerOptions, Record};
 
 /// What both threads know.
 pub(super) struct Shared {
@@ -353,165 +358,6 @@ impl State {
         Some(due)
     }
 
-    /// The partition of the batch that is under way, unless that was taken back.
-    fn under_way(&mut self, place: Place, serial: u64) -> Option<&mut Partition> {
-        let partition = self.partition(place)?;
-        let first = partition.ready.front()?;
-        (partition.under_way && first.serial == serial).then_some(partition)
-    }
-
-    /// Whether the batch that is under way has gone out before.
-    pub(super) fn is_repeated(&mut self, place: Place, serial: u64) -> bool {
-        let partition = self.under_way(place, serial);
-        let first = partition.and_then(|partition| partition.ready.front());
-        first.is_some_and(|first| first.attempts > 1)
-    }
-
-    /// Takes what the batch that is under way is made of, to seal it.
-    pub(super) fn builder(&mut self, place: Place, serial: u64) -> Option<Builder> {
-        let partition = self.under_way(place, serial)?;
-        partition.ready.front_mut()?.builder.take()
-    }
-
-    /// The batch that is under way as it goes out.
-    pub(super) fn sealed(&mut self, place: Place, serial: u64, sealed: Arc<Vec<u8>>) {
-        let partition = self.under_way(place, serial);
-        if let Some(first) = partition.and_then(|partition| partition.ready.front_mut()) {
-            first.sealed = Some(sealed);
-        }
-    }
-
-    /// The batch that is under way is in Kafka.
-    pub(super) fn succeed(&mut self, place: Place, serial: u64) {
-        let Some(partition) = self.under_way(place, serial) else {
-            return;
-        };
-        partition.under_way = false;
-        if let Some(batch) = partition.ready.pop_front() {
-            partition.sequence = advance(partition.sequence, batch.numbers.len());
-            self.settle(batch);
-        }
-    }
-
-    /// The batch that is under way goes out again, not before `again_at`.
-    pub(super) fn retry(&mut self, place: Place, serial: u64, again_at: Instant) {
-        if let Some(partition) = self.under_way(place, serial) {
-            partition.under_way = false;
-            partition.again_at = Some(again_at);
-        }
-    }
-
-    /// The batch that is under way cannot be written; `error` says of the record at a place in it why. `refused`: the broker
-    /// says that it has none of it.
-    pub(super) fn fail(
-        &mut self,
-        place: Place,
-        serial: u64,
-        refused: bool,
-        error: impl Fn(usize) -> Error,
-    ) {
-        let Some(partition) = self.under_way(place, serial) else {
-            return;
-        };
-        partition.under_way = false;
-        if let Some(batch) = partition.ready.pop_front() {
-            // An earlier attempt, whose answer was lost, may have come through.
-            partition.doubtful |= !refused || batch.attempts > 1;
-            self.give_back(place.0, batch, error);
-        }
-    }
-
-    fn give_back(&mut self, topic: usize, batch: Batch, error: impl Fn(usize) -> Error) {
-        let name = self.topics.get(topic).map(|topic| topic.name.clone());
-        let name = name.unwrap_or_default();
-        let failed = batch.numbers.iter().enumerate().map(|(at, number)| Failed {
-            number: *number,
-            topic: name.as_ref().to_owned(),
-            error: error(at),
-        });
-        self.failed.extend(failed);
-        self.spoiled |= self.transactional;
-        self.settle(batch);
-    }
-
-    fn settle(&mut self, batch: Batch) {
-        self.records -= batch.numbers.len();
-        self.bytes -= batch.bytes;
-        if self.records == 0 {
-            self.flushing = false;
-        }
-        let buffer = batch.sealed.and_then(|sealed| Arc::try_unwrap(sealed).ok());
-        if let Some(buffer) = buffer {
-            self.reuse(buffer);
-        }
-    }
-
-    /// Keeps a buffer for the next batch.
-    pub(super) fn reuse(&mut self, buffer: Vec<u8>) {
-        let kept: usize = self.spare.iter().map(Vec::capacity).sum();
-        if kept + buffer.capacity() <= self.buffer_bytes {
-            self.spare.push(buffer);
-        }
-    }
-
-    /// Takes back all of a topic, or all that there is.
-    pub(super) fn take_back(&mut self, of: Option<usize>, error: &Error) {
-        for topic in 0..self.topics.len() {
-            if of.is_some_and(|of| of != topic) {
-                continue;
-            }
-            self.unstage(topic, error);
-            let partitions = self
-                .topics
-                .get(topic)
-                .map_or(0, |topic| topic.partitions.len());
-            for partition in 0..partitions {
-                self.take_back_partition((topic, partition), error);
-            }
-        }
-    }
-
-    /// Takes back all of a partition.
-    pub(super) fn take_back_partition(&mut self, place: Place, error: &Error) {
-        while let Some(batch) = self.next_batch(place) {
-            self.give_back(place.0, batch, |_| error.clone());
-        }
-    }
-
-    fn next_batch(&mut self, place: Place) -> Option<Batch> {
-        let partition = self.partition(place)?;
-        partition.under_way = false;
-        let next = partition.ready.pop_front();
-        let next = next.or_else(|| partition.open.take())?;
-        partition.doubtful |= next.attempts > 0;
-        Some(next)
-    }
-
-    /// Fails the records that wait for the partitions of their topic.
-    pub(super) fn unstage(&mut self, topic: usize, error: &Error) {
-        let Some(found) = self.topics.get_mut(topic) else {
-            return;
-        };
-        let (staged, name) = (std::mem::take(&mut found.staged), found.name.clone());
-        found.staged_since = None;
-        self.wanting.remove(&topic);
-        for (index, record) in staged.records.iter().enumerate() {
-            self.records -= 1;
-            self.bytes -= Builder::room_for(&Parts {
-                key: record.key.as_ref().map(|key| staged.slice(key)),
-                value: staged.slice(&record.value),
-                timestamp: record.timestamp,
-                headers: headers(&staged, index),
-            });
-            self.failed.push(Failed {
-                number: record.number,
-                topic: name.as_ref().to_owned(),
-                error: error.clone(),
-            });
-            self.spoiled |= self.transactional;
-        }
-    }
-
     /// Forgets the partitions that have nothing to send.
     pub(super) fn rest(&mut self, place: Place) {
         let idle = self
@@ -533,13 +379,6 @@ impl State {
         }
     }
 
-    /// Nobody sends any more: everything comes back, and nothing is taken.
-    pub(super) fn end(&mut self) {
-        let error = Error::new(Kind::Fatal, "the producer's thread has ended");
-        self.take_back(None, &error);
-        self.ended = true;
-    }
-
     /// A new transaction: the coordinator knows of no partition.
     pub(super) fn begin(&mut self) {
         self.spoiled = false;
@@ -552,10 +391,4 @@ impl State {
             partition.added = false;
         }
     }
-}
-
-/// What a batch waits for longer than it may.
-pub(super) fn waited_too_long(wait: Duration) -> Error {
-    let text = format!("no broker has taken it within {} s", wait.as_secs());
-    Error::new(Kind::Again, text)
 }
