@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     path::PathBuf,
     process::{Command, Stdio},
@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, sleep},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A request.
@@ -107,7 +107,7 @@ pub struct Service {
 impl Service {
     /// `port` 0: any that is free.
     pub fn start(port: u16, answer: impl Fn(&Request) -> Said + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let listener = bind(port);
         let port = listener.local_addr().unwrap().port();
         let (stopped, streams) = (
             Arc::new(AtomicBool::new(false)),
@@ -134,6 +134,21 @@ impl Service {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+}
+
+/// While nobody listens, the system may give the port to somebody who connects, even to itself: until that is over.
+fn bind(port: u16) -> TcpListener {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(
+                error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline,
+                "port {port}: {error}"
+            ),
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -171,7 +171,7 @@ fn records_of_a_flow_go_to_one_server_in_order_and_move_together() {
         let more = r#", "balance": {"hash": "{.message}"}"#;
         let upstream = Upstream::durable(7);
         let mut rig = rig(&upstream, &options(&[one, two, three], more));
-        let lines: String = (0..300).map(|n| format!("key{}\n", n % 50)).collect();
+        let lines: String = (0..3000).map(|n| format!("key{}\n", n % 500)).collect();
         run_until(&mut rig, async {
             for _ in 0..3 {
                 upstream.put(packed("t", &lines), false);
@@ -189,10 +189,10 @@ fn records_of_a_flow_go_to_one_server_in_order_and_move_together() {
                 }
             }
         }
-        assert_eq!((records, owner.len()), (900, 50));
-        for place in 0..3 {
-            assert!(owner.values().filter(|owner| **owner == place).count() > 5);
-        }
+        assert_eq!((records, owner.len()), (9000, 500));
+        // By their addresses, which are others in each run: a third each, give or take 10.
+        let flows = [0, 1, 2].map(|place| owner.values().filter(|owner| **owner == place).count());
+        assert!(flows.iter().all(|flows| *flows > 80), "{flows:?}");
     });
 }
 
