@@ -2,8 +2,9 @@
 //!
 //! Stands beside the line, below the sink and the source `kafka`. The traits [`Producer`] and [`Consumer`] are what those
 //! need and nothing else. The producer is our own (`native`): what brokers store is made from the sink's buffers. The consumer
-//! is librdkafka (`client`), with the feature `librdkafka`. The feature `fake` has a broker in memory for unit tests. It promises that nothing handed to a producer is forgotten silently: it is acknowledged, or it is
-//! among [`Producer::take_failed`]. Every call may block: use it on a thread that may. What to do about a failure is left
+//! is librdkafka (`client`), with the feature `librdkafka`. The feature `fake` has a broker in memory for unit tests. It
+//! promises that nothing handed to a producer is forgotten silently: it is acknowledged, or it is among
+//! [`Producer::take_failed`]. Every call may block: use it on a thread that may. What to do about a failure is left
 //! to the sink and the source.
 
 mod access;

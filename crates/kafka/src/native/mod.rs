@@ -5,8 +5,8 @@
 //!
 //! Where to look: [`state`] holds what is taken (`partitions`; `batch` is how brokers store it, `partitioner` where it goes,
 //! `compress`); [`engine`] is the thread that sends it (`asking` is what it must know for that, `cluster` and `connection` are
-//! its brokers, `messages` and `wire` what is said, `codes` what brokers answer, `sasl` who we are); `transaction` is what the
-//! sink waits for.
+//! its brokers, `messages` and `wire` what is said, `codes` what brokers answer, `access` and `sasl` who we are);
+//! `transaction` is what the sink waits for.
 //!
 //! It promises: always idempotent, `acks=all`; a partition has one batch under way, which goes out again with its own sequence
 //! numbers until a broker says what became of it. Numbers of which nobody knows whether they are taken are never used again:

@@ -290,7 +290,8 @@ impl<'a> Frames<'a> {
 }
 
 /// Moves the cursor of a consumer on to `to` and gives `each` every batch that it passes over first. The channel must not
-/// be in use. If `each` fails, nothing is changed. From then on a sink cannot go back behind it. Returns how many batches were passed over.
+/// be in use. If `each` fails, nothing is changed. From then on a sink cannot go back behind the cursor. Returns how many
+/// batches were passed over.
 pub fn skip<E: From<Error>>(
     disk: &dyn Disk,
     folder: &Path,
