@@ -1,6 +1,7 @@
 //! The contract between nodes (Source, Channel, Sink) and the runtime around it: Config -> Plan -> Running.
 
 pub mod channel;
+pub mod condition;
 mod data_dir;
 pub mod delivery;
 pub mod failure;

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::condition::{Condition, Conditions, Held};
+
 /// How long a node is quiet about a kind of news after a line about it.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -17,6 +19,7 @@ pub struct Reporter {
     said: Arc<Mutex<HashMap<&'static str, Said>>>,
     /// The last error, also if its line was held back.
     last: Arc<Mutex<Option<(Instant, String)>>>,
+    conditions: Conditions,
 }
 
 #[derive(Debug)]
@@ -32,6 +35,7 @@ impl Reporter {
             node: node.into(),
             said: Arc::default(),
             last: Arc::default(),
+            conditions: Conditions::default(),
         }
     }
 
@@ -49,6 +53,16 @@ impl Reporter {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref()
             .map(|(when, text)| (when.elapsed(), text.clone()))
+    }
+
+    /// Something that can keep the node from its work; it does not hold yet. `kind` is the kind of its log lines.
+    pub fn condition(&self, kind: &'static str) -> Condition {
+        self.conditions.add(self, kind)
+    }
+
+    /// The conditions that hold now.
+    pub fn conditions(&self) -> Vec<Held> {
+        self.conditions.held()
     }
 
     /// Something was refused or is being tried again.

@@ -1,0 +1,159 @@
+//! Conditions: what keeps a node from doing its work right now, since when, and why.
+//!
+//! A log line tells that something happened; a condition tells that it still holds. `status` shows the conditions of every
+//! node, and `/health` is unhealthy while one of them is serious. Each task, connection or server holds a [`Condition`] for
+//! each thing that can go wrong with it, so two servers of one sink never clear each other's.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::report::Reporter;
+
+/// What a condition means for the node's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// The node waits for something that it cannot change: room on a disk or in a channel, a slow consumer.
+    Blocked,
+    /// The destination or the peer fails, and the node retries.
+    Retrying,
+    /// Accepted records are missing or are being skipped. Only an operator or the end of the skipping clears it.
+    Losing,
+}
+
+/// A condition that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What it means.
+    pub trouble: Trouble,
+    /// Why, in one sentence that says what to do.
+    pub why: String,
+    /// For how long it has held.
+    pub age: Duration,
+}
+
+/// All conditions of one node. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conditions(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    next: AtomicU64,
+    held: Mutex<BTreeMap<u64, Active>>,
+}
+
+#[derive(Debug)]
+struct Active {
+    trouble: Trouble,
+    why: String,
+    since: Instant,
+}
+
+impl Conditions {
+    pub(crate) fn held(&self) -> Vec<Held> {
+        let held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = |active: &Active| Held {
+            trouble: active.trouble,
+            why: active.why.clone(),
+            age: active.since.elapsed(),
+        };
+        held.values().map(report).collect()
+    }
+
+    pub(crate) fn add(&self, reporter: &Reporter, kind: &'static str) -> Condition {
+        Condition {
+            id: self.0.next.fetch_add(1, Ordering::Relaxed),
+            kind,
+            conditions: self.clone(),
+            reporter: reporter.clone(),
+        }
+    }
+}
+
+/// One thing that can go wrong with a task, connection or server. Dropping it clears it.
+#[derive(Debug)]
+pub struct Condition {
+    id: u64,
+    kind: &'static str,
+    conditions: Conditions,
+    reporter: Reporter,
+}
+
+impl Condition {
+    /// Says that the condition holds, and logs it as an error (at most one line of this kind in ten seconds). A condition that
+    /// holds already keeps its start and takes the new reason.
+    pub fn raise(&self, trouble: Trouble, why: impl fmt::Display) {
+        let why = why.to_string();
+        self.reporter.error(self.kind, &why);
+        let mut held = self.lock();
+        let since = held
+            .get(&self.id)
+            .map_or_else(Instant::now, |active| active.since);
+        let active = Active {
+            trouble,
+            why,
+            since,
+        };
+        held.insert(self.id, active);
+    }
+
+    /// Says that the condition no longer holds; returns for how long it held, or `None` if it did not.
+    pub fn clear(&self) -> Option<Duration> {
+        let active = self.lock().remove(&self.id);
+        active.map(|active| active.since.elapsed())
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.lock().contains_key(&self.id)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Active>> {
+        let held = &self.conditions.0.held;
+        held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Condition {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_conditions_of_one_kind_are_raised_and_cleared_independently() {
+        let reporter = Reporter::new("out");
+        let (a, b) = (reporter.condition("connect"), reporter.condition("connect"));
+        a.raise(Trouble::Retrying, "a refuses connections");
+        b.raise(Trouble::Retrying, "b refuses connections");
+        assert!(a.clear().is_some());
+        assert_eq!(a.clear(), None);
+        let held = reporter.conditions();
+        assert_eq!(held.len(), 1);
+        assert_eq!(held[0].why, "b refuses connections");
+        drop(b);
+        assert_eq!(reporter.conditions(), []);
+    }
+
+    #[test]
+    fn a_condition_that_is_raised_again_keeps_its_start_and_takes_the_new_reason() {
+        let reporter = Reporter::new("out");
+        let condition = reporter.condition("disk");
+        condition.raise(Trouble::Blocked, "0 bytes are free");
+        std::thread::sleep(Duration::from_millis(20));
+        condition.raise(Trouble::Blocked, "3 bytes are free");
+        let held = reporter.conditions();
+        assert!(held[0].age >= Duration::from_millis(20));
+        assert_eq!(held[0].why, "3 bytes are free");
+    }
+}
