@@ -83,6 +83,9 @@ pub struct Api {
     pub listen: OneOrMany<String>,
     /// What needs no token from outside of this machine.
     pub open: Vec<Open>,
+    /// Further host names under which clients reach the interface, such as a load balancer's. It answers to addresses,
+    /// `localhost` and the names of this machine without being told; any other `Host` header is refused (DNS rebinding).
+    pub hosts: Vec<String>,
 }
 
 /// A part of the interface that can be opened to everybody.
@@ -117,6 +120,7 @@ impl Default for Api {
         Self {
             listen: OneOrMany(vec![API_LISTEN.to_owned()]),
             open: Vec::new(),
+            hosts: Vec::new(),
         }
     }
 }

@@ -194,7 +194,7 @@ impl Setup {
     /// A counter of the source.
     fn count(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.api)).unwrap();
-        let ask = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let ask = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         stream.write_all(ask.as_bytes()).unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();

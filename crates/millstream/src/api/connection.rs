@@ -1,10 +1,15 @@
-//! Connections of the interface: so many at a time, and none that stays silent.
+//! Connections of the interface: a bounded number, each with a deadline for its next step.
+//!
+//! A peer must complete the head of a request, and read the answer, within [`STEP_MAX`] of its start; it may be idle between
+//! requests for [`IDLE_MAX`]. When all places are taken, a new connection evicts the one that made no progress for the longest
+//! time. So peers that send half a head or never read cannot keep monitoring or an operator out.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -13,27 +18,29 @@ use axum::{extract::connect_info::Connected, serve::IncomingStream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::oneshot,
     time::{Instant, Sleep, sleep},
 };
 
-/// Connections at a time: a dashboard, monitoring, a person. More wait in the backlog.
+/// Connections at a time: a dashboard, monitoring, a person.
 const CONNECTIONS_MAX: usize = 64;
-/// A connection on which nothing comes for so long is closed; monitoring asks more often.
-const SILENT_MAX: Duration = Duration::from_secs(75);
+/// The time for a whole request head, and for the peer to take some bytes of an answer.
+const STEP_MAX: Duration = Duration::from_secs(10);
+/// An idle connection is closed after this time; monitoring asks more often.
+const IDLE_MAX: Duration = Duration::from_secs(75);
 
 /// An address of the interface.
 pub struct Listener {
     listener: TcpListener,
-    room: Arc<Semaphore>,
+    places: Places,
 }
 
 impl Listener {
-    /// Takes the address.
+    /// Binds the address.
     pub async fn bind(address: &str) -> io::Result<Self> {
         Ok(Self {
             listener: TcpListener::bind(address).await?,
-            room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            places: Places::default(),
         })
     }
 }
@@ -43,12 +50,12 @@ impl axum::serve::Listener for Listener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let permit = self.room.clone().acquire_owned().await.ok();
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
         let connection = Connection {
             stream,
-            silent: Box::pin(sleep(SILENT_MAX)),
-            _permit: permit,
+            place: self.places.take(),
+            step: Step::Request,
+            deadline: Box::pin(sleep(STEP_MAX)),
         };
         (connection, peer)
     }
@@ -58,7 +65,7 @@ impl axum::serve::Listener for Listener {
     }
 }
 
-/// Who asks.
+/// The address that a request comes from.
 #[derive(Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
@@ -68,12 +75,108 @@ impl Connected<IncomingStream<'_, Listener>> for Peer {
     }
 }
 
-/// One connection. Reads fail when nothing has come for [`SILENT_MAX`].
+/// The open connections of one address.
+#[derive(Clone, Default)]
+struct Places(Arc<Mutex<Open>>);
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    connections: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
+}
+
+impl Places {
+    /// Takes a place for a new connection; evicts the connection without progress for the longest time if there is none.
+    fn take(&self) -> Place {
+        let mut open = self.lock();
+        if open.connections.len() >= CONNECTIONS_MAX {
+            let oldest = open
+                .connections
+                .iter()
+                .min_by_key(|(_, (progress, _))| *progress);
+            if let Some(id) = oldest.map(|(id, _)| *id) {
+                open.connections.remove(&id);
+            }
+        }
+        let (evict, evicted) = oneshot::channel();
+        let id = open.next;
+        open.next += 1;
+        open.connections.insert(id, (Instant::now(), evict));
+        drop(open);
+        Place {
+            id,
+            evicted,
+            places: self.clone(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one connection; dropping it gives it back.
+struct Place {
+    id: u64,
+    /// Ends when another connection has taken the place.
+    evicted: oneshot::Receiver<()>,
+    places: Places,
+}
+
+impl Place {
+    fn progress(&self) {
+        if let Some((progress, _)) = self.places.lock().connections.get_mut(&self.id) {
+            *progress = Instant::now();
+        }
+    }
+
+    fn is_evicted(&mut self, context: &mut Context<'_>) -> bool {
+        Pin::new(&mut self.evicted).poll(context).is_ready()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().connections.remove(&self.id);
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The rest of a request, and the first byte of its answer. Bytes that trickle in do not extend the deadline.
+    Request,
+    /// The peer, which takes the answer. Each byte that it takes extends the deadline.
+    Answer,
+    /// The next request.
+    Idle,
+}
+
+/// One connection. Reads and writes fail when the deadline of its step has passed or its place was taken.
 pub struct Connection {
     stream: TcpStream,
-    silent: Pin<Box<Sleep>>,
-    /// Gives its place to the next one when it is dropped.
-    _permit: Option<OwnedSemaphorePermit>,
+    place: Place,
+    step: Step,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Connection {
+    fn enter(&mut self, step: Step) {
+        self.step = step;
+        let time = match step {
+            Step::Idle => IDLE_MAX,
+            Step::Request | Step::Answer => STEP_MAX,
+        };
+        self.deadline.as_mut().reset(Instant::now() + time);
+    }
+
+    /// Fails if the connection must end now; else wakes the task when it must.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.place.is_evicted(context) || self.deadline.as_mut().poll(context).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
 }
 
 impl AsyncRead for Connection {
@@ -82,11 +185,15 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.check(context)?;
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.silent.as_mut().reset(Instant::now() + SILENT_MAX);
-        } else if self.silent.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        if buffer.filled().len() > before {
+            self.place.progress();
+            if self.step == Step::Idle {
+                self.enter(Step::Request);
+                self.check(context)?;
+            }
         }
         read
     }
@@ -98,7 +205,22 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        match Pin::new(&mut self.stream).poll_write(context, bytes) {
+            Poll::Ready(written) => {
+                self.place.progress();
+                // Whether more follows shows at the next call.
+                self.enter(Step::Idle);
+                self.check(context)?;
+                Poll::Ready(written)
+            }
+            Poll::Pending => {
+                if self.step != Step::Answer {
+                    self.enter(Step::Answer);
+                }
+                self.check(context)?;
+                Poll::Pending
+            }
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -107,5 +229,28 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_interface_evicts_the_connection_without_progress_for_the_longest_time() {
+        let places = Places::default();
+        let mut taken: Vec<Place> = (0..CONNECTIONS_MAX).map(|_| places.take()).collect();
+        taken[0].progress();
+        let _new = places.take();
+        let gone = |place: &mut Place| {
+            place.evicted.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        };
+        let evicted: Vec<usize> = (0..taken.len())
+            .filter(|at| gone(&mut taken[*at]))
+            .collect();
+        assert_eq!(evicted, [1]);
+        assert_eq!(places.lock().connections.len(), CONNECTIONS_MAX);
+        drop(taken);
+        assert_eq!(places.lock().connections.len(), 1);
     }
 }

@@ -5,6 +5,7 @@
 //! thread, so that nothing it does takes time from the data threads.
 
 mod connection;
+mod host;
 mod view;
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
@@ -26,6 +27,7 @@ use millstream_pipeline::{
 use millstream_record::Pool;
 
 use connection::{Listener, Peer};
+use host::Hosts;
 
 /// The format of `/metrics`.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,6 +36,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Bound {
     listeners: Vec<Listener>,
     open: Vec<Open>,
+    hosts: Hosts,
 }
 
 /// What the pages are made from.
@@ -43,11 +46,13 @@ struct Shown {
     pool: Pool,
     started: Instant,
     open: Vec<Open>,
+    hosts: Hosts,
 }
 
 /// Takes the addresses. An address that is taken by another ends the start if it was chosen (`chosen`: it stands in the
 /// configuration), and costs a warning and the interface if it is only the default.
-pub async fn bind(api: &Api, chosen: bool) -> Result<Bound, Failure> {
+/// `machine`: what this machine is called in the configuration.
+pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failure> {
     let mut listeners = Vec::new();
     for address in &*api.listen {
         match Listener::bind(address).await {
@@ -65,6 +70,7 @@ pub async fn bind(api: &Api, chosen: bool) -> Result<Bound, Failure> {
     Ok(Bound {
         listeners,
         open: api.open.clone(),
+        hosts: Hosts::new(machine, &api.hosts),
     })
 }
 
@@ -77,6 +83,7 @@ impl Bound {
             pool: running.pool.clone(),
             started: Instant::now(),
             open: self.open,
+            hosts: self.hosts,
         });
         for listener in self.listeners {
             let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
@@ -96,13 +103,19 @@ fn pages(shown: Arc<Shown>) -> Router {
         .with_state(shown)
 }
 
-/// Lets in who may see the page.
+/// Refuses foreign `Host` headers, and peers that may not see the page.
 async fn admit(
     State(shown): State<Arc<Shown>>,
     ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
+    if let Err(host) = shown.hosts.admit(request.headers()) {
+        let why = format!(
+            "the interface does not answer to the host {host:?}; `api: {{ hosts: [{host:?}] }}` adds a name\n"
+        );
+        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    }
     let page = match request.uri().path() {
         "/health" => Some(Open::Health),
         "/metrics" => Some(Open::Metrics),

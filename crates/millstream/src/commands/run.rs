@@ -89,7 +89,12 @@ impl Run {
     /// Signals come first, so that none ends the process from here on; then addresses; then the pipeline.
     async fn start(&self, loaded: config::Loaded) -> Result<(Running, Signals), Failure> {
         let signals = Signals::new()?;
-        let bound = api::bind(&loaded.settings.api, loaded.api_is_chosen).await?;
+        let bound = api::bind(
+            &loaded.settings.api,
+            loaded.api_is_chosen,
+            &loaded.settings.host,
+        )
+        .await?;
         let start = Launch {
             once: self.once,
             open_memory: MemoryChannel::open,
