@@ -12,7 +12,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::systemd;
+use crate::{systemd, visible::LogLines};
 
 /// Starts the log as the settings say.
 pub fn start(log: &Log) {
@@ -24,7 +24,7 @@ pub fn start(log: &Log) {
         LogLevel::Trace => Level::TRACE,
     };
     let lines = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| LogLines)
         .with_ansi(false)
         .with_max_level(level)
         .with_target(false);

@@ -11,6 +11,7 @@ mod progress;
 mod reference;
 mod registry;
 mod systemd;
+mod visible;
 
 use std::process::ExitCode;
 

@@ -4,7 +4,10 @@ use std::{io::Write, time::Duration};
 
 use millstream_config::Period;
 
-use crate::exit;
+use crate::{
+    exit,
+    visible::{visible, visible_lines},
+};
 
 /// Characters of a line. Fixed, so that what is pasted into a ticket or a test looks as it did on the screen.
 pub const WIDTH: usize = 100;
@@ -33,8 +36,10 @@ pub fn paragraph(first: &str, text: &str) -> String {
 }
 
 /// Rows with aligned columns, two spaces apart; the last column is wrapped. Columns named in `right` are aligned to the
-/// right, as numbers are.
+/// right, as numbers are. A cell is one line: control characters in it are escaped.
 pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
+    let cells = |row: &Vec<String>| row.iter().map(|cell| visible(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count)
         .map(|at| {
@@ -43,7 +48,7 @@ pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
         })
         .collect();
     let mut out = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = " ".repeat(indent);
         for (at, cell) in row.iter().enumerate() {
             let gap = " ".repeat(widths[at] - width(cell));
@@ -120,15 +125,16 @@ pub fn period(time: Duration) -> String {
     Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)).to_string()
 }
 
-/// Writes to the standard output; the exit code. Whoever reads it may have gone (`| head`): that is no failure.
+/// Writes a page to the standard output, control characters escaped, and returns the exit code of success. A reader that has
+/// gone (`| head`) is no failure.
 pub fn print(text: &str) -> u8 {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().write_all(visible_lines(text).as_bytes());
     exit::DRAINED
 }
 
-/// Writes a line to stderr; `code` comes back. Nothing can be done if stderr is gone.
+/// Writes a line to stderr, control characters escaped, and returns `code`. Nothing can be done if stderr is gone.
 pub fn complain(text: &str, code: u8) -> u8 {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", visible_lines(text));
     code
 }
 

@@ -28,7 +28,7 @@ fn get(address: (IpAddr, u16), path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     .unwrap();
     let mut answer = String::new();
@@ -209,6 +209,128 @@ fn the_default_address_may_be_taken() {
         program.log().contains("cannot listen on 127.0.0.1:8687")
     });
     assert_eq!(program.stop(), Some(0));
+}
+
+/// The answer to a request under a foreign name, which a browser sends after DNS rebinding.
+#[test]
+fn a_request_under_a_foreign_host_name_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, api) = (free_port(), free_port());
+    let listen = format!("{{ listen: \"127.0.0.1:{api}\", hosts: [logs.example] }}");
+    let program = Program::start(folder.path(), &config(folder.path(), port, &listen));
+    let program = program.listens(port);
+    let ask = |host: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
+        let request = "GET /status HTTP/1.1\r\nConnection: close\r\nHost: ";
+        write!(stream, "{request}{host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let refused = ask(&format!("evil.example:{api}"));
+    assert!(refused.starts_with("HTTP/1.1 421"), "{refused}");
+    assert!(
+        !refused.contains("nodes") && refused.contains("api"),
+        "{refused}"
+    );
+    for known in ["localhost", "127.0.0.1", "logs.example"] {
+        let answer = ask(&format!("{known}:{api}"));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{known}: {answer}");
+    }
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn half_open_requests_and_peers_that_never_read_do_not_block_the_interface() {
+    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
+    let listen = format!("{{ listen: \"127.0.0.1:{api}\" }}");
+    let program = Program::start(folder.path(), &config(folder.path(), free_port(), &listen));
+    let program = program.listens(api);
+    let mut held = Vec::new();
+    for request in [
+        "GET /health HT",
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ] {
+        for _ in 0..100 {
+            let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
+            // It may have been evicted already.
+            let _ = stream.write_all(request.repeat(20).as_bytes());
+            held.push(stream);
+        }
+        assert!(get_here(api, "/health").starts_with("HTTP/1.1 200"));
+    }
+    drop(held);
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn a_peer_cannot_forge_log_lines_or_drive_a_terminal() {
+    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
+    let logs = folder.path().join("logs");
+    fs::create_dir(&logs).unwrap();
+    let name = "a\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J.log";
+    fs::write(logs.join(name), "x".repeat(2_000_000)).unwrap();
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  web: {{ type: tail, paths: [\"{0}/logs/*.log\"], start: beginning, rate_max: 10KB, too_long: reject }}\n\
+         sinks:\n  nowhere: {{ type: discard, inputs: [web] }}\n",
+        folder.path().display()
+    );
+    let program = Program::start(folder.path(), &config).listens(api);
+    let address = format!("127.0.0.1:{api}");
+    let page = || String::from_utf8(status(&["--api", &address]).stdout).unwrap();
+    wait_until("the file is named", || page().contains("forged"));
+    let metrics = get_here(api, "/metrics");
+    for (what, text) in [("status", page()), ("metrics", metrics)] {
+        let named = text.lines().find(|line| line.contains("forged")).unwrap();
+        assert!(named.contains("logs/a"), "{what}: {named:?}");
+        assert!(!text.contains('\u{1b}'), "{what}: {text:?}");
+    }
+    program.kill();
+}
+
+/// Shakes hands as a server that refuses, with a reason that forges a log line and clears the screen.
+fn refuse(mut stream: TcpStream) {
+    let reason = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J";
+    // ["HELO", {"nonce": "n", "auth": "", "keepalive": true}]
+    let helo = b"\x92\xa4HELO\x83\xa5nonce\xa1n\xa4auth\xa0\xa9keepalive\xc3";
+    // ["PONG", false, reason, "", ""]
+    let length = [u8::try_from(reason.len()).unwrap()];
+    let pong = [
+        b"\x95\xa4PONG\xc2\xd9",
+        &length[..],
+        reason.as_bytes(),
+        b"\xa0\xa0",
+    ];
+    // The sender may have gone.
+    let _ = stream.write_all(helo);
+    let _ = stream.read(&mut [0; 4096]);
+    let _ = stream.write_all(&pong.concat());
+}
+
+#[test]
+fn a_server_cannot_forge_log_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!(
+        "data_dir: {}/data\napi: {{ listen: [] }}\n\
+         sources:\n  load: {{ type: generate }}\n\
+         sinks:\n  next: {{ type: forward, inputs: [load], servers: [\"{}\"], auth: {{ hostname: a, shared_key: k }} }}\n",
+        folder.path().display(),
+        server.local_addr().unwrap()
+    );
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            refuse(stream.unwrap());
+        }
+    });
+    let program = Program::start(folder.path(), &config);
+    wait_until("the refusal is logged", || program.log().contains("forged"));
+    let log = program.log();
+    let line = log.lines().find(|line| line.contains("forged")).unwrap();
+    assert!(line.contains("no\\n2026-01-01"), "{line:?}");
+    assert!(!log.contains('\u{1b}'), "{line:?}");
+    program.kill();
 }
 
 #[test]

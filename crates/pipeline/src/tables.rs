@@ -101,13 +101,15 @@ impl Table {
     }
 }
 
-/// Appends a label's value as the format wants it.
+/// Appends a label's value as the format wants it. Other control characters than the newline become `?`: the format has no
+/// escape for them, and a page of metrics is read on terminals too.
 fn escape(value: &str, text: &mut String) {
     for letter in value.chars() {
         match letter {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
+            other if other.is_control() => text.push('?'),
             other => text.push(other),
         }
     }
@@ -146,11 +148,11 @@ mod tests {
     fn a_label_is_escaped() {
         let tables = Tables::default();
         let table = tables.table("file_lag_bytes", "path", &"web".into());
-        table.set(rows(&[("a\\b\"c\nd", 7)]));
+        table.set(rows(&[("a\\b\"c\nd\u{1b}", 7)]));
         let mut text = String::new();
         tables.prometheus(&mut text);
         let expected = "# TYPE millstream_file_lag_bytes gauge\n\
-                        millstream_file_lag_bytes{component=\"web\",path=\"a\\\\b\\\"c\\nd\"} 7\n";
+                        millstream_file_lag_bytes{component=\"web\",path=\"a\\\\b\\\"c\\nd?\"} 7\n";
         assert_eq!(text, expected);
     }
 }
