@@ -79,7 +79,9 @@ impl PartialEq for TagFilter {
     fn eq(&self, other: &Self) -> bool {
         let texts = |filter: &Self| {
             let lists = filter.0.iter();
-            lists.map(|patterns| patterns.texts.clone()).collect::<Vec<_>>()
+            lists
+                .map(|patterns| patterns.texts.clone())
+                .collect::<Vec<_>>()
         };
         texts(self) == texts(other)
     }
@@ -104,9 +106,8 @@ impl fmt::Display for TagFilter {
 fn with_parent(glob: &str) -> String {
     let (mut out, mut depth, mut rest) = (String::new(), 0usize, glob);
     while let Some(letter) = rest.chars().next() {
-        let ends = |behind: &&str| {
-            behind.is_empty() || (depth > 0 && behind.starts_with([',', '}']))
-        };
+        let ends =
+            |behind: &&str| behind.is_empty() || (depth > 0 && behind.starts_with([',', '}']));
         if let Some(behind) = rest.strip_prefix("/**").filter(ends) {
             out.push_str("{,/**}");
             rest = behind;
