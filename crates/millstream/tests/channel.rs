@@ -318,6 +318,118 @@ sinks:
 }
 
 #[test]
+fn where_no_channel_is_those_nearby_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let port = free_port();
+    Program::start(here, &config(here, port))
+        .listens(port)
+        .stop();
+    let buffer = here.join("data/channels/buffer");
+    for place in [
+        "data",
+        "data/channels",
+        "data/channels/bufer",
+        "data/buffer",
+    ] {
+        for command in ["ls", "verify", "cat"] {
+            let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
+                .args(["channel", command])
+                .arg(here.join(place))
+                .output()
+                .unwrap();
+            let said = text(output, 1);
+            assert!(said.contains("there is no channel here"), "{said}");
+            assert!(said.contains(buffer.to_str().unwrap()), "{said}");
+        }
+    }
+}
+
+/// What an operator does after a day of work: many segments, a sink with a position of its own, one that stands still, and
+/// a restart in between.
+#[test]
+fn a_channel_that_has_worked_and_was_restarted_is_listed_skipped_and_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let (port, place) = (free_port(), here.join("place"));
+    let shape = config(here, port).replace("64MiB", "16MiB");
+    let program = Program::start(here, &shape).listens(port);
+    let send = |numbers: Range<u32>| {
+        let sent = numbers.len() as u32;
+        assert_eq!(send_large(port, numbers, PATIENCE).1, sent);
+    };
+    send(1..101);
+    wait_until("both have settled", || {
+        ["good", "stuck"].map(|name| row(here, name)[2] == "0") == [true; 2]
+    });
+    assert_eq!(program.stop(), Some(0));
+    fs::rename(&place, here.join("away")).unwrap();
+    fs::write(&place, "no directory").unwrap();
+    let program = Program::start(here, &shape).listens(port);
+    send(101..201);
+    wait_until("the good sink has settled", || row(here, "good")[2] == "0");
+    assert_eq!(program.stop(), Some(0));
+
+    assert_eq!(row(here, "stuck")[..3], ["1.100", "100", "100"]);
+    assert_eq!(row(here, "good")[..3], ["1.200", "0", "0"]);
+    let page = text(channel(here, &["ls"]), 0);
+    let segments = page.lines().filter(|line| line.contains(".seg ")).count();
+    assert!(segments > 2, "{page}");
+    let said = text(channel(here, &["verify"]), 0);
+    assert!(
+        said.contains("to 1.200\n") && said.ends_with("sound\n"),
+        "{said}"
+    );
+    let cat = text(channel(here, &["cat", "--after", "1.198"]), 0);
+    assert_eq!(cat.lines().count(), 2);
+
+    let output = here.join("passed.json");
+    let output = output.to_str().unwrap();
+    let skip = |consumer: &str, to: &str, code: i32| {
+        let skip = [
+            "skip",
+            "--consumer",
+            consumer,
+            "--output",
+            output,
+            "--to",
+            to,
+        ];
+        text(channel(here, &skip), code)
+    };
+    // Beyond the end, in another epoch, and settled by all and dropped.
+    for to in ["1.201", "2.1", "0.7", "1.100"] {
+        let said = skip("stuck", to, 1);
+        let told = format!("no position {to}: the channel holds 1.101 to 1.200");
+        let told = said.contains(&told);
+        assert!(told, "{said}");
+        assert!(!Path::new(output).exists(), "nothing is written for {to}");
+    }
+    assert!(skip("nobody", "end", 1).contains("it has good, stuck"));
+    let said = skip("stuck", "1.150", 0);
+    assert!(
+        said.contains("50 records in 50 batches, up to 1.150"),
+        "{said}"
+    );
+    assert_eq!(numbers(output.as_ref()), (101..151).collect::<Vec<_>>());
+    assert_eq!(row(here, "stuck")[..2], ["1.150", "50"]);
+    assert!(skip("stuck", "1.150", 0).contains("stuck has settled up to 1.150"));
+
+    let said = text(channel(here, &["forget", "--consumer", "stuck"]), 1);
+    assert!(said.contains("--force"), "{said}");
+    assert!(text(channel(here, &["forget", "--consumer", "x"]), 1).contains("it has good, stuck"));
+    fs::remove_file(&place).unwrap();
+    fs::rename(here.join("away"), &place).unwrap();
+    let program = Program::start(here, &shape).listens(port);
+    wait_until("the sink goes on", || row(here, "stuck")[2] == "0");
+    assert_eq!(program.stop(), Some(0));
+    let stuck = numbers(&place.join("stuck.log"));
+    assert_eq!(stuck, (1..101).chain(151..201).collect::<Vec<_>>());
+    let force = ["forget", "--consumer", "stuck", "--force"];
+    assert!(text(channel(here, &force), 0).contains("stuck is forgotten"));
+}
+
+#[test]
 fn records_that_no_sink_takes_are_counted_logged_and_shown() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

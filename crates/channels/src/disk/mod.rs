@@ -102,6 +102,7 @@ fn open(
             config.options().size_max,
         )));
     }
+    log.note_gone();
     log.count_unclaimed(consumers);
     let channel = DiskChannel {
         queue: Arc::clone(&queue),

@@ -39,10 +39,12 @@ impl Log {
         let position = consumer.position;
         let cursor = Arc::clone(&consumer.cursor);
         drop(state);
-        let floor = cursor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .floor();
+        let floor = {
+            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            // Only `forget` asks for it. A disk that refuses this refuses the next commit, too, which tells.
+            let _ = cursor.set_configured(true);
+            cursor.floor()
+        };
         Ok(Reader {
             index: Arc::clone(&self.index),
             _lock: Arc::clone(&self.lock),
@@ -60,6 +62,19 @@ impl Log {
             skips: behind.then == Then::Skip,
             in_flight: VecDeque::new(),
         })
+    }
+
+    /// Notes that no sink reads for the consumers without a reader: they may be forgotten.
+    pub fn note_gone(&self) {
+        let state = self.index.lock();
+        let gone = state.consumers.values().filter(|c| c.taken.is_none());
+        let cursors: Vec<_> = gone.map(|gone| Arc::clone(&gone.cursor)).collect();
+        drop(state);
+        for cursor in cursors {
+            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            // As above.
+            let _ = cursor.set_configured(false);
+        }
     }
 
     /// Counts from now on what is kept and has a tag that none of these consumers takes.

@@ -528,6 +528,70 @@ fn the_operator_sees_reads_and_skips() {
     assert_eq!((damage.count(), seen.len()), (1, 29 + 1 + 1));
 }
 
+#[test]
+fn the_operator_finds_positions() {
+    let disk = SimulatedDisk::new(1);
+    let folder = || Folder::open(&disk, Path::new(FOLDER));
+    assert!(matches!(folder(), Err(Error::NoChannel(_))));
+    let log = open(&disk);
+    drop(reader(&log, Behind::default()));
+    drop(log);
+    assert_eq!(folder().unwrap().span().unwrap(), None);
+    // Not closed in order, so the next start begins an epoch.
+    keep(&mut open(&disk), 0..40).unwrap();
+    let mut log = open(&disk);
+    keep(&mut log, 40..80).unwrap();
+    log.close(at(80)).unwrap();
+    let folder = folder().unwrap();
+    let position = |epoch, seq| Position { epoch, seq };
+    let (first, last) = (position(1, 1), position(2, 80));
+    assert_eq!(folder.span().unwrap(), Some((first, last)));
+    for (asked, before, behind) in [
+        (position(0, 9), None, Some(first)),
+        (
+            position(1, 17),
+            Some(position(1, 17)),
+            Some(position(1, 18)),
+        ),
+        (
+            position(1, 41),
+            Some(position(1, 40)),
+            Some(position(2, 41)),
+        ),
+        (position(2, 7), Some(position(1, 40)), Some(position(2, 41))),
+        (position(2, 80), Some(last), None),
+        (position(3, 1), Some(last), None),
+    ] {
+        assert_eq!(folder.around(asked).unwrap(), (before, behind), "{asked}");
+    }
+}
+
+#[test]
+fn a_consumer_is_forgotten_when_no_sink_reads_for_it() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    drop(reader(&log, Behind::default()));
+    keep(&mut log, 0..5).unwrap();
+    log.note_gone();
+    log.close(at(5)).unwrap();
+    let forget = |name, force| inspect::forget(&disk, Path::new(FOLDER), name, force);
+    match forget("other", true) {
+        Err(Error::UnknownConsumer { known, .. }) => assert_eq!(known, ["sink"]),
+        other => panic!("{other:?}"),
+    }
+    let log = open(&disk);
+    let sink = reader(&log, Behind::default());
+    log.note_gone();
+    drop((log, sink));
+    assert!(matches!(forget("sink", false), Err(Error::Configured(_))));
+    let log = open(&disk);
+    log.note_gone();
+    drop(log);
+    forget("sink", false).unwrap();
+    drop(reader(&open(&disk), Behind::default()));
+    forget("sink", true).unwrap();
+}
+
 /// Its own position does not know what it was passed over.
 fn the_sink_cannot_go_back_behind_it(disk: &SimulatedDisk) {
     for (settled, next) in [(26, 25), (26, 26)] {
