@@ -239,6 +239,33 @@ fn a_data_dir_in_use_is_named() {
 }
 
 #[test]
+fn every_address_is_told_and_sigusr1_logs_a_line_of_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let ports = [free_port(), free_port(), free_port()];
+    let [a, b, c] = ports;
+    let shape = format!(
+        "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  fleet: {{ type: forward, listen: [\"tcp://127.0.0.1:{a}\", \"tcp://127.0.0.1:{b}\"] }}\n  logs: {{ type: syslog, listen: \"tcp://127.0.0.1:{c}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet, logs] }}\n",
+        folder.path().join("data").display()
+    );
+    let program = Program::start(folder.path(), &shape).listens(c);
+    for port in ports {
+        let line = format!("listening at tcp://127.0.0.1:{port}");
+        assert!(program.log().contains(&line), "{line}: {}", program.log());
+    }
+    program.signal("USR1");
+    wait_until("the line is there", || program.log().contains("status: "));
+    let log = program.log();
+    let line = log.lines().find(|line| line.contains("status: ")).unwrap();
+    for node in [
+        "healthy, up ",
+        "; fleet (forward) running, out 0; logs (syslog) running, out 0; nowhere (discard) running, in 0, out 0",
+    ] {
+        assert!(line.contains(node), "{line}");
+    }
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
 fn a_listen_address_that_is_taken_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

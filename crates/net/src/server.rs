@@ -133,7 +133,8 @@ impl Server {
                 ""
             };
             let text = format_args!("listening at {}{tls}", bound.name());
-            reporter.info("listening", text);
+            // Every address is told: they are few, and each is told once.
+            reporter.apart().info("listening", text);
             self.bound.push(bound);
         }
         Ok(())

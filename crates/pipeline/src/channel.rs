@@ -12,7 +12,7 @@ use std::{
 
 use millstream_record::{Batch, FileId, Position};
 
-use crate::{delivery::Token, failure::Failure};
+use crate::{delivery::Token, failure::Failure, tags::TagFilter};
 
 /// Everything that one batch of a source became: a durable channel keeps all of it or nothing.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub enum Then {
     /// The sources wait for it.
     #[default]
     Block,
-    /// The oldest is dropped for this consumer alone, and said so.
+    /// The oldest is dropped for this consumer alone; it is counted and logged.
     Skip,
 }
 
@@ -81,6 +81,15 @@ pub struct Consumer {
     pub name: Arc<str>,
     /// How far it may be behind.
     pub behind: Behind,
+    /// Which tags it takes; None: all.
+    pub tags: Option<TagFilter>,
+}
+
+impl Consumer {
+    /// Whether it takes batches with this tag.
+    pub fn takes(&self, tag: &str) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
+    }
 }
 
 impl From<&str> for Consumer {
@@ -88,6 +97,7 @@ impl From<&str> for Consumer {
         Self {
             name: name.into(),
             behind: Behind::default(),
+            tags: None,
         }
     }
 }
@@ -113,6 +123,9 @@ pub trait Channel: Send + Sync {
     }
     /// No more groups will come: keep what was taken, then let the readers end.
     fn close(&self);
+    /// The time to drain is over: keeps what was put as far as there is room for it, drops the rest (which fails its
+    /// receipts), takes nothing more, and closes.
+    fn give_up_waiting(&self) {}
     /// For a durable channel: where every tailed file goes on. None: nothing durable, the source keeps its own.
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         None

@@ -35,8 +35,24 @@ struct Shared {
     failed: AtomicBool,
     awaited: bool,
     records: u64,
-    pending: Meter,
+    tally: Arc<Tally>,
     waker: AtomicWaker,
+}
+
+/// Counts the records of one port by what became of them.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Records whose fate is open.
+    pub pending: Meter,
+    /// Records that were dropped before they were settled: their senders have to send them again, if they can.
+    pub dropped: Meter,
+}
+
+impl From<Meter> for Arc<Tally> {
+    fn from(pending: Meter) -> Self {
+        let dropped = Meter::default();
+        Self::new(Tally { pending, dropped })
+    }
 }
 
 /// The batch was dropped before everybody was done with it; whoever sent it must send it again.
@@ -44,15 +60,16 @@ struct Shared {
 pub struct Unsettled;
 
 /// A token and its receipt for `records` records. `awaited`: somebody waits for the answer, so that consumers should not
-/// leave it for later; `pending`: counts the records whose fate is open.
-pub fn receipt(awaited: bool, records: u64, pending: Meter) -> (Token, Receipt) {
-    pending.add(records);
+/// leave it for later; `tally` counts the records.
+pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
+    let tally = tally.into();
+    tally.pending.add(records);
     let shared = Arc::new(Shared {
         open: AtomicU32::new(1),
         failed: AtomicBool::new(false),
         awaited,
         records,
-        pending,
+        tally,
         waker: AtomicWaker::new(),
     });
     (Token(Some(shared.clone())), Receipt(shared))
@@ -94,7 +111,10 @@ impl Shared {
     fn release(&self) {
         // AcqRel: what the consumers did before they settled happened before the receipt is read.
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.pending.sub(self.records);
+            if self.failed.load(Ordering::Relaxed) {
+                self.tally.dropped.add(self.records);
+            }
+            self.tally.pending.sub(self.records);
             self.waker.wake();
         }
     }

@@ -17,6 +17,7 @@ use crate::{
     node::{ChannelContext, Placement, SinkContext, SourceContext},
     outlet::{Edge, Feed, Outlet},
     plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target},
+    promise::Guarantee,
     rejected::RejectedStore,
     report::Reporter,
     running::{NodeStatus, Running},
@@ -62,6 +63,8 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         sink_stop,
         feeds: Vec::new(),
         channel_feeds: Vec::new(),
+        gates: Vec::new(),
+        unanswering: Vec::new(),
         channel_ids: Vec::new(),
         readers: Vec::new(),
         nodes: Vec::new(),
@@ -86,6 +89,9 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         sources_left,
         sinks_left,
         channels,
+        gates: wiring.gates,
+        unanswering: wiring.unanswering,
+        dropped_before: 0,
         stop_sources,
         stop_sinks,
         stopping: false,
@@ -116,6 +122,10 @@ struct Wiring {
     /// The memory in front of each sink, None behind a channel. Taken when everything is wired.
     feeds: Vec<Option<Arc<Feed>>>,
     channel_feeds: Vec<Arc<Feed>>,
+    /// The channels, for who must end them; they do not keep them open.
+    gates: Vec<Arc<dyn Channel>>,
+    /// Sources whose senders cannot send again.
+    unanswering: Vec<Arc<str>>,
     channel_ids: Vec<Option<u128>>,
     /// Readers of each channel, in the order of its consumers.
     readers: Vec<std::collections::VecDeque<Box<dyn Reader>>>,
@@ -141,6 +151,7 @@ impl Wiring {
             };
             let opened = plan.config.open(context, &plan.consumers)?;
             self.channel_ids.push(opened.channel.id());
+            self.gates.push(opened.channel.clone());
             self.channel_feeds.push(Feed::new(opened.channel));
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
@@ -272,6 +283,10 @@ impl Wiring {
                 folder: self.data_dir.join("sources").join(&*plan.name),
             };
             plan.source.bind(&context)?;
+            let promise = plan.source.promise(context.outlet.is_durable());
+            if promise.guarantee == Guarantee::AtMostOnce {
+                self.unanswering.push(plan.name.clone());
+            }
             let state = self
                 .node(&context.reporter, &plan.name, "source", plan.kind, 1)
                 .remove(0);

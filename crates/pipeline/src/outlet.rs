@@ -12,7 +12,7 @@ use millstream_record::{Batch, FileId};
 
 use crate::{
     channel::{Channel, Group, Note},
-    delivery::{self, Receipt},
+    delivery::{self, Receipt, Tally},
     meters::{Meter, NodeMeters},
     tags::TagFilter,
 };
@@ -28,7 +28,7 @@ struct Port {
     edges: Vec<Edge>,
     sent: Meter,
     sent_bytes: Meter,
-    pending: Meter,
+    tally: Arc<Tally>,
     unclaimed: Meter,
 }
 
@@ -68,7 +68,10 @@ impl Outlet {
             edges,
             sent: meters.counter(sent),
             sent_bytes: meters.counter(sent_bytes),
-            pending: meters.gauge("pending_records"),
+            tally: Arc::new(Tally {
+                pending: meters.gauge("pending_records"),
+                dropped: meters.counter("records_dropped"),
+            }),
             unclaimed: meters.counter("records_unclaimed"),
         }))
     }
@@ -87,7 +90,7 @@ impl Outlet {
         port.sent.add(records);
         port.sent_bytes
             .add(batches.iter().map(|batch| batch.len() as u64).sum());
-        let (token, receipt) = delivery::receipt(awaited, records, port.pending.clone());
+        let (token, receipt) = delivery::receipt(awaited, records, port.tally.clone());
         if let [Edge { tags: None, feed }] = &port.edges[..] {
             feed.0.put(Group { batches, token }).await;
             return receipt;
@@ -142,7 +145,7 @@ impl Outlet {
 
     /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt says when.
     pub fn sync(&self) -> Receipt {
-        let (token, receipt) = delivery::receipt(true, 0, self.0.pending.clone());
+        let (token, receipt) = delivery::receipt(true, 0, self.0.tally.clone());
         for edge in &self.0.edges {
             edge.feed.0.sync(token.clone());
         }
@@ -198,6 +201,6 @@ impl Outlet {
 
     /// Records sent by this port whose fate is open.
     pub fn pending_records(&self) -> u64 {
-        self.0.pending.get()
+        self.0.tally.pending.get()
     }
 }

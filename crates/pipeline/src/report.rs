@@ -1,4 +1,4 @@
-//! What nodes tell the operator: at most one line per node, kind and ten seconds, with the number held back.
+//! What nodes log: at most one line of a node and kind in ten seconds, with the number of lines held back.
 
 use std::{
     collections::HashMap,
@@ -36,6 +36,16 @@ impl Reporter {
             said: Arc::default(),
             last: Arc::default(),
             conditions: Conditions::default(),
+        }
+    }
+
+    /// The same node's log lines with a rate limit of their own: for one of several equal things (a listener, a consumer)
+    /// whose lines must not hold back another one's.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            said: Arc::default(),
+            ..self.clone()
         }
     }
 

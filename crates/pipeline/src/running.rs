@@ -1,12 +1,12 @@
 //! A pipeline that runs, what `status` shows of it, and how it drains: in the opposite order of the start.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use millstream_record::Pool;
 use tokio::sync::mpsc;
 
 use crate::{
-    channel::BoxFuture,
+    channel::{BoxFuture, Channel},
     data_dir::DataDir,
     failure::Failure,
     meters::Meters,
@@ -59,6 +59,11 @@ pub struct Running {
     pub(crate) sources_left: usize,
     pub(crate) sinks_left: usize,
     pub(crate) channels: Vec<BoxFuture<'static, Result<(), Failure>>>,
+    pub(crate) gates: Vec<Arc<dyn Channel>>,
+    /// Sources whose senders cannot send again.
+    pub(crate) unanswering: Vec<Arc<str>>,
+    /// What they had lost before the stop.
+    pub(crate) dropped_before: u64,
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
     pub(crate) stopping: bool,
@@ -70,6 +75,9 @@ pub struct Running {
 impl Running {
     /// Asks everything to drain and end.
     pub fn stop(&mut self) {
+        if !self.stopping {
+            self.dropped_before = self.dropped();
+        }
         self.stopping = true;
         self.stop_sources.stop();
         self.let_sinks_stop();
@@ -106,6 +114,37 @@ impl Running {
             self.failures.extend(finished.err());
         }
         std::mem::take(&mut self.failures)
+    }
+
+    /// The time to drain is over: every durable channel keeps what it has room for, drops what no sender was answered for,
+    /// and closes. [`Running::ended`] may then return, as sources wait no longer.
+    pub fn give_up_waiting(&mut self) {
+        self.gates.iter().for_each(|gate| gate.give_up_waiting());
+    }
+
+    /// After [`Running::ended`] did not return in time: whether everything that was accepted is kept by a durable channel
+    /// that is closed, so that the nodes that hang take nothing with them.
+    pub async fn is_all_kept(&mut self) -> bool {
+        while let Some(channel) = self.channels.last_mut() {
+            match tokio::time::timeout(Duration::ZERO, channel).await {
+                Ok(Ok(())) => drop(self.channels.pop()),
+                _ => return false,
+            }
+        }
+        !self.gates.is_empty() && self.pending_records() == 0 && self.failures.is_empty()
+    }
+
+    /// Records that were read and dropped since the stop, and cannot be sent again.
+    pub fn lost_records(&self) -> u64 {
+        self.dropped().saturating_sub(self.dropped_before)
+    }
+
+    fn dropped(&self) -> u64 {
+        let meters = self.meters.snapshot();
+        let lost = meters.iter().filter(|(node, name, _)| {
+            *name == "records_dropped" && self.unanswering.contains(node)
+        });
+        lost.map(|(_, _, records)| records).sum()
     }
 
     /// Records that were accepted into memory and whose fate is open.

@@ -75,7 +75,8 @@ pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: 
     }
 }
 
-/// Runs a sink until its inlet has ended. It keeps the inlet across restarts, so that nothing queued is lost.
+/// Runs a sink until its inlet has ended, or, behind a durable channel, until it fails after the stop: what it has not
+/// settled is there at the next start. It keeps the inlet across restarts, so that nothing queued is lost.
 pub async fn sink(
     sink: Arc<dyn Sink>,
     mut inlet: Inlet,
@@ -87,6 +88,10 @@ pub async fn sink(
         let ended = guarded(sink.run(&mut inlet, context.clone())).await;
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
+        }
+        if context.stop.is_stopped() && inlet.channel_id().is_some() {
+            retry.state.set(NodeState::Ended);
+            return Ok(());
         }
     }
 }
@@ -146,12 +151,15 @@ impl Retry {
         self.state.set(NodeState::Retrying(failure.message.clone()));
         self.wait = (self.wait * 2).min(WAIT_MAX);
         // While the process wants to end there is no time for long waits.
-        let wait = if self.stop.is_stopped() {
-            wait.min(WAIT_FIRST)
-        } else {
-            wait
+        let mut stop = self.stop.clone();
+        let stopped = async {
+            stop.stopped().await;
+            tokio::time::sleep(WAIT_FIRST).await;
         };
-        tokio::time::sleep(wait).await;
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stopped => {}
+        }
         self.started = Instant::now();
         self.state.set(NodeState::Running);
         None

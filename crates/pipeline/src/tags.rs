@@ -1,7 +1,8 @@
 //! Tag patterns: which batches a consumer takes.
 //!
-//! `*` stands for one part between dots, `**` for any number of parts (also none), `{a,b}` for either, a leading `!`
-//! excludes. A list takes a tag if any including pattern matches it (none given: all) and no excluding one does.
+//! `*` stands for one part between dots, `**` for any number of parts (also none, so `web.**` takes `web` too, as it does
+//! in Fluentd), `{a,b}` for either, a leading `!` excludes. A list takes a tag if any including pattern matches it (none
+//! given: all) and no excluding one does.
 
 use std::fmt;
 
@@ -35,8 +36,9 @@ impl TagFilter {
                 }
             };
             // Dots part a tag as slashes part a path, so the globs of paths serve with the two exchanged.
-            let glob = GlobBuilder::new(&exchange(glob))
+            let glob = GlobBuilder::new(&with_parent(&exchange(glob)))
                 .literal_separator(true)
+                .empty_alternates(true)
                 .build();
             set.add(
                 glob.map_err(|error| format!("`{pattern}` is no tag pattern: {}", error.kind()))?,
@@ -72,6 +74,21 @@ impl TagFilter {
     }
 }
 
+/// Two filters are equal if they were written the same.
+impl PartialEq for TagFilter {
+    fn eq(&self, other: &Self) -> bool {
+        let texts = |filter: &Self| {
+            let lists = filter.0.iter();
+            lists
+                .map(|patterns| patterns.texts.clone())
+                .collect::<Vec<_>>()
+        };
+        texts(self) == texts(other)
+    }
+}
+
+impl Eq for TagFilter {}
+
 /// The patterns as they stand in the configuration: `web.**, !web.debug`.
 impl fmt::Display for TagFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,6 +99,29 @@ impl fmt::Display for TagFilter {
             .collect();
         f.write_str(&lists.join(" and "))
     }
+}
+
+/// A path glob in which every alternative that ends in `/**` also matches the path before the slash: `web/**` becomes
+/// `web{,/**}`.
+fn with_parent(glob: &str) -> String {
+    let (mut out, mut depth, mut rest) = (String::new(), 0usize, glob);
+    while let Some(letter) = rest.chars().next() {
+        let ends =
+            |behind: &&str| behind.is_empty() || (depth > 0 && behind.starts_with([',', '}']));
+        if let Some(behind) = rest.strip_prefix("/**").filter(ends) {
+            out.push_str("{,/**}");
+            rest = behind;
+            continue;
+        }
+        match letter {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        out.push(letter);
+        rest = &rest[letter.len_utf8()..];
+    }
+    out
 }
 
 /// Dots for slashes and slashes for dots.
@@ -114,6 +154,22 @@ mod tests {
         assert!(takes(&["web.**"], "web.a.b"));
         assert!(takes(&["**"], "anything.at.all"));
         assert!(takes(&["drop.**"], "drop.a/b.log"));
+    }
+
+    #[test]
+    fn two_stars_at_the_end_take_the_parent_too() {
+        for tag in ["web", "web.a", "web.a.b"] {
+            assert!(takes(&["web.**"], tag), "{tag}");
+            assert!(takes(&["{db.**,web.**}"], tag), "{tag}");
+            assert!(takes(&["{db,web}.**"], tag), "{tag}");
+            assert!(!takes(&["**", "!web.**"], tag), "{tag}");
+        }
+        assert!(takes(&["web.**", "db"], "db"));
+        assert!(takes(&["web.**.log"], "web.log"));
+        for tag in ["webs", "webs.a", "my.web", ""] {
+            assert!(!takes(&["web.**"], tag), "{tag}");
+        }
+        assert!(!takes(&["web.*"], "web"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod log;
 mod options;
 mod queue;
 mod reader;
+mod skips;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -78,7 +79,7 @@ fn open(
     consumers: &[Consumer],
 ) -> Result<Opened, Failure> {
     make_parents(&context.folder)?;
-    let (log, recovered) = Log::open(
+    let (mut log, recovered) = Log::open(
         Arc::clone(&disk),
         &context.folder,
         config.options(),
@@ -92,7 +93,8 @@ fn open(
     for consumer in consumers {
         let reader = log
             .reader(&consumer.name, consumer.behind, context.pool.clone())
-            .map_err(failure)?;
+            .map_err(failure)?
+            .with_tags(consumer.tags.clone());
         readers.push(Box::new(DiskReader::new(
             reader,
             Arc::clone(&queue),
@@ -100,12 +102,14 @@ fn open(
             config.options().size_max,
         )));
     }
+    log.note_gone();
+    log.count_unclaimed(consumers);
     let channel = DiskChannel {
         queue: Arc::clone(&queue),
         watch,
         id: u128::from_be_bytes(log.id().0),
     };
-    let finished = writer::start(log, disk, queue, &context)?;
+    let finished = writer::start(log, disk, queue, &context, consumers)?;
     Ok(Opened {
         channel: Arc::new(channel),
         readers,
@@ -139,6 +143,10 @@ impl Channel for DiskChannel {
 
     fn close(&self) {
         self.queue.close();
+    }
+
+    fn give_up_waiting(&self) {
+        self.queue.give_up_waiting();
     }
 
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {

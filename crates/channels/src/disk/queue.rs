@@ -46,6 +46,8 @@ struct State {
     entries: VecDeque<(Entry, usize)>,
     notes: usize,
     closed: bool,
+    /// Whoever waits for room has waited long enough.
+    given_up: bool,
     /// A consumer has settled something.
     poked: bool,
     /// The writer has kept everything and is gone, or has stopped with this text.
@@ -111,6 +113,19 @@ impl Queue {
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.ready.notify_one();
+    }
+
+    /// Closes it now: whoever waits for room in it goes on, and the writer waits for no room in the log.
+    pub(super) fn give_up_waiting(&self) {
+        let mut state = self.lock();
+        (state.closed, state.given_up, state.poked) = (true, true, true);
+        drop(state);
+        self.room.close();
+        self.ready.notify_one();
+    }
+
+    pub(super) fn has_given_up(&self) -> bool {
+        self.lock().given_up
     }
 
     /// Takes entries of about `bytes_max` bytes, at least one. Waits for one, or until a consumer has settled something,

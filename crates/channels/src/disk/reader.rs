@@ -78,8 +78,10 @@ impl DiskReader {
 
 impl Reader for DiskReader {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
-        let position = after.unwrap_or_else(|| self.reader.settled());
-        self.reader.seek(position);
+        match after {
+            Some(position) => self.reader.seek(position),
+            None => self.reader.restart(),
+        }
         Ok(())
     }
 

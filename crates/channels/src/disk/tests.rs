@@ -7,12 +7,14 @@ use std::{
 
 use bytes::Bytes;
 use millstream_pipeline::{
-    channel::{Channel, Delivered, Group, Note, Reader},
+    channel::{Channel, Consumer, Delivered, Group, Note, Reader, Then},
+    condition::Trouble,
     delivery::{self, Receipt},
     failure::Failure,
     meters::{Meter, Meters},
     node::{ChannelContext, Opened},
     report::Reporter,
+    tags::TagFilter,
 };
 use millstream_record::{
     Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Tag, Time, Values,
@@ -20,7 +22,10 @@ use millstream_record::{
 use millstream_sys::disk::{Disk, HostDisk};
 use millstream_testkit::{Call, SimulatedDisk};
 
-use super::options::Config;
+use super::{
+    log::inspect::{Folder, Seen},
+    options::Config,
+};
 
 struct Unpark(thread::Thread);
 
@@ -73,6 +78,21 @@ impl Fixture {
             folder: self.folder.clone(),
         };
         super::open(&config, Arc::clone(&self.disk), context, &["sink".into()]).unwrap()
+    }
+
+    /// With consumers that take only these tags each; and what the channel reports.
+    fn open_for(&self, consumers: &[Consumer]) -> (Opened, Reporter) {
+        let config: Config = serde_json::from_str(r#"{"size_max": "8MiB"}"#).unwrap();
+        let reporter = Reporter::new("buffer");
+        let context = ChannelContext {
+            name: "buffer".into(),
+            pool: Pool::new(64 << 20),
+            meters: self.meters.of("buffer"),
+            reporter: reporter.clone(),
+            folder: self.folder.clone(),
+        };
+        let opened = super::open(&config, Arc::clone(&self.disk), context, consumers).unwrap();
+        (opened, reporter)
     }
 }
 
@@ -193,6 +213,93 @@ fn equal_chunks_of_fluent_bit_are_both_stored_and_a_resend_is_not() {
     assert_eq!(stored(), 1);
 }
 
+fn takes(name: &str, tags: &[&str]) -> Consumer {
+    Consumer {
+        tags: TagFilter::new(tags.iter().copied()).ok(),
+        ..name.into()
+    }
+}
+
+fn tagged(tag: &str, lines: &str) -> Batch {
+    Batch {
+        tag: Tag::from(tag),
+        ..batch(lines, Vec::new())
+    }
+}
+
+#[test]
+fn records_that_no_consumer_takes_are_counted_once() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let fixture = Fixture::on(disk, std::path::Path::new("/buffer"));
+    let consumers = [
+        takes("web", &["web.**"]),
+        takes("db", &["db.*", "!db.debug"]),
+    ];
+    let unclaimed = || fixture.meters.value("buffer", "records_unclaimed");
+    let (opened, _) = fixture.open_for(&consumers);
+    for tag in ["web", "web.a", "db.x", "mail", "db.debug", "mail"] {
+        run(put(&opened.channel, tagged(tag, "a\nb\n"))).unwrap();
+    }
+    let repeat = Batch {
+        tag: Tag::from("mail"),
+        ..chunk("x\n", UNIQUE, 1)
+    };
+    run(put(&opened.channel, repeat.clone())).unwrap();
+    run(put(&opened.channel, repeat)).unwrap();
+    opened.channel.close();
+    run(opened.finished).unwrap();
+    assert_eq!(unclaimed(), 7);
+    drop(opened.readers);
+    // One that takes all of them claims what the others do not.
+    let (opened, _) = fixture.open_for(&[consumers[0].clone(), "all".into()]);
+    run(put(&opened.channel, tagged("mail", "a\n"))).unwrap();
+    opened.channel.close();
+    run(opened.finished).unwrap();
+    assert_eq!(unclaimed(), 7);
+}
+
+#[test]
+fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &folder.path().join("buffer"));
+    let mut slow = Consumer::from("slow");
+    slow.behind.then = Then::Skip;
+    let (mut opened, reporter) = fixture.open_for(&[slow]);
+    let reader = &mut opened.readers[0];
+    reader.resume(None).unwrap();
+    let text = "0123456789abcde\n".repeat(16 << 10);
+    for _ in 0..64 {
+        run(put(&opened.channel, batch(&text, Vec::new()))).unwrap();
+    }
+    let held = reporter.conditions();
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].trouble, Trouble::Losing);
+    assert!(held[0].why.contains("slow is further behind"), "{held:?}");
+    let mut read = 0;
+    // Of 64 groups with a batch each.
+    let last = Position { epoch: 1, seq: 64 };
+    while reader.settled() < Some(last) {
+        let delivered = next(reader).unwrap().unwrap();
+        read += u64::from(delivered.batch.count);
+        reader.commit(delivered.position.unwrap()).unwrap();
+    }
+    let skipped = |meter| fixture.meters.value("slow", meter);
+    assert_eq!(skipped("records_skipped") + read, 64 * (16 << 10));
+    assert_eq!(skipped("bytes_skipped"), skipped("records_skipped") * 16);
+    let started = Instant::now();
+    while !reporter.conditions().is_empty() {
+        thread::sleep(Duration::from_millis(100));
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "it holds for ever"
+        );
+    }
+    assert!(
+        started.elapsed() > Duration::from_secs(5),
+        "cleared too early"
+    );
+}
+
 #[test]
 fn a_late_copy_below_the_floor_of_its_sender_is_a_repeat() {
     const OURS: &[u8] = b"\xd9\x2d000000000000000000000000000000ff.1.7.0.00000001";
@@ -299,6 +406,75 @@ fn a_full_channel_stops_its_sources_until_its_consumer_goes_on() {
         assert_eq!(run(receipt), Ok(()));
     }
     assert!(!opened.channel.is_full());
+}
+
+/// Chunk `number`, of half a MiB, as `connection` sends it.
+fn numbered(number: u64, connection: u64) -> Batch {
+    let text = format!("{number:015}\n").repeat(32 << 10);
+    let mut batch = chunk(&text, UNIQUE, connection);
+    if let Some(Origin::Chunk(chunk)) = batch.origins.first_mut() {
+        chunk.id = Bytes::from([b"\xb8", format!("{number:024}").as_bytes()].concat());
+    }
+    batch
+}
+
+#[test]
+fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("buffer");
+    let fixture = Fixture::on(Arc::new(HostDisk), &path);
+    let opened = fixture.open(r#"{"size_max": "8MiB", "queue": "64MiB"}"#);
+    let channel = &opened.channel;
+    let mut receipts: Vec<_> = (0..24).map(|n| put(channel, numbered(n, 1))).collect();
+    let started = Instant::now();
+    while !channel.is_full() {
+        thread::sleep(Duration::from_millis(10));
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "it has room for all"
+        );
+    }
+    // The last one comes again while its first copy waits.
+    receipts.push(put(channel, numbered(23, 2)));
+    channel.give_up_waiting();
+    run(opened.finished).unwrap();
+    receipts.push(put(channel, numbered(99, 1)));
+    let outcomes: Vec<bool> = receipts
+        .into_iter()
+        .map(|receipt| run(receipt).is_ok())
+        .collect();
+    let kept = outcomes.iter().take_while(|is_kept| **is_kept).count();
+    assert!(
+        (4..16).contains(&kept) && !outcomes[kept..].contains(&true),
+        "{outcomes:?}"
+    );
+    drop(opened.readers);
+    let seen = Folder::open(&HostDisk, &path).unwrap();
+    let seen: Vec<_> = seen.read(Position::default()).map(Result::unwrap).collect();
+    assert_eq!(seen.len(), kept + 1);
+    assert!(
+        matches!(seen.last(), Some(Seen::End { clean: true, .. })),
+        "{:?}",
+        seen.last()
+    );
+
+    // What was dropped is no repeat when it comes again, and stands behind what was kept.
+    let mut opened = fixture.open(r#"{"size_max": "8MiB"}"#);
+    opened.readers[0].resume(None).unwrap();
+    for number in 0..24 {
+        if number >= kept {
+            run(put(&opened.channel, numbered(number as u64, 3))).unwrap();
+        }
+        let delivered = next(&mut opened.readers[0]).unwrap().unwrap();
+        let wanted = format!("{number:015}\n");
+        assert!(
+            delivered.batch.body.starts_with(wanted.as_bytes()),
+            "{number}"
+        );
+        opened.readers[0]
+            .commit(delivered.position.unwrap())
+            .unwrap();
+    }
 }
 
 fn group(text: &str, receipts: &mut Vec<Receipt>) -> Group {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use millstream_pipeline::{
-    channel::{BoxFuture, Group, Note},
+    channel::{BoxFuture, Consumer, Group, Note},
     delivery::Token,
     failure::Failure,
     meters::Meter,
@@ -28,8 +28,9 @@ use tokio::sync::oneshot;
 
 use super::{
     failure,
-    log::{Blank, Error, Log, Sync, Watch},
+    log::{Blank, Error, Log, Sync, Unclaimed, Watch},
     queue::{Entry, Queue},
+    skips::{self, Skips},
 };
 
 /// What one commit takes at most: beyond 1 MiB a sync is not cheaper per byte, and acks would wait longer.
@@ -51,11 +52,13 @@ struct Writer {
     unsynced_since: Option<Instant>,
     reporter: Reporter,
     meters: Gauges,
+    skips: Skips,
 }
 
 struct Gauges {
     records: Meter,
     bytes: Meter,
+    unclaimed: Meter,
     used: Meter,
     repeats: Meter,
     ids: Meter,
@@ -70,6 +73,7 @@ pub(super) fn start(
     disk: Arc<dyn Disk>,
     queue: Arc<Queue>,
     context: &ChannelContext,
+    consumers: &[Consumer],
 ) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
     let meters = &context.meters;
     let backlogs = log.consumers().into_iter().map(|(name, _)| {
@@ -88,12 +92,14 @@ pub(super) fn start(
         meters: Gauges {
             records: meters.counter("records_received"),
             bytes: meters.counter("bytes_received"),
+            unclaimed: meters.counter("records_unclaimed"),
             used: meters.gauge("used_bytes"),
             repeats: meters.gauge("repeated_chunks"),
             ids: meters.gauge("remembered_ids"),
             evicted: meters.gauge("evicted_young_ids"),
             backlogs: backlogs.collect(),
         },
+        skips: Skips::new(context, consumers),
     };
     let (done, finished) = oneshot::channel();
     thread::Builder::new()
@@ -137,7 +143,7 @@ impl Writer {
         let waker = Waker::from(Arc::clone(&self.queue));
         loop {
             self.log.wake_on_settle(waker.clone());
-            let taken = self.queue.take(COMMIT_BYTES, self.until_sync());
+            let taken = self.queue.take(COMMIT_BYTES, self.until_look());
             if taken.poked {
                 self.log.drop_settled()?;
             }
@@ -149,16 +155,23 @@ impl Writer {
                     Entry::Sync(token) => syncs.push(token),
                 }
             }
-            self.keep(taken.closed)?;
+            if !self.keep(taken.closed)? {
+                return self.close();
+            }
             self.sync_for(syncs)?;
             self.sync_in_time()?;
             self.make_ahead();
             self.measure();
             if taken.closed {
-                self.making.take().map(JoinHandle::join);
-                return self.log.close(Time::now());
+                return self.close();
             }
         }
+    }
+
+    fn close(mut self) -> Result<(), Error> {
+        self.making.take().map(JoinHandle::join);
+        self.skips.end();
+        self.log.close(Time::now())
     }
 
     fn stage(&mut self, group: Group) -> Result<(), Error> {
@@ -185,8 +198,9 @@ impl Writer {
         }
     }
 
-    /// Keeps all that is staged, however long there is no room for it.
-    fn keep(&mut self, closed: bool) -> Result<(), Error> {
+    /// Keeps all that is staged, however long there is no room for it; false: that took too long for a stop, and what found
+    /// no room was dropped. Nothing more may be staged then.
+    fn keep(&mut self, closed: bool) -> Result<bool, Error> {
         loop {
             let done = self.log.commit(Time::now());
             let is_full = done.as_ref().is_err_and(Error::is_for_now);
@@ -197,9 +211,10 @@ impl Writer {
                 Err(error) if error.is_for_now() => {
                     self.reporter.warn("room", &error);
                     self.measure();
-                    if closed && matches!(error, Error::Full { .. }) && self.log.readers() == 0 {
-                        // Nobody reads any more, so nothing would ever change. What is staged was not answered for.
-                        return Err(error);
+                    // Without a reader nothing would ever change.
+                    let stays_full = matches!(error, Error::Full { .. }) && self.log.readers() == 0;
+                    if (closed && stays_full) || self.queue.has_given_up() {
+                        return self.give_up(&error).map(|()| false);
                     }
                     let waker = Waker::from(Arc::clone(&self.queue));
                     self.log.wake_on_settle(waker);
@@ -216,6 +231,23 @@ impl Writer {
         } else {
             self.unsynced_since = None;
         }
+        Ok(true)
+    }
+
+    /// Drops what finds no room, so that the channel can be closed. None of it was answered for.
+    fn give_up(&mut self, error: &Error) -> Result<(), Error> {
+        let records = self.log.drop_staged();
+        // What is written already is kept yet.
+        self.log.commit(Time::now())?;
+        self.settle();
+        self.waiting.clear();
+        self.reporter.warn(
+            "stop",
+            format_args!(
+                "stopping without room for {records} records that were not accepted yet; their senders keep them, if they wait \
+                 for an answer ({error})"
+            ),
+        );
         Ok(())
     }
 
@@ -271,6 +303,12 @@ impl Writer {
         }
     }
 
+    /// How long to wait for the next group.
+    fn until_look(&self) -> Option<Duration> {
+        let look = self.skips.hold().then_some(skips::LOOK);
+        self.until_sync().into_iter().chain(look).min()
+    }
+
     /// Syncs what is kept for those who wait for it. What cannot be synced for now fails them, and is synced later.
     fn sync_for(&mut self, waiting: Vec<Token>) -> Result<(), Error> {
         if !waiting.is_empty() && self.log.is_unsynced() {
@@ -304,7 +342,7 @@ impl Writer {
         Ok(())
     }
 
-    fn measure(&self) {
+    fn measure(&mut self) {
         self.meters.used.set(self.log.used_bytes());
         self.meters.repeats.set(self.log.repeats());
         self.meters.ids.set(self.log.ids() as u64);
@@ -312,5 +350,17 @@ impl Writer {
         for (name, backlog) in &self.meters.backlogs {
             backlog.set(self.log.backlog_bytes(name));
         }
+        if let Some(Unclaimed { records, tag }) = self.log.take_unclaimed() {
+            self.meters.unclaimed.add(records);
+            let all = self.meters.unclaimed.get();
+            self.reporter.warn(
+                "unclaimed",
+                format_args!(
+                    "no sink takes the tag `{tag}` from this channel: its records are dropped ({all} of this and other tags \
+                     since the start); add it to the `tags` of a sink, or take it with a sink of type discard"
+                ),
+            );
+        }
+        self.skips.look(&self.log);
     }
 }

@@ -6,6 +6,7 @@
 
 mod connection;
 mod host;
+mod line;
 mod view;
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
@@ -40,13 +41,20 @@ pub struct Bound {
 }
 
 /// What the pages are made from.
-struct Shown {
+pub struct Shown {
     nodes: Arc<Vec<NodeStatus>>,
     meters: Meters,
     pool: Pool,
     started: Instant,
     open: Vec<Open>,
     hosts: Hosts,
+}
+
+impl Shown {
+    /// The status as one line for the log.
+    pub fn line(&self) -> String {
+        line::of(&view::status(self))
+    }
 }
 
 /// Takes the addresses. An address that is taken by another ends the start if it was chosen (`chosen`: it stands in the
@@ -75,8 +83,8 @@ pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failu
 }
 
 impl Bound {
-    /// Answers from now on, until the process ends.
-    pub fn serve(self, running: &Running) {
+    /// Answers from now on, until the process ends. What is shown can be asked for here too.
+    pub fn serve(self, running: &Running) -> Arc<Shown> {
         let shown = Arc::new(Shown {
             nodes: running.nodes.clone(),
             meters: running.meters.clone(),
@@ -90,6 +98,7 @@ impl Bound {
             // It never ends by itself: failures to accept are waited out.
             tokio::spawn(async move { axum::serve(listener, pages).await });
         }
+        shown
     }
 }
 

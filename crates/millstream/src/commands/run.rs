@@ -1,6 +1,6 @@
 //! `millstream run`: starts the pipeline, answers signals, drains, and says how it ended.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
 use millstream_channels::memory::MemoryChannel;
@@ -13,7 +13,15 @@ use millstream_pipeline::{
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{api, config, exit, log, progress::Progress, systemd};
+use crate::{
+    api::{self, Shown},
+    config, exit, log,
+    progress::Progress,
+    systemd,
+};
+
+/// So much of the time to drain, but at most a quarter of it, is for closing the channels: two syncs each.
+const CLOSE: Duration = Duration::from_secs(2);
 
 /// Run the pipeline until it is told to stop (SIGTERM or SIGINT), then drain.
 #[derive(Args)]
@@ -23,10 +31,14 @@ Examples:
   millstream run --once millstream.yaml  until the inputs have ended and everything is settled
   echo hello | millstream run --once stdin.yaml
 
-Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGHUP is ignored: this version cannot reload yet.
+Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
+SIGHUP is ignored: this version cannot reload yet.
 
-Exit codes: 0 drained, 1 it could not start, gave up, or had to leave something behind, 64 wrong command line,
-78 wrong configuration")]
+A stop never waits longer than `--drain`. What a disk channel holds stays there for the next start. What waits in front of
+a full one was not accepted; senders that wait for an answer send it again.
+
+Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left
+something; 64 wrong command line; 78 wrong configuration")]
 pub struct Run {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
@@ -62,7 +74,7 @@ impl Run {
     }
 
     async fn run(&self, loaded: config::Loaded) -> u8 {
-        let (mut running, mut signals) = match self.start(loaded).await {
+        let (mut running, shown, mut signals) = match self.start(loaded).await {
             Ok(started) => started,
             Err(failure) => {
                 // The configuration could be read; what it names cannot be had. That may be otherwise later.
@@ -72,8 +84,16 @@ impl Run {
         };
         tracing::info!("started {} nodes", running.nodes.len());
         systemd::notify("READY=1");
-        match self.until_ended(&mut running, &mut signals).await {
-            Some(failures) if failures.is_empty() => exit::DRAINED,
+        match self.until_ended(&mut running, &shown, &mut signals).await {
+            Some(failures) if failures.is_empty() => match running.lost_records() {
+                0 => exit::DRAINED,
+                lost => {
+                    tracing::error!(
+                        "{lost} records found no room before the stop and are lost: their senders wait for no answer"
+                    );
+                    exit::FAILED
+                }
+            },
             // The node that failed has said why.
             Some(_) => exit::FAILED,
             None => {
@@ -87,7 +107,10 @@ impl Run {
     }
 
     /// Signals come first, so that none ends the process from here on; then addresses; then the pipeline.
-    async fn start(&self, loaded: config::Loaded) -> Result<(Running, Signals), Failure> {
+    async fn start(
+        &self,
+        loaded: config::Loaded,
+    ) -> Result<(Running, Arc<Shown>, Signals), Failure> {
         let signals = Signals::new()?;
         let bound = api::bind(
             &loaded.settings.api,
@@ -101,20 +124,21 @@ impl Run {
             meters: Meters::default(),
         };
         let running = launch(loaded.plan, start).await?;
-        bound.serve(&running);
-        Ok((running, signals))
+        let shown = bound.serve(&running);
+        Ok((running, shown, signals))
     }
 
     /// The failures it ended with; None if it had to leave something behind.
     async fn until_ended(
         &self,
         running: &mut Running,
+        shown: &Shown,
         signals: &mut Signals,
     ) -> Option<Vec<Failure>> {
         let mut progress = Progress::new(self.once, &running.meters);
         tokio::select! {
             failures = running.ended() => return Some(failures),
-            () = signals.asks_to_end() => {}
+            () = signals.asks_to_end(shown) => {}
             () = progress.show() => {}
         }
         drop(progress);
@@ -124,11 +148,19 @@ impl Run {
             self.drain.as_secs()
         );
         running.stop();
+        let close = CLOSE.min(self.drain / 4);
         tokio::select! {
-            failures = running.ended() => Some(failures),
-            () = tokio::time::sleep(self.drain) => None,
-            () = signals.asks_to_end() => None,
+            failures = running.ended() => return Some(failures),
+            () = tokio::time::sleep(self.drain - close) => {}
+            () = signals.asks_to_end(shown) => return None,
         }
+        running.give_up_waiting();
+        tokio::select! {
+            failures = running.ended() => return Some(failures),
+            () = tokio::time::sleep(close) => {}
+            () = signals.asks_to_end(shown) => return None,
+        }
+        running.is_all_kept().await.then(Vec::new)
     }
 }
 
@@ -137,6 +169,7 @@ struct Signals {
     term: Signal,
     int: Signal,
     hup: Signal,
+    usr1: Signal,
 }
 
 impl Signals {
@@ -148,15 +181,17 @@ impl Signals {
             term: listen(SignalKind::terminate())?,
             int: listen(SignalKind::interrupt())?,
             hup: listen(SignalKind::hangup())?,
+            usr1: listen(SignalKind::user_defined1())?,
         })
     }
 
-    /// Returns when somebody wants the process to end.
-    async fn asks_to_end(&mut self) {
+    /// Returns when a signal asks the process to end; answers the others.
+    async fn asks_to_end(&mut self, shown: &Shown) {
         loop {
             tokio::select! {
                 _ = self.term.recv() => return,
                 _ = self.int.recv() => return,
+                _ = self.usr1.recv() => tracing::info!("{}", shown.line()),
                 _ = self.hup.recv() => {
                     tracing::warn!("SIGHUP: this version cannot reload; restart it to take a new configuration");
                 }

@@ -101,7 +101,7 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
         );
         properties.insert(
             "tags".to_owned(),
-            texts("Takes only these tags: `*` is one part, `**` any number, `{a,b}` a choice, `!` excludes."),
+            texts("Takes only these tags: `*` is one part, `**` any number (`web.**` takes `web` too), `{a,b}` a choice, `!` excludes."),
         );
         required.push(json!("inputs"));
     }
@@ -129,7 +129,7 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
 fn behind() -> Value {
     json!({
         "description": "How far it may be behind its disk channel: `size` not settled, `age` of the oldest; 0 = no bound. \
-            `then: block` lets the sources wait, `then: skip` drops the oldest for this sink alone and says so.",
+            `then: block` lets the sources wait, `then: skip` drops the oldest for this sink alone, and counts and logs it.",
         "type": "object",
         "properties": {
             "size": { "type": ["string", "integer"], "default": 0 },

@@ -46,9 +46,10 @@ pub fn assemble(
             Some(Built::Channel(config)) if config.memory_bytes().is_none() => {
                 let readers = takers.get(&(at, false)).into_iter().flatten();
                 let consumers = readers
-                    .map(|(taker, _)| Consumer {
+                    .map(|(taker, tags)| Consumer {
                         name: entries[*taker].name.clone(),
                         behind: behinds[*taker].unwrap_or_default(),
+                        tags: tags.clone(),
                     })
                     .collect();
                 plan.channels.push(ChannelPlan {

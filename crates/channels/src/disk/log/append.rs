@@ -104,6 +104,24 @@ impl Log {
         }
     }
 
+    /// Drops what is staged and not kept, so that the log can be closed although there is no room; returns its records. Only
+    /// [`Log::commit`] and [`Log::close`] may follow: the window takes chunks for repeats that are dropped here.
+    pub fn drop_staged(&mut self) -> u64 {
+        let kept = self.kept().seq;
+        let mut records = 0;
+        // What is staged again after a failed sync is kept already and stays.
+        while let Some(frame) = self.staged.pop_back_if(|frame| frame.position.seq > kept) {
+            self.next_seq = frame.position.seq;
+            records += frame.batch.map_or(0, |batch| u64::from(batch.count));
+            for id in frame.ids {
+                if let IdRecord::Closed { connection, .. } = id {
+                    self.window.put_back_closed(connection);
+                }
+            }
+        }
+        records
+    }
+
     /// Cuts out of one part what is kept already; `None` if nothing is left of it.
     fn sift(
         &mut self,

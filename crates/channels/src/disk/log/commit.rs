@@ -302,6 +302,7 @@ impl Log {
             offset += frame.bytes();
             window_end = window_end.max(frame.window_end);
             if let Some(batch) = frame.batch {
+                state.claims.count(&batch);
                 let hot = Hot {
                     position: frame.position,
                     batch,

@@ -6,10 +6,12 @@ use std::{
     task::Waker,
 };
 
+use millstream_pipeline::channel;
 use millstream_record::{Pool, Position};
 
 use super::{
-    Behind, Error, Reader, Watch,
+    Behind, Error, Reader, Skipped, Then, Unclaimed, Watch,
+    claims::Claims,
     commit::Log,
     cursor::Cursor,
     index::{Consumer, State},
@@ -34,11 +36,15 @@ impl Log {
             .ok_or_else(|| Error::Consumer(name.to_owned()))?;
         consumer.behind = behind;
         consumer.taken = Some(consumer.position);
+        let position = consumer.position;
         let cursor = Arc::clone(&consumer.cursor);
-        let floor = cursor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .floor();
+        drop(state);
+        let floor = {
+            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            // Only `forget` asks for it. A disk that refuses this refuses the next commit, too, which tells.
+            let _ = cursor.set_configured(true);
+            cursor.floor()
+        };
         Ok(Reader {
             index: Arc::clone(&self.index),
             _lock: Arc::clone(&self.lock),
@@ -48,12 +54,37 @@ impl Log {
             floor,
             pool,
             hot_bytes: self.options.hot_bytes,
-            position: consumer.position,
+            position,
             place: None,
             ready: VecDeque::new(),
             damaged: None,
             frame_bytes: 0,
+            skips: behind.then == Then::Skip,
+            in_flight: VecDeque::new(),
         })
+    }
+
+    /// Notes that no sink reads for the consumers without a reader: they may be forgotten.
+    pub fn note_gone(&self) {
+        let state = self.index.lock();
+        let gone = state.consumers.values().filter(|c| c.taken.is_none());
+        let cursors: Vec<_> = gone.map(|gone| Arc::clone(&gone.cursor)).collect();
+        drop(state);
+        for cursor in cursors {
+            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            // As above.
+            let _ = cursor.set_configured(false);
+        }
+    }
+
+    /// Counts from now on what is kept and has a tag that none of these consumers takes.
+    pub fn count_unclaimed(&mut self, consumers: &[channel::Consumer]) {
+        self.index.lock().claims = Claims::of(consumers);
+    }
+
+    /// Records that were kept since the last call and that no consumer takes.
+    pub fn take_unclaimed(&mut self) -> Option<Unclaimed> {
+        self.index.lock().claims.take()
     }
 
     /// The consumers of the channel and what they have settled; all of them hold its segments.
@@ -141,6 +172,9 @@ pub(super) fn consumer(cursor: Cursor) -> Consumer {
         cursor: Arc::new(Mutex::new(cursor)),
         taken: None,
         behind: Behind::default(),
+        tags: None,
+        skipped_to: Position::default(),
+        skipped: Skipped::default(),
         waker: None,
     }
 }

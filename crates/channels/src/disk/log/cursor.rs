@@ -9,12 +9,13 @@
 //!     16  16   channel id
 //!     32   8   generation
 //!     40   4   epoch
-//!     44   4   flags: 1 = an operator has passed the consumer on, once
+//!     44   4   flags: 1 = an operator, or `behind`, has passed the consumer on, once
+//!                     2 = a sink read here after the last start
 //!     48   8   seq
 //! ```
 //!
-//! The position of a sink that keeps one of its own wins over the cursor, but not over an operator: from when the flag is
-//! set on, nothing at or below the cursor is read again.
+//! The position of a sink that keeps one of its own wins over the cursor, but not over who passed it on: once that flag
+//! is set, nothing at or below the cursor is read again.
 //!
 //! The file is made whole at once, so that a full disk cannot stop a commit, and so stop the room from coming back.
 
@@ -37,6 +38,7 @@ use super::{
 const MAGIC: &[u8; 8] = b"MILLCUR\0";
 const SLOT_BYTES: usize = 56;
 const PASSED_ON: u32 = 1;
+const CONFIGURED: u32 = 2;
 
 /// An open cursor file.
 pub(super) struct Cursor {
@@ -44,8 +46,10 @@ pub(super) struct Cursor {
     channel: ChannelId,
     generation: u64,
     pub(super) position: Position,
-    /// An operator has moved it, once.
+    /// Something else than its sink has moved it, once.
     passed_on: bool,
+    /// A sink read here after the last start.
+    configured: bool,
 }
 
 /// What stands in a cursor file.
@@ -74,6 +78,7 @@ impl Cursor {
             generation: 0,
             position,
             passed_on: false,
+            configured: true,
         };
         made.and_then(|()| cursor.commit(position))?;
         Ok(cursor)
@@ -118,6 +123,7 @@ impl Cursor {
                 generation: slot.generation,
                 position: slot.position,
                 passed_on: slot.passed_on,
+                configured: slot.configured,
             }),
             None => CursorFound::Damaged,
         })
@@ -128,7 +134,21 @@ impl Cursor {
         self.passed_on.then_some(self.position)
     }
 
-    /// An operator passes the consumer on to the position.
+    /// Whether a sink read here after the last start.
+    pub(super) fn is_configured(&self) -> bool {
+        self.configured
+    }
+
+    /// Says whether a sink reads here from this start on.
+    pub(super) fn set_configured(&mut self, configured: bool) -> io::Result<()> {
+        if self.configured == configured {
+            return Ok(());
+        }
+        self.configured = configured;
+        self.commit(self.position)
+    }
+
+    /// Passes the consumer on to the position, which its sink did not settle.
     pub(super) fn pass_on(&mut self, position: Position) -> io::Result<()> {
         self.passed_on = true;
         self.commit(position)
@@ -144,7 +164,9 @@ impl Cursor {
         out.extend_from_slice(&self.channel.0);
         out.extend_from_slice(&generation.to_le_bytes());
         out.extend_from_slice(&position.epoch.to_le_bytes());
-        let flags = if self.passed_on { PASSED_ON } else { 0 };
+        let passed_on = if self.passed_on { PASSED_ON } else { 0 };
+        let configured = if self.configured { CONFIGURED } else { 0 };
+        let flags = passed_on | configured;
         out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&position.seq.to_le_bytes());
         let crc = checksum(&out[16..]);
@@ -163,6 +185,7 @@ struct Slot {
     generation: u64,
     position: Position,
     passed_on: bool,
+    configured: bool,
 }
 
 /// A slot, or the version of a newer program.
@@ -186,5 +209,6 @@ fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
         generation,
         position: Position { epoch, seq },
         passed_on: flags & PASSED_ON != 0,
+        configured: flags & CONFIGURED != 0,
     }))
 }

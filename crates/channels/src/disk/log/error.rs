@@ -22,6 +22,8 @@ pub enum Error {
     },
     /// The folder holds segments, but the file that says which channel they belong to is gone or damaged.
     NoIdentity(PathBuf),
+    /// There is no channel in this directory.
+    NoChannel(PathBuf),
     /// The disk refused a call. At a start: nothing was changed, try again. Later the channel has stopped.
     Disk {
         /// What was being done.
@@ -55,6 +57,15 @@ pub enum Error {
     Name(String),
     /// The consumer is attached already, or not known.
     Consumer(String),
+    /// The channel has no such consumer.
+    UnknownConsumer {
+        /// The name.
+        name: String,
+        /// The consumers it has.
+        known: Vec<String>,
+    },
+    /// A sink read for this consumer after the last start.
+    Configured(String),
 }
 
 impl Error {
@@ -106,6 +117,9 @@ impl fmt::Display for Error {
                 "{}: missing or damaged, but there are segments beside it; restore it or move the folder away",
                 path.display()
             ),
+            Self::NoChannel(folder) => {
+                write!(f, "{}: there is no channel here", folder.display())
+            }
             Self::Disk {
                 doing,
                 path,
@@ -131,6 +145,17 @@ impl fmt::Display for Error {
             Self::Consumer(name) => {
                 write!(f, "the consumer {name} is attached already or not known")
             }
+            Self::UnknownConsumer { name, known } if known.is_empty() => {
+                write!(f, "the channel has no consumer `{name}`, nor any other")
+            }
+            Self::UnknownConsumer { name, known } => {
+                let known = known.join(", ");
+                write!(f, "the channel has no consumer `{name}`; it has {known}")
+            }
+            Self::Configured(name) => write!(
+                f,
+                "the sink `{name}` read this channel after its last start; if it starts again it begins at the oldest batch"
+            ),
         }
     }
 }

@@ -10,10 +10,10 @@ use std::{
     task::Waker,
 };
 
-use millstream_pipeline::channel::Behind;
+use millstream_pipeline::{channel::Behind, tags::TagFilter};
 use millstream_record::{Batch, FileId, Position, Time};
 
-use super::{cursor::Cursor, segment::Segment};
+use super::{Skipped, claims::Claims, cursor::Cursor, segment::Segment};
 
 /// Batches in memory, whatever their size: each may hold a pooled buffer far larger than itself.
 const HOT_BATCHES_MAX: usize = 256;
@@ -34,7 +34,24 @@ pub(super) struct Consumer {
     /// What the attached reader has taken.
     pub(super) taken: Option<Position>,
     pub(super) behind: Behind,
+    /// Which tags it takes; None: all.
+    pub(super) tags: Option<TagFilter>,
+    /// Everything at or below was skipped or settled before: the reader hands out nothing of it again.
+    pub(super) skipped_to: Position,
+    /// What was skipped since the start.
+    pub(super) skipped: Skipped,
     pub(super) waker: Option<Waker>,
+}
+
+/// A segment that a consumer was passed over.
+pub(super) struct SkippedSegment {
+    pub(super) segment: Arc<Segment>,
+    /// The reader has handed out everything at or below.
+    pub(super) after: Position,
+    /// The last position that is skipped.
+    pub(super) to: Position,
+    pub(super) tags: Option<TagFilter>,
+    pub(super) cursor: Arc<Mutex<Cursor>>,
 }
 
 #[derive(Default)]
@@ -48,6 +65,7 @@ pub(super) struct State {
     /// Everything at or below is kept.
     pub(super) kept: Position,
     pub(super) consumers: BTreeMap<String, Consumer>,
+    pub(super) claims: Claims,
     /// Segments in which damage was found: they are put aside and not used again.
     pub(super) damaged: BTreeSet<u64>,
     /// Who wants to know that a consumer has moved.
@@ -189,19 +207,22 @@ impl State {
         self.segments.get(place + 1).map(|(_, time)| *time)
     }
 
-    /// Moves a consumer on over whole segments, so that at least the first of what it holds can go.
-    pub(super) fn skip_segment(&mut self, name: &str) -> bool {
-        let Some(consumer) = self.consumers.get(name) else {
-            return false;
-        };
-        let place = self.below(consumer.position);
-        let Some(last) = self.last_of(place) else {
-            return false;
-        };
-        if let Some(consumer) = self.consumers.get_mut(name) {
-            consumer.position = last;
-        }
-        true
+    /// Moves a consumer on over a whole segment, so that at least the first of what it holds can go.
+    pub(super) fn skip_segment(&mut self, name: &str) -> Option<SkippedSegment> {
+        let position = self.consumers.get(name)?.position;
+        let place = self.below(position);
+        let to = self.last_of(place)?;
+        let segment = Arc::clone(&self.segments.get(place)?.0);
+        let consumer = self.consumers.get_mut(name)?;
+        consumer.position = to;
+        consumer.skipped_to = to;
+        Some(SkippedSegment {
+            segment,
+            after: position.max(consumer.taken.unwrap_or_default()),
+            to,
+            tags: consumer.tags.clone(),
+            cursor: Arc::clone(&consumer.cursor),
+        })
     }
 
     /// The consumer that is furthest behind.

@@ -99,7 +99,14 @@ impl Folder {
     /// Looks into a folder.
     pub fn open(disk: &dyn Disk, folder: &Path) -> Result<Self, Error> {
         let path = folder.join("channel");
-        let channel = read_identity(disk, &path)?.ok_or(Error::NoIdentity(path))?;
+        let Some(channel) = read_identity(disk, &path)? else {
+            let names = list(disk, folder).unwrap_or_default();
+            let is_one = |name: &String| name == "channel" || number_in(name, ".seg").is_some();
+            return Err(match names.iter().any(is_one) {
+                true => Error::NoIdentity(path),
+                false => Error::NoChannel(folder.to_owned()),
+            });
+        };
         let names = list(disk, folder)?;
         let (opened, segments) = open_segments(disk, folder, &names, &channel)?;
         let mut consumers = Vec::new();
@@ -123,10 +130,57 @@ impl Folder {
 
     /// Reads through the log, from the first frame after `after` on.
     pub fn read(&self, after: Position) -> Frames<'_> {
+        self.read_from(self.segment_of(after), after)
+    }
+
+    /// The first and the last position; `None` if there is no batch.
+    pub fn span(&self) -> Result<Option<(Position, Position)>, Error> {
+        let mut span: Option<(Position, Position)> = None;
+        for at in (0..self.segments.len()).rev() {
+            // The last position stands in the newest segment that has one, the first in the oldest.
+            if at > 0 && span.is_some() {
+                continue;
+            }
+            let mut positions = Positions(self.read_from(at, Position::default()));
+            let Some(first) = positions.next().transpose()? else {
+                continue;
+            };
+            let last = match span {
+                Some((_, last)) => last,
+                None => positions.try_fold(first, |_, next| next)?,
+            };
+            span = Some((first, last));
+        }
+        Ok(span)
+    }
+
+    /// The last position at or before this one, and the first behind it. They are in the log, if there is any.
+    pub fn around(
+        &self,
+        position: Position,
+    ) -> Result<(Option<Position>, Option<Position>), Error> {
+        let mut before = None;
+        for next in Positions(self.read_from(self.segment_of(position), Position::default())) {
+            match next? {
+                next if next > position => return Ok((before, Some(next))),
+                next => before = Some(next),
+            }
+        }
+        Ok((before, None))
+    }
+
+    /// The last segment that begins at or before a position: nothing behind the position stands before it.
+    fn segment_of(&self, position: Position) -> usize {
+        let begins = |segment: &SegmentFound| segment.first <= position;
+        let behind = self.segments.iter().take_while(|segment| begins(segment));
+        behind.count().saturating_sub(1)
+    }
+
+    fn read_from(&self, at: usize, after: Position) -> Frames<'_> {
         Frames {
             folder: self,
             after,
-            at: 0,
+            at,
             walk: None,
             group: VecDeque::new(),
             whole: 0,
@@ -289,6 +343,21 @@ impl<'a> Frames<'a> {
     }
 }
 
+/// The positions of the batches.
+struct Positions<'a>(Frames<'a>);
+
+impl Iterator for Positions<'_> {
+    type Item = Result<Position, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.find_map(|seen| match seen {
+            Ok(Seen::Frame(frame)) => Some(Ok(frame.position)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
 /// Moves the cursor of a consumer on to `to` and gives `each` every batch that it passes over first. The channel must not
 /// be in use. If `each` fails, nothing is changed. From then on a sink cannot go back behind the cursor. Returns how many
 /// batches were passed over.
@@ -302,13 +371,10 @@ pub fn skip<E: From<Error>>(
     let found = Folder::open(disk, folder)?;
     let _lock = take_lock(disk, folder)?;
     let path = folder.join(cursor_name(consumer));
-    let unknown = || Error::Consumer(consumer.to_owned());
-    if !found.consumers.iter().any(|known| known.0 == consumer) {
-        return Err(unknown().into());
-    }
+    check_known(&found, consumer)?;
     let CursorFound::Good(mut cursor) = Cursor::open(disk, &path, found.channel, Open::Write)?
     else {
-        return Err(unknown().into());
+        return Err(Error::Consumer(consumer.to_owned()).into());
     };
     let mut passed = 0;
     for seen in found.read(cursor.position) {
@@ -328,14 +394,34 @@ pub fn skip<E: From<Error>>(
     Ok(passed)
 }
 
+fn check_known(found: &Folder, consumer: &str) -> Result<(), Error> {
+    let known: Vec<String> = found
+        .consumers
+        .iter()
+        .map(|(name, _)| name.clone())
+        .collect();
+    match known.iter().any(|name| name == consumer) {
+        true => Ok(()),
+        false => Err(Error::UnknownConsumer {
+            name: consumer.to_owned(),
+            known,
+        }),
+    }
+}
+
 /// Removes a consumer's cursor: what only it has not settled is given up at the next start. The channel must not be in use.
-pub fn forget(disk: &dyn Disk, folder: &Path, consumer: &str) -> Result<(), Error> {
+/// A consumer for which a sink read after the last start is forgotten only by `force`.
+pub fn forget(disk: &dyn Disk, folder: &Path, consumer: &str, force: bool) -> Result<(), Error> {
     let found = Folder::open(disk, folder)?;
     let _lock = take_lock(disk, folder)?;
-    if !found.consumers.iter().any(|known| known.0 == consumer) {
-        return Err(Error::Consumer(consumer.to_owned()));
-    }
+    check_known(&found, consumer)?;
     let path = folder.join(cursor_name(consumer));
+    if let CursorFound::Good(cursor) = Cursor::open(disk, &path, found.channel, Open::Read)?
+        && cursor.is_configured()
+        && !force
+    {
+        return Err(Error::Configured(consumer.to_owned()));
+    }
     let failed = |error| Error::disk("removing a cursor", &path, error);
     disk.remove(&path).map_err(failed)?;
     disk.sync_folder(folder).map_err(failed)

@@ -16,6 +16,7 @@
 
 mod append;
 mod bytes;
+mod claims;
 mod commit;
 mod consumers;
 mod cursor;
@@ -33,6 +34,7 @@ mod recover;
 mod repair;
 mod roll;
 mod segment;
+mod skip;
 mod survey;
 mod tail;
 #[cfg(test)]
@@ -43,6 +45,7 @@ mod write;
 
 use std::{fmt, time::Duration};
 
+pub use claims::Unclaimed;
 pub use commit::Log;
 pub use error::Error;
 pub use index::Watch;
@@ -50,6 +53,7 @@ pub use millstream_pipeline::channel::{Behind, Then};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
 pub use segment::Blank;
+pub use skip::Skipped;
 pub use window::Dedupe;
 
 /// The random id of a channel: 128 bits, made with the channel.

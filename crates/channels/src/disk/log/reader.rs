@@ -15,11 +15,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use millstream_pipeline::tags::TagFilter;
 use millstream_record::{Batch, Pool, Position};
 use millstream_sys::disk::File;
 
 use super::{
-    ChannelId, Error,
+    ChannelId, Error, Skipped,
     cursor::Cursor,
     frame::{Kind, Lengths, Misfit, Place, decode_head},
     index::{Index, State},
@@ -46,7 +47,7 @@ pub struct Lost {
     pub after: Position,
     /// The first position behind it.
     pub before: Position,
-    /// The file in which they stood, if it was damage; else they were skipped (`behind`) or dropped.
+    /// The file in which they stood, if it was damage; else they were dropped.
     pub damaged: Option<PathBuf>,
 }
 
@@ -72,6 +73,10 @@ pub struct Reader {
     pub(super) damaged: Option<PathBuf>,
     /// Bytes of the last frame that was read alone.
     pub(super) frame_bytes: u64,
+    /// The writer may pass it over segments (`behind`).
+    pub(super) skips: bool,
+    /// If so: what was handed out and is not settled.
+    pub(super) in_flight: VecDeque<(Position, Skipped)>,
 }
 
 /// What to do next, as the index says.
@@ -82,6 +87,15 @@ enum Step {
 }
 
 impl Reader {
+    /// Takes only these tags: what else is skipped is no loss.
+    #[must_use]
+    pub fn with_tags(self, tags: Option<TagFilter>) -> Self {
+        if let Some(consumer) = self.index.lock().consumers.get_mut(&self.name) {
+            consumer.tags = tags;
+        }
+        self
+    }
+
     /// The next batch; `None` if there is none now. Batches without a byte (origins alone) are passed over.
     pub fn read(&mut self) -> Result<Option<Item>, Error> {
         loop {
@@ -116,18 +130,37 @@ impl Reader {
     }
 
     /// The sink knows better where it is (its own journal or transaction): goes on behind `position`. It does not know what
-    /// an operator has passed it over, so that is not handed out again.
+    /// it was passed over, by an operator or by `behind`, so that is not handed out again.
     pub fn seek(&mut self, position: Position) {
-        let position = self.floor.map_or(position, |floor| position.max(floor));
+        let from = self.floor.map_or(position, |floor| position.max(floor));
+        self.go_on(position, from);
+    }
+
+    /// The sink begins anew and has no position of its own: goes on behind what is settled.
+    pub fn restart(&mut self) {
+        // What is settled is in flight no more.
+        self.go_on(Position::default(), self.settled());
+    }
+
+    /// Goes on behind `from`. The sink is done with what stands up to `done`; what it gives back and was skipped meanwhile
+    /// is lost to it.
+    fn go_on(&mut self, done: Position, from: Position) {
         self.ready.clear();
         self.place = None;
-        self.position = position;
         let mut state = self.index.lock();
-        if let Some(consumer) = state.consumers.get_mut(&self.name) {
-            consumer.taken = Some(position);
-            // Below the cursor: what is still there is held from here on.
-            consumer.position = consumer.position.min(position);
+        let Some(consumer) = state.consumers.get_mut(&self.name) else {
+            return;
+        };
+        let skipped_to = consumer.skipped_to;
+        for (position, size) in self.in_flight.drain(..) {
+            if position > done && position <= skipped_to {
+                consumer.skipped += size;
+            }
         }
+        self.position = from.max(skipped_to);
+        consumer.taken = Some(self.position);
+        // Below the cursor: what is still there is held from here on.
+        consumer.position = consumer.position.min(self.position);
     }
 
     /// Everything at or below `position` is settled. Durable when it returns; what is below every consumer can go.
@@ -141,6 +174,13 @@ impl Reader {
             })?;
         }
         drop(cursor);
+        while self
+            .in_flight
+            .front()
+            .is_some_and(|(handed_out, _)| *handed_out <= position)
+        {
+            self.in_flight.pop_front();
+        }
         let mut state = self.index.lock();
         if let Some(consumer) = state.consumers.get_mut(&self.name) {
             consumer.position = consumer.position.max(position);
@@ -170,6 +210,9 @@ impl Reader {
 
     /// Hands a batch out; first the gap in front of it, if there is one.
     fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
+        if self.skips && self.is_skipped(position) {
+            return None;
+        }
         let after = self.position;
         if position.seq > after.seq + 1 {
             let before = position;
@@ -186,8 +229,46 @@ impl Reader {
                 damaged,
             }));
         }
+        if self.skips && !self.claim(position, &batch) {
+            return None;
+        }
         self.position = position;
         (!batch.is_empty()).then_some(Item::Batch(position, batch))
+    }
+
+    /// Whether the writer has passed the consumer over this position.
+    fn is_skipped(&mut self, position: Position) -> bool {
+        let state = self.index.lock();
+        let consumer = state.consumers.get(&self.name);
+        let skipped_to = consumer.map_or_else(Position::default, |consumer| consumer.skipped_to);
+        drop(state);
+        self.pass_on(skipped_to);
+        position <= skipped_to
+    }
+
+    /// Takes a batch before the writer can skip it; false: it was skipped.
+    fn claim(&mut self, position: Position, batch: &Batch) -> bool {
+        let mut state = self.index.lock();
+        let Some(consumer) = state.consumers.get_mut(&self.name) else {
+            return true;
+        };
+        if position <= consumer.skipped_to {
+            return false;
+        }
+        consumer.taken = Some(position);
+        let mut size = Skipped::default();
+        let held = (u64::from(batch.count), batch.len() as u64);
+        size.add(held, batch.tag.as_str(), consumer.tags.as_ref());
+        self.in_flight.push_back((position, size));
+        true
+    }
+
+    /// Goes on behind what the writer has skipped.
+    fn pass_on(&mut self, skipped_to: Position) {
+        if skipped_to > self.position {
+            self.position = skipped_to;
+            self.place = None;
+        }
     }
 
     /// Decides where the next batch comes from.
@@ -196,10 +277,8 @@ impl Reader {
         let Some(consumer) = state.consumers.get_mut(&self.name) else {
             return Step::Nothing;
         };
-        if consumer.position > self.position
-            && consumer.position > consumer.taken.unwrap_or_default()
-        {
-            // Skipped by the writer: the gap shows by the numbers.
+        if consumer.skipped_to > self.position {
+            self.position = consumer.skipped_to;
             self.place = None;
         }
         consumer.taken = Some(self.position);

@@ -271,9 +271,11 @@ impl Log {
                         consumer: Some(name),
                     });
                 }
-                if !state.skip_segment(&name) {
+                drop(state);
+                if !self.skip_segment(&name)? {
                     break;
                 }
+                state = self.index.lock();
             }
         }
         self.collect()
@@ -281,25 +283,25 @@ impl Log {
 
     /// Room for one more segment at the cost of consumers that may skip; false if that gives none.
     fn skip_for_room(&mut self) -> Result<bool, Error> {
-        {
-            let mut state = self.index.lock();
+        let slow: Vec<(String, Then)> = {
+            let state = self.index.lock();
             let Some(lowest) = state.slowest().map(|(_, slowest)| slowest.position) else {
                 return Ok(false);
             };
             let place = state.below(lowest);
-            let slow: Vec<(String, Then)> = state
+            state
                 .consumers
                 .iter()
                 .filter(|(_, consumer)| state.below(consumer.position) == place)
                 .map(|(name, consumer)| (name.clone(), consumer.behind.then))
-                .collect();
-            if slow.iter().any(|(_, then)| *then == Then::Block) {
+                .collect()
+        };
+        if slow.iter().any(|(_, then)| *then == Then::Block) {
+            return Ok(false);
+        }
+        for (name, _) in slow {
+            if !self.skip_segment(&name)? {
                 return Ok(false);
-            }
-            for (name, _) in slow {
-                if !state.skip_segment(&name) {
-                    return Ok(false);
-                }
             }
         }
         self.collect()?;

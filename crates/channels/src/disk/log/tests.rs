@@ -5,12 +5,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use millstream_pipeline::tags::TagFilter;
 use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Pool, Position, Tag, Time, Values};
 use millstream_sys::disk::Disk;
 use millstream_testkit::{Call, Crash, SimulatedDisk};
 
 use super::{
-    Behind, ChannelId, Error, Item, Log, Lost, Options, Reader, Sync, Then,
+    Behind, ChannelId, Error, Item, Log, Lost, Options, Reader, Skipped, Sync, Then,
     inspect::{self, Folder, Seen},
 };
 
@@ -167,7 +168,7 @@ fn a_program_that_is_killed_again_and_again_does_not_fill_its_channel_with_empty
 }
 
 #[test]
-fn a_consumer_that_may_skip_loses_the_oldest_and_is_told() {
+fn a_consumer_that_may_skip_loses_the_oldest_and_they_are_counted() {
     let disk = SimulatedDisk::new(1);
     for behind in [
         Behind {
@@ -200,10 +201,11 @@ fn a_consumer_that_may_skip_loses_the_oldest_and_is_told() {
             numbers.len() as u64,
             numbers.last().unwrap() - numbers[0] + 1
         );
-        assert_eq!(lost.len(), 1, "{lost:?}");
-        assert_eq!(lost[0].before.seq, numbers[0] + 1);
-        assert_eq!(lost[0].damaged, None);
+        assert_eq!(lost, [], "what is skipped is counted, and is no gap");
         let few = numbers.len();
+        let records = 400 - few as u64;
+        let bytes = records * 1000;
+        assert_eq!(log.skipped("sink"), Skipped { records, bytes });
         match (behind.size, behind.age.as_secs()) {
             (0, 0) => assert!((90..150).contains(&few), "{few}"),
             _ => assert!((20..80).contains(&few), "{few}"),
@@ -395,6 +397,98 @@ fn a_sink_that_knows_better_than_the_cursor_is_believed() {
     assert_eq!(drain(&mut sink).0[0], 4);
 }
 
+/// A consumer that may skip where the channel is full.
+const SKIP: Behind = Behind {
+    size: 0,
+    age: Duration::ZERO,
+    then: Then::Skip,
+};
+
+fn next_number(reader: &mut Reader) -> Option<u64> {
+    match reader.read().unwrap()? {
+        Item::Batch(_, batch) => std::str::from_utf8(&batch.body[..8]).unwrap().parse().ok(),
+        Item::Lost(gap) => panic!("{gap:?}"),
+    }
+}
+
+/// A sink that stands still in the middle of a segment holds what it has taken, and its reader has read ahead.
+#[test]
+fn what_a_sink_holds_is_skipped_only_if_it_gives_it_back() {
+    // Its own position says that it is done with that many; None: it has none.
+    for gives_back in [None, Some(Some(0)), Some(None), Some(Some(2))] {
+        let disk = SimulatedDisk::new(1);
+        let mut log = open(&disk);
+        let mut sink = reader(&log, SKIP);
+        keep(&mut log, 0..12).unwrap();
+        let taken: Vec<_> = (0..5).map(|_| next_number(&mut sink).unwrap()).collect();
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        let held = sink.position();
+        keep(&mut log, 12..400).unwrap();
+        let mut delivered = 0;
+        match gives_back {
+            Some(Some(done)) => {
+                sink.seek(Position {
+                    epoch: 1,
+                    seq: done,
+                });
+                delivered += done;
+            }
+            Some(None) => sink.restart(),
+            None => {
+                sink.commit(held).unwrap();
+                delivered += 5;
+            }
+        }
+        let (numbers, lost) = drain(&mut sink);
+        assert_eq!(lost, []);
+        assert_eq!(numbers.last(), Some(&399));
+        delivered += numbers.len() as u64;
+        let records = 400 - delivered;
+        let bytes = records * 1000;
+        assert_eq!(log.skipped("sink"), Skipped { records, bytes });
+        // The cursor knows of it before the segments are gone.
+        drop((log, sink));
+        let log = open(&disk);
+        let mut sink = reader(&log, SKIP);
+        sink.seek(Position::default());
+        assert_eq!(drain(&mut sink), (numbers, Vec::new()));
+    }
+}
+
+#[test]
+fn a_consumer_that_skips_has_caught_up_when_it_moves_again_and_is_near() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, SKIP);
+    keep(&mut log, 0..400).unwrap();
+    assert!(!log.has_caught_up("sink", at(400)));
+    next_number(&mut sink).unwrap();
+    sink.commit(sink.position()).unwrap();
+    assert!(!log.has_caught_up("sink", at(400)), "it is far behind");
+    drain(&mut sink);
+    sink.commit(sink.position()).unwrap();
+    assert!(log.has_caught_up("sink", at(400)));
+}
+
+#[test]
+fn what_a_consumer_does_not_take_is_not_skipped_for_it() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let filter = TagFilter::new(["web.**"]).unwrap();
+    let mut sink = reader(&log, SKIP).with_tags(Some(filter));
+    for number in 0..400 {
+        let mut batch = batch(number, 1000);
+        batch.tag = Tag::from(["t", "web"][number as usize % 2]);
+        log.append(vec![batch], 0, at(number)).unwrap();
+        log.commit(at(number)).unwrap();
+    }
+    let (numbers, _) = drain(&mut sink);
+    let taken = numbers.iter().filter(|number| *number % 2 == 1).count();
+    let records = 200 - taken as u64;
+    let bytes = records * 1000;
+    assert_eq!(log.skipped("sink"), Skipped { records, bytes });
+}
+
 #[test]
 fn the_operator_sees_reads_and_skips() {
     let disk = SimulatedDisk::new(1);
@@ -432,6 +526,70 @@ fn the_operator_sees_reads_and_skips() {
         .collect();
     let damage = seen.iter().filter(|seen| matches!(seen, Seen::Damage(_)));
     assert_eq!((damage.count(), seen.len()), (1, 29 + 1 + 1));
+}
+
+#[test]
+fn the_operator_finds_positions() {
+    let disk = SimulatedDisk::new(1);
+    let folder = || Folder::open(&disk, Path::new(FOLDER));
+    assert!(matches!(folder(), Err(Error::NoChannel(_))));
+    let log = open(&disk);
+    drop(reader(&log, Behind::default()));
+    drop(log);
+    assert_eq!(folder().unwrap().span().unwrap(), None);
+    // Not closed in order, so the next start begins an epoch.
+    keep(&mut open(&disk), 0..40).unwrap();
+    let mut log = open(&disk);
+    keep(&mut log, 40..80).unwrap();
+    log.close(at(80)).unwrap();
+    let folder = folder().unwrap();
+    let position = |epoch, seq| Position { epoch, seq };
+    let (first, last) = (position(1, 1), position(2, 80));
+    assert_eq!(folder.span().unwrap(), Some((first, last)));
+    for (asked, before, behind) in [
+        (position(0, 9), None, Some(first)),
+        (
+            position(1, 17),
+            Some(position(1, 17)),
+            Some(position(1, 18)),
+        ),
+        (
+            position(1, 41),
+            Some(position(1, 40)),
+            Some(position(2, 41)),
+        ),
+        (position(2, 7), Some(position(1, 40)), Some(position(2, 41))),
+        (position(2, 80), Some(last), None),
+        (position(3, 1), Some(last), None),
+    ] {
+        assert_eq!(folder.around(asked).unwrap(), (before, behind), "{asked}");
+    }
+}
+
+#[test]
+fn a_consumer_is_forgotten_when_no_sink_reads_for_it() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    drop(reader(&log, Behind::default()));
+    keep(&mut log, 0..5).unwrap();
+    log.note_gone();
+    log.close(at(5)).unwrap();
+    let forget = |name, force| inspect::forget(&disk, Path::new(FOLDER), name, force);
+    match forget("other", true) {
+        Err(Error::UnknownConsumer { known, .. }) => assert_eq!(known, ["sink"]),
+        other => panic!("{other:?}"),
+    }
+    let log = open(&disk);
+    let sink = reader(&log, Behind::default());
+    log.note_gone();
+    drop((log, sink));
+    assert!(matches!(forget("sink", false), Err(Error::Configured(_))));
+    let log = open(&disk);
+    log.note_gone();
+    drop(log);
+    forget("sink", false).unwrap();
+    drop(reader(&open(&disk), Behind::default()));
+    forget("sink", true).unwrap();
 }
 
 /// Its own position does not know what it was passed over.

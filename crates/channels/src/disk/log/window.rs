@@ -125,6 +125,11 @@ impl Window {
         std::mem::take(&mut self.closed)
     }
 
+    /// A frame that held an orderly close was dropped: the next one has to hold it.
+    pub(super) fn put_back_closed(&mut self, connection: u64) {
+        self.closed.push(connection);
+    }
+
     pub(super) fn look_up(&self, key: &Key, identity: Identity, connection: u64) -> Known {
         let Some((number, entry)) = self.find(key) else {
             return Known::New;

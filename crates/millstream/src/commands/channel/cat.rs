@@ -3,10 +3,9 @@
 use std::io::{BufWriter, ErrorKind, Write, stdout};
 
 use clap::Args;
-use millstream_channels::disk::log::inspect::{Folder, Seen};
+use millstream_channels::disk::log::inspect::Seen;
 use millstream_pipeline::tags::TagFilter;
 use millstream_record::Position;
-use millstream_sys::disk::HostDisk;
 
 use super::{
     At, Trouble, position,
@@ -37,7 +36,7 @@ impl Cat {
     /// Writes; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
         let tags = TagFilter::new(self.tags.iter().map(String::as_str)).map_err(Trouble)?;
-        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let folder = self.at.open()?;
         let mut records = Records::new(BufWriter::new(stdout().lock()), self.format)?;
         let (mut batches, mut damaged) = (0, false);
         for seen in folder.read(self.after) {

@@ -1,7 +1,7 @@
 //! `millstream channel forget`: gives up a consumer that is gone, so that nothing is held for it any more.
 
 use clap::Args;
-use millstream_channels::disk::log::inspect;
+use millstream_channels::disk::log::{Error, inspect};
 use millstream_sys::disk::HostDisk;
 
 use super::{At, Trouble};
@@ -10,6 +10,9 @@ use crate::page;
 /// Give up a consumer that no sink is named after any more: what only it has not settled goes at the next start.
 ///
 /// To keep what it would still have read, run `skip --to end` for it first. The channel must not be in use.
+///
+/// The channel remembers which sinks read it after its last start. To forget one of those takes `--force`, or one start
+/// without the sink in the configuration: a sink that comes back after this begins at the oldest batch that is still there.
 #[derive(Args)]
 pub struct Forget {
     #[command(flatten)]
@@ -17,12 +20,23 @@ pub struct Forget {
     /// Which consumer: the name that the sink had.
     #[arg(long, value_name = "NAME")]
     consumer: String,
+    /// Also if a sink of that name read the channel after its last start.
+    #[arg(long)]
+    force: bool,
 }
 
 impl Forget {
     /// Forgets; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        inspect::forget(&HostDisk, &self.at.path, &self.consumer)?;
+        self.at.open()?;
+        inspect::forget(&HostDisk, &self.at.path, &self.consumer, self.force).map_err(
+            |error| match error {
+                Error::Configured(_) => Trouble(format!(
+                    "{error}; take it out of the configuration and start once without it, or add --force"
+                )),
+                error => error.into(),
+            },
+        )?;
         Ok(page::print(&format!(
             "{} is forgotten: what only it has not settled goes at the next start\n",
             self.consumer

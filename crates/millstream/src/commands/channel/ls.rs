@@ -4,7 +4,6 @@ use clap::Args;
 use jiff::Timestamp;
 use millstream_channels::disk::log::inspect::Folder;
 use millstream_record::{Position, Time};
-use millstream_sys::disk::HostDisk;
 
 use super::{At, Trouble, read::account};
 use crate::page::{self, bytes, columns, grouped};
@@ -19,7 +18,7 @@ pub struct Ls {
 impl Ls {
     /// Lists; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let folder = self.at.open()?;
         let mut out = format!("channel {}\n\n{}\n", folder.channel, segments(&folder));
         out.push_str(&consumers(&folder)?);
         Ok(page::print(&out))

@@ -8,17 +8,18 @@ mod skip;
 mod verify;
 mod write;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use millstream_channels::disk::log::Error;
+use millstream_channels::disk::log::{Error, inspect::Folder};
 use millstream_record::Position;
+use millstream_sys::disk::HostDisk;
 
 use crate::{exit, page};
 
 /// Look into a disk channel: what it holds, whether it is sound, what a consumer has before it.
 ///
-/// PATH is the channel's folder, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use;
+/// PATH is the channel's directory, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use;
 /// `skip` and `forget` need it stopped.
 #[derive(Args)]
 #[command(after_help = "\
@@ -29,7 +30,7 @@ Examples:
   millstream channel skip --consumer archive --to 1.2003 --output passed.json /var/lib/millstream/channels/buffer
   millstream channel forget --consumer archive /var/lib/millstream/channels/buffer
 
-Exit codes: 0 done, 1 damage was found or the folder cannot be read, 64 wrong command line")]
+Exit codes: 0 done, 1 damage was found or it cannot be done, 64 wrong command line")]
 pub struct Channel {
     #[command(subcommand)]
     command: Command,
@@ -70,11 +71,52 @@ impl From<Error> for Trouble {
     }
 }
 
-/// The folder of a channel.
+/// The directory of a channel.
 #[derive(Args)]
 struct At {
-    /// The channel's folder, DATA_DIR/channels/NAME.
+    /// The channel's directory, DATA_DIR/channels/NAME.
     path: PathBuf,
+}
+
+impl At {
+    /// Looks into it. Where no channel is, the error names those nearby.
+    fn open(&self) -> Result<Folder, Trouble> {
+        match Folder::open(&HostDisk, &self.path) {
+            Err(error @ Error::NoChannel(_)) => {
+                let near = channels_near(&self.path);
+                Err(Trouble(match near.is_empty() {
+                    true => format!("{error}, and none nearby; give it DATA_DIR/channels/NAME"),
+                    false => format!("{error}; there is one in {}", near.join(", ")),
+                }))
+            }
+            opened => Ok(opened?),
+        }
+    }
+}
+
+/// The channels of the data directory that `path` is, is in, or nearly names.
+fn channels_near(path: &Path) -> Vec<String> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(Path::new("."));
+    let places = [
+        path.join("channels"),
+        path.into(),
+        above.into(),
+        above.join("channels"),
+    ];
+    let found = places.iter().map(|place| {
+        let entries = place.read_dir().into_iter().flatten().flatten();
+        let channels = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.join("channel").is_file());
+        let mut channels: Vec<String> = channels.map(|path| path.display().to_string()).collect();
+        channels.sort_unstable();
+        channels
+    });
+    found
+        .into_iter()
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
 }
 
 /// Reads `EPOCH.SEQ`.

@@ -25,7 +25,7 @@ pub struct Skip {
     /// Which consumer: the name of the sink.
     #[arg(long, value_name = "NAME")]
     consumer: String,
-    /// The last position to pass over, or `end`.
+    /// The last position to pass over, or `end`. It must be in the channel: `cat` and `ls` show positions.
     #[arg(long, value_name = "EPOCH.SEQ|end")]
     to: String,
     /// A new file for what is passed over.
@@ -39,23 +39,26 @@ pub struct Skip {
 impl Skip {
     /// Skips; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        let end = Position {
-            epoch: u32::MAX,
-            seq: u64::MAX,
-        };
-        let to = match self.to.as_str() {
-            "end" => end,
-            text => position(text).map_err(Trouble)?,
-        };
+        let folder = self.at.open()?;
         let (path, consumer) = (&self.at.path, &self.consumer);
         // To the beginning: moves nothing, and fails now if the channel is in use or has no such consumer.
         inspect::skip(&HostDisk, path, consumer, Position::default(), |_| {
             Ok::<_, Trouble>(())
         })?;
-        let (records, last) = self.save(to)?;
-        let Some(last) = last else {
-            return Ok(page::print("nothing to pass over\n"));
-        };
+        let to = self.target(&folder)?;
+        let settled =
+            |(name, cursor): &(String, Option<Position>)| (name == consumer).then_some(*cursor);
+        let cursor = folder
+            .consumers
+            .iter()
+            .find_map(settled)
+            .flatten()
+            .unwrap_or_default();
+        if to.is_none_or(|to| to <= cursor) {
+            let text = format!("nothing to pass over: {consumer} has settled up to {cursor}\n");
+            return Ok(page::print(&text));
+        }
+        let (records, last) = self.save(&folder, cursor, to.unwrap_or_default())?;
         // What is passed over is on the disk; only now the cursor moves.
         let batches = inspect::skip(&HostDisk, path, consumer, last, |_| Ok::<_, Trouble>(()))?;
         Ok(page::print(&format!(
@@ -66,27 +69,49 @@ impl Skip {
         )))
     }
 
+    /// The last position to pass over; `None` if the channel is empty.
+    fn target(&self, folder: &Folder) -> Result<Option<Position>, Trouble> {
+        let span = folder.span()?;
+        let to = match (self.to.as_str(), span) {
+            ("end", span) => return Ok(span.map(|(_, last)| last)),
+            (text, _) => position(text).map_err(Trouble)?,
+        };
+        let Some((first, last)) = span else {
+            return Err(Trouble(format!(
+                "there is no position {to}: the channel is empty"
+            )));
+        };
+        let near = match folder.around(to)? {
+            (Some(before), _) if before == to => return Ok(Some(to)),
+            (Some(before), Some(behind)) => {
+                format!("; the nearest are {before} and {behind}")
+            }
+            _ => String::new(),
+        };
+        Err(Trouble(format!(
+            "there is no position {to}: the channel holds {first} to {last}{near}"
+        )))
+    }
+
     /// Writes and syncs what stands between the cursor and `to`; how many records, and the last position.
-    fn save(&self, to: Position) -> Result<(u64, Option<Position>), Trouble> {
+    fn save(
+        &self,
+        folder: &Folder,
+        cursor: Position,
+        to: Position,
+    ) -> Result<(u64, Position), Trouble> {
         let place = self.output.display();
         let fail = |error: std::io::Error| Trouble(format!("cannot write {place}: {error}"));
-        let folder = Folder::open(&HostDisk, &self.at.path)?;
-        let cursor = folder
-            .consumers
-            .iter()
-            .find(|(name, _)| *name == self.consumer)
-            .and_then(|(_, cursor)| *cursor)
-            .unwrap_or_default();
         let file = File::create_new(&self.output).map_err(fail)?;
         let mut records = Records::new(BufWriter::new(file), self.format)?;
-        let mut last = None;
+        let mut last = cursor;
         for seen in folder.read(cursor) {
             if let Seen::Frame(frame) = seen? {
                 if frame.position > to {
                     break;
                 }
                 records.write(&frame.batch).map_err(fail)?;
-                last = Some(frame.position);
+                last = frame.position;
             }
         }
         if let Some((count, why)) = &records.refused {

@@ -1,9 +1,7 @@
 //! `millstream channel verify`: reads everything and checks every frame.
 
 use clap::Args;
-use millstream_channels::disk::log::inspect::Folder;
 use millstream_record::Position;
-use millstream_sys::disk::HostDisk;
 
 use super::{At, Trouble, read::account};
 use crate::{
@@ -21,7 +19,7 @@ pub struct Verify {
 impl Verify {
     /// Checks; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let folder = self.at.open()?;
         let found = account(&folder, Position::default(), |_, _, _| {})?;
         let mut out = format!("channel {}\n", folder.channel);
         match found.span {

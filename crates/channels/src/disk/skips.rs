@@ -1,0 +1,151 @@
+//! What is skipped for consumers that are too far behind (`behind: { then: skip }`): counted, logged, and a condition of
+//! the channel while it lasts.
+
+use std::time::{Duration, Instant};
+
+use millstream_pipeline::{
+    channel::{Consumer, Then},
+    condition::{Condition, Trouble},
+    meters::Meter,
+    node::ChannelContext,
+    report::Reporter,
+};
+use millstream_record::Time;
+
+use super::log::{Log, Skipped};
+
+/// The first skip is logged at once, further ones in a summary of this time.
+const SUMMARY: Duration = Duration::from_secs(10);
+/// The condition is cleared when the consumer has kept within half of its bound for this long, with nothing skipped.
+const CALM: Duration = Duration::from_secs(10);
+/// How often to look at the consumers while the condition of one holds.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+/// The consumers of a channel that may skip.
+pub(super) struct Skips(Vec<Skipper>);
+
+struct Skipper {
+    name: String,
+    records: Meter,
+    bytes: Meter,
+    reporter: Reporter,
+    condition: Condition,
+    /// All that was skipped, as of the last look.
+    seen: Skipped,
+    /// The same when the condition was last cleared, and when the last line was logged.
+    cleared: Skipped,
+    logged: Skipped,
+    logged_at: Option<Instant>,
+    calm_since: Option<Instant>,
+}
+
+impl Skips {
+    pub(super) fn new(context: &ChannelContext, consumers: &[Consumer]) -> Self {
+        let may_skip = consumers.iter().filter(|c| c.behind.then == Then::Skip);
+        let skipper = |consumer: &Consumer| {
+            let meters = context.meters.beside(&consumer.name);
+            // With a rate limit of its own, so that no consumer hides another one's first skip.
+            let reporter = context.reporter.apart();
+            Skipper {
+                name: consumer.name.to_string(),
+                records: meters.counter("records_skipped"),
+                bytes: meters.counter("bytes_skipped"),
+                condition: reporter.condition("skip"),
+                reporter,
+                seen: Skipped::default(),
+                cleared: Skipped::default(),
+                logged: Skipped::default(),
+                logged_at: None,
+                calm_since: None,
+            }
+        };
+        Self(may_skip.map(skipper).collect())
+    }
+
+    /// Whether records of a consumer are being skipped.
+    pub(super) fn hold(&self) -> bool {
+        self.0.iter().any(|skipper| skipper.condition.holds())
+    }
+
+    /// Counts what was skipped since the last look.
+    pub(super) fn look(&mut self, log: &Log) {
+        for skipper in &mut self.0 {
+            skipper.look(log);
+        }
+    }
+
+    /// The channel closes: logs what no summary has told yet.
+    pub(super) fn end(&mut self) {
+        for skipper in &mut self.0 {
+            if skipper.seen != skipper.logged {
+                skipper.reporter.warn("skip at the end", skipper.text());
+            }
+        }
+    }
+}
+
+impl Skipper {
+    fn look(&mut self, log: &Log) {
+        let total = log.skipped(&self.name);
+        let more = total - self.seen;
+        self.seen = total;
+        self.records.add(more.records);
+        self.bytes.add(more.bytes);
+        if more != Skipped::default() {
+            self.calm_since = None;
+        } else if !self.condition.holds() {
+            return;
+        } else if self.is_calm(log) {
+            self.clear();
+            return;
+        }
+        let is_due = self.logged_at.is_none_or(|at| at.elapsed() >= SUMMARY);
+        if is_due && self.seen != self.logged {
+            self.condition.raise(Trouble::Losing, self.text());
+            self.logged = self.seen;
+            self.logged_at = Some(Instant::now());
+        }
+    }
+
+    fn is_calm(&mut self, log: &Log) -> bool {
+        if !log.has_caught_up(&self.name, Time::now()) {
+            self.calm_since = None;
+            return false;
+        }
+        let since = *self.calm_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= CALM
+    }
+
+    fn clear(&mut self) {
+        let lasted = self.condition.clear().unwrap_or_default();
+        let all = words(self.seen - self.cleared);
+        self.reporter.warn(
+            "caught up",
+            format_args!(
+                "{} has caught up: in {} s {all} were skipped for it",
+                self.name,
+                lasted.as_secs()
+            ),
+        );
+        (self.cleared, self.logged) = (self.seen, self.seen);
+        (self.logged_at, self.calm_since) = (None, None);
+    }
+
+    fn text(&self) -> String {
+        let (now, all) = (self.seen - self.logged, self.seen - self.cleared);
+        let before = match self.logged == self.cleared {
+            true => String::new(),
+            false => format!(" ({} since it fell behind)", words(all)),
+        };
+        format!(
+            "{} is further behind than `behind` allows: {} were skipped for it{before}; make its destination faster, allow \
+             more, or let the sources wait for it (`then: block`)",
+            self.name,
+            words(now)
+        )
+    }
+}
+
+fn words(skipped: Skipped) -> String {
+    format!("{} records ({} bytes)", skipped.records, skipped.bytes)
+}

@@ -1,0 +1,59 @@
+//! What `/status` shows, as one line for the log.
+
+use serde_json::Value;
+
+/// The line: whether all is well, and each node with its state and its records, in the direction of the flow.
+pub fn of(status: &Value) -> String {
+    let none = Vec::new();
+    let mut nodes: Vec<&Value> = status["nodes"].as_array().unwrap_or(&none).iter().collect();
+    let order = ["source", "channel", "sink"];
+    nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
+    let health = match status["healthy"] {
+        Value::Bool(true) => "healthy",
+        _ => "unhealthy",
+    };
+    let nodes: Vec<String> = nodes.into_iter().map(words).collect();
+    let up = &status["uptime_seconds"];
+    format!("status: {health}, up {up} s; {}", nodes.join("; "))
+}
+
+/// `NAME (TYPE) STATE, in N, out N`, as far as its kind counts them.
+fn words(node: &Value) -> String {
+    let text = |name: &str| node[name].as_str().unwrap_or("?").to_owned();
+    let mut out = format!("{} ({}) {}", text("name"), text("type"), text("state"));
+    for (word, meters) in [
+        ("in", &["records_received"][..]),
+        ("out", &["records_sent", "records_settled"][..]),
+    ] {
+        let counted = meters
+            .iter()
+            .filter_map(|meter| node["meters"][meter].as_u64());
+        if let Some(records) = counted.max() {
+            out.push_str(&format!(", {word} {records}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::of;
+
+    #[test]
+    fn nodes_stand_in_the_direction_of_the_flow() {
+        let status = json!({
+            "healthy": false,
+            "uptime_seconds": 7,
+            "nodes": [
+                { "name": "out", "section": "sink", "type": "file", "state": "retrying",
+                  "meters": { "records_received": 5, "records_settled": 3 } },
+                { "name": "in", "section": "source", "type": "tail", "state": "running", "meters": { "records_sent": 5 } },
+            ],
+        });
+        let line =
+            "status: unhealthy, up 7 s; in (tail) running, out 5; out (file) retrying, in 5, out 3";
+        assert_eq!(of(&status), line);
+    }
+}
