@@ -6,7 +6,7 @@ use crate::node::{Key, Node, Value};
 use crate::problem::{Problem, Problems};
 use crate::settings::Settings;
 use crate::tls;
-use crate::words::Word;
+use crate::words::{self, Word};
 
 /// All files as one map, without the free names `x-...`.
 #[derive(Clone, Debug)]
@@ -87,14 +87,29 @@ pub struct Sections {
 }
 
 impl Tree {
+    /// The names of a section's nodes, also of those with errors.
+    pub fn names(&self, section: Section) -> impl Iterator<Item = &str> {
+        let nodes = self.root.get(section.name()).map(Node::entries);
+        nodes
+            .unwrap_or_default()
+            .iter()
+            .map(|(name, _)| name.text.as_str())
+    }
+
     /// Takes the tree apart.
     pub fn sections(&self) -> Sections {
         let mut root = self.root.clone();
         let mut problems = Vec::new();
         let mut nodes: Vec<Entry> = Vec::new();
         for section in Section::ALL {
-            if let Some((_, node)) = root.take(section.name()) {
-                entries_of(section, node, &mut nodes, &mut problems);
+            let Some((key, node)) = root.take(section.name()) else {
+                continue;
+            };
+            match section {
+                Section::Processors if !is_empty(&node) => {
+                    problems.push(words::no_processors(&key.place));
+                }
+                _ => entries_of(section, node, &mut nodes, &mut problems),
             }
         }
         let certificates = root.take(tls::TLS);
@@ -109,6 +124,14 @@ impl Tree {
             nodes,
             problems: Problems(problems),
         }
+    }
+}
+
+fn is_empty(node: &Node) -> bool {
+    match &node.value {
+        Value::Null | Value::Invalid => true,
+        Value::Map(map) => map.entries.is_empty(),
+        _ => false,
     }
 }
 

@@ -35,6 +35,9 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("transforms", "processors"),
     ("transform", "processors"),
     ("filters", "processors"),
+    ("filter", "processors"),
+    ("parsers", "processors"),
+    ("processor", "processors"),
     ("pipelines", "processors"),
     ("inputs", "sources"),
     ("input", "sources"),
@@ -83,7 +86,6 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("avro", "flume"),
     ("demo_logs", "generate"),
     ("dummy", "generate"),
-    ("sample", "generate"),
     ("spoolDir", "tail"),
     ("exec_source", "exec"),
     ("in_syslog", "syslog"),
@@ -104,6 +106,22 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("rate_limit", "throttle"),
     ("reduce", "window"),
     ("parser", "parse"),
+    ("json", "parse"),
+    ("regex", "parse"),
+    ("regexp", "parse"),
+    ("grok", "parse"),
+    ("logfmt", "parse"),
+    ("csv", "parse"),
+    ("ltsv", "parse"),
+    ("nginx", "parse"),
+    ("apache", "parse"),
+    ("apache2", "parse"),
+    ("mutate", "fields"),
+    ("nest", "fields"),
+    ("lua", "remap"),
+    ("vrl", "remap"),
+    ("aggregate", "window"),
+    ("dedup", "dedupe"),
     // options
     ("source", "inputs"),
     ("sources", "inputs"),
@@ -169,45 +187,31 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("drop_oldest_chunk", "skip"),
 ];
 
-/// Words that the design has and this version has not, by what they are and where they will be found.
+/// Words that a later version will know, by what they are and where they will be used.
 const LATER: &[(Word, &str, &[&str])] = &[
     (Word::Top, "", &["graphite"]),
-    (
-        Word::Type,
-        "",
-        &[
-            "fuse", "syslog", "journald", "kafka", "flume", "http", "parse", "filter", "route",
-            "fields", "remap", "window", "sample", "throttle", "dedupe", "exec", "hdfs", "object",
-        ],
-    ),
     (
         Word::Option,
         ", on processors and sinks",
         &["parallelism", "partition"],
     ),
-    (
-        Word::Option,
-        ", on `filter`, `route`, `sample` and `throttle`",
-        &["where"],
-    ),
-    (Word::Option, ", on the `tail` source", &["kubernetes"]),
-    (Word::Option, ", on sinks", &["compression"]),
-    (
-        Word::Choice,
-        "",
-        &[
-            "avro_event",
-            "parquet",
-            "connect",
-            "snappy",
-            "lz4",
-            "deflate",
-            "cri",
-            "octets",
-            "multiline",
-        ],
-    ),
 ];
+
+/// The types of processors of a later version.
+const PROCESSORS: &[&str] = &[
+    "parse", "filter", "route", "fields", "remap", "window", "sample", "throttle", "dedupe", "exec",
+];
+
+/// The section of processors.
+const SECTION_OF_PROCESSORS: &str = "processors";
+
+/// What to do until there are processors.
+const NO_PROCESSORS: &str = "processors come with a later version; until then records keep their content: choose them by tag with `tags`, add fields with `add`, and parse or filter before or after Millstream";
+
+/// The error for processors, which this version does not have.
+pub(crate) fn no_processors(place: &Place) -> Problem {
+    Problem::new(place, "this version has no processors").help(NO_PROCESSORS)
+}
 
 /// Words of other programs that need no counterpart, and why.
 const NEEDLESS: &[(&str, &str)] = &[
@@ -255,6 +259,14 @@ const NEEDLESS: &[(&str, &str)] = &[
 #[must_use]
 pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Problem {
     let noun = what.noun();
+    let candidates: Vec<_> = (candidates.iter().copied())
+        .filter(|word| *word != SECTION_OF_PROCESSORS)
+        .collect();
+    let candidates = &candidates[..];
+    if is_processor(what, word, candidates) {
+        let message = format!("this version has no processors such as {}", quote(word));
+        return Problem::new(place, message).help(NO_PROCESSORS);
+    }
     if let Some(on) = later(what, word) {
         let message = format!("the {noun} {} comes with a later version{on}", quote(word));
         return Problem::new(place, message).help(listed(candidates));
@@ -275,6 +287,18 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
         Some((_, why)) => problem.help(*why),
         None => problem.help(listed(candidates)),
     }
+}
+
+/// Whether a word stands for processors, here or in another program, and for nothing that is possible.
+fn is_processor(what: Word, word: &str, possible: &[&str]) -> bool {
+    let ours: &[&str] = match what {
+        Word::Top => &[SECTION_OF_PROCESSORS],
+        Word::Type => PROCESSORS,
+        Word::Option | Word::Choice => return false,
+    };
+    let stands_for = |words: &[&str]| translate(word, |ours| words.contains(&ours)).is_some();
+    let is_misspelt = what == Word::Top && nearest(word, ours.iter().copied()).is_some();
+    ours.contains(&word) || is_misspelt || stands_for(ours) && !stands_for(possible)
 }
 
 /// The candidate that [`unknown`] names for a word.
@@ -303,7 +327,7 @@ const LISTED_MAX: usize = 24;
 
 fn listed(candidates: &[&str]) -> String {
     match candidates {
-        [] => "nothing is possible here".to_owned(),
+        [] => "nothing can be set here".to_owned(),
         [one] => format!("possible here: `{one}`"),
         many if many.len() <= LISTED_MAX => format!("possible here: {}", join(many)),
         many => format!("there are {} possible, see the reference", many.len()),

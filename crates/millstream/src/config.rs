@@ -10,8 +10,8 @@ use std::{
 use jiff::tz::TimeZone;
 use millstream_channels::memory::SIZE_MAX;
 use millstream_config::{
-    Api, Entry, Environment, Key, Node, Problem, Problems, Settings, Tree, Value, Word, load,
-    unknown,
+    Api, Entry, Environment, Key, Node, Problem, Problems, Section, Settings, Severity, Tree,
+    Value, Word, load, unknown,
 };
 use millstream_pipeline::{
     layout::{self, Laid},
@@ -42,14 +42,25 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let zone = loaded.tree.root.entry(TIMEZONE);
     let zone = zone.filter(|_| TimeZone::get(&sections.settings.timezone).is_ok());
     let api_is_chosen = loaded.tree.root.find("api.listen").is_some();
+    if !problems.iter().any(is_error) {
+        problems.extend(empty_sections(&loaded.tree));
+    }
     let entries: Vec<_> = sections
         .nodes
         .into_iter()
         .filter_map(|node| find(node, zone, &mut problems))
         .collect();
-    let laid = layout::lay_out(entries, run_settings(&sections.settings), SIZE_MAX as usize);
+    let names = Section::ALL
+        .into_iter()
+        .flat_map(|it| loaded.tree.names(it));
+    let left_out: Vec<_> = names
+        .filter(|name| entries.iter().all(|entry| *entry.name != **name))
+        .map(str::to_owned)
+        .collect();
+    let settings = run_settings(&sections.settings);
+    let laid = layout::lay_out(entries, &left_out, settings, SIZE_MAX as usize);
     match laid {
-        Ok(Laid { plan, warnings }) if !Problems(problems.clone()).has_errors() => {
+        Ok(Laid { plan, warnings }) if !problems.iter().any(is_error) => {
             problems.extend(warnings);
             Ok(Loaded {
                 plan,
@@ -64,6 +75,25 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
             Err(Problems(problems))
         }
     }
+}
+
+fn is_error(problem: &Problem) -> bool {
+    problem.severity == Severity::Error
+}
+
+/// The errors for a configuration without sources or without sinks: it could do nothing.
+fn empty_sections(tree: &Tree) -> Vec<Problem> {
+    let needed = [Section::Sources, Section::Sinks];
+    let is_empty = |section: &Section| tree.names(*section).next().is_none();
+    let empty: Vec<_> = needed.into_iter().filter(is_empty).collect();
+    let message = match empty[..] {
+        [] => return Vec::new(),
+        [section] => format!("the configuration has no {}", section.name()),
+        _ => "the configuration has no sources and no sinks".to_owned(),
+    };
+    let help =
+        "`millstream example agent` and `millstream example aggregator` print one to start from";
+    vec![Problem::new(&tree.root.place, message).help(help)]
 }
 
 /// What can be read of the settings and cannot be used.

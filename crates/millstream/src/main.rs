@@ -12,6 +12,7 @@ mod reference;
 mod registry;
 mod systemd;
 mod visible;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -20,7 +21,8 @@ use clap::{Parser, Subcommand};
 /// Moves event streams from where they are written to where they are kept, and loses nothing it accepted.
 ///
 /// Start with `millstream example aggregator > millstream.yaml`, look at it with `millstream explain millstream.yaml`,
-/// and run it with `millstream run millstream.yaml`.
+/// and run it with `millstream run millstream.yaml`. `millstream components` lists what there is to build from, and the pages
+/// `config`, `tags`, `templates` and `secrets`.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
@@ -53,11 +55,20 @@ pub mod exit {
 }
 
 fn main() -> ExitCode {
+    page::fit_terminal();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Nothing can be said of a terminal that is gone.
-            let _ = error.print();
+            let arguments: Vec<_> = std::env::args().skip(1).collect();
+            match usage::hint(&error, &arguments) {
+                Some(hint) => {
+                    let said = error.to_string();
+                    let first = said.lines().next().unwrap_or_default();
+                    page::complain(&format!("{first}\n\n  {hint}"), exit::USAGE);
+                }
+                // Nothing can be done if the terminal is gone.
+                None => drop(error.print()),
+            }
             return ExitCode::from(if error.use_stderr() {
                 exit::USAGE
             } else {

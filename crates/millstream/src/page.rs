@@ -1,6 +1,6 @@
 //! Text for people: paragraphs that are wrapped, columns that are aligned, and the standard output they go to.
 
-use std::{io::Write, time::Duration};
+use std::{io::Write, ops::RangeInclusive, sync::OnceLock, time::Duration};
 
 use millstream_config::Period;
 
@@ -9,16 +9,38 @@ use crate::{
     visible::{visible, visible_lines},
 };
 
-/// Characters of a line. Fixed, so that what is pasted into a ticket or a test looks as it did on the screen.
-pub const WIDTH: usize = 100;
+/// Characters of a line where the output is no terminal.
+const WIDTH: usize = 100;
+/// The least and the most that a terminal may ask for.
+const WIDTHS: RangeInclusive<usize> = 60..=120;
+
+static LINE_WIDTH: OnceLock<usize> = OnceLock::new();
+
+/// Makes lines as long as the terminal is wide, if the standard output is one.
+pub fn fit_terminal() {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    if let Ok(columns @ 1..) = size.map(|size| usize::from(size.ws_col)) {
+        let width = columns.clamp(*WIDTHS.start(), *WIDTHS.end());
+        LINE_WIDTH.get_or_init(|| width);
+    }
+}
+
+/// Characters of a line.
+pub fn line_width() -> usize {
+    *LINE_WIDTH.get().unwrap_or(&WIDTH)
+}
 
 /// Wraps a text: the first line begins with `first`, the others are indented as far. A word is never broken.
 pub fn paragraph(first: &str, text: &str) -> String {
+    wrapped(first, text, line_width())
+}
+
+fn wrapped(first: &str, text: &str, most: usize) -> String {
     let indent = width(first);
     let mut out = first.to_owned();
     let mut column = indent;
     for word in text.split_whitespace() {
-        if column > indent && column + 1 + width(word) > WIDTH {
+        if column > indent && column + 1 + width(word) > most {
             out.push('\n');
             out.push_str(&" ".repeat(indent));
             column = indent;
@@ -67,6 +89,54 @@ pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
         }
     }
     out
+}
+
+/// A table of at most `most` characters a line: its first row is the header. Where the cells need more, the widest columns
+/// are wrapped; a word is never broken.
+pub fn table(indent: usize, rows: &[Vec<String>], most: usize) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));
+    let words = |at| cells(at).flat_map(|cell| cell.split_whitespace());
+    let mut widths: Vec<usize> = (0..count)
+        .map(|at| cells(at).map(|cell| width(cell)).max().unwrap_or(0))
+        .collect();
+    let least: Vec<usize> = (0..count)
+        .map(|at| words(at).map(width).max().unwrap_or(0))
+        .collect();
+    let gaps = indent + 2 * count.saturating_sub(1);
+    while gaps + widths.iter().sum::<usize>() > most {
+        let wide = (0..count).filter(|at| widths[*at] > least[*at]);
+        let Some(widest) = wide.max_by_key(|at| widths[*at]) else {
+            break;
+        };
+        widths[widest] -= 1;
+    }
+    let mut out = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<_> = cells.map(|(cell, most)| wrapped("", cell, *most)).collect();
+        push_row(&mut out, indent, &cells, &widths);
+        if number == 0 {
+            let rule: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
+            push_row(&mut out, indent, &rule, &widths);
+        }
+    }
+    out
+}
+
+/// Appends a row whose cells have several lines.
+fn push_row(out: &mut String, indent: usize, cells: &[String], widths: &[usize]) {
+    let lines = cells.iter().map(|cell| cell.lines().count()).max();
+    for number in 0..lines.unwrap_or(0) {
+        let mut line = " ".repeat(indent);
+        for (cell, most) in cells.iter().zip(widths) {
+            let text = cell.lines().nth(number).unwrap_or_default();
+            let gap = " ".repeat(most.saturating_sub(width(text)) + 2);
+            line.push_str(&format!("{text}{gap}"));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
 }
 
 /// How many columns a text takes.
@@ -147,7 +217,7 @@ mod tests {
         let text = paragraph("  x  ", &"word ".repeat(30));
         assert_eq!(text.split_whitespace().count(), 31);
         let (first, rest) = text.split_once('\n').unwrap();
-        assert!(first.len() <= WIDTH && first.starts_with("  x  word"));
+        assert!(first.len() <= line_width() && first.starts_with("  x  word"));
         assert!(rest.starts_with("     word"));
         assert_eq!(paragraph("- ", ""), "-\n");
     }
@@ -163,6 +233,20 @@ mod tests {
             ["7", "1 234", "1 234 567"]
         );
         assert_eq!(period(Duration::from_secs(190)), "3m10s");
+    }
+
+    #[test]
+    fn a_table_wraps_its_widest_columns_and_stays_aligned() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let long = "many words in a cell";
+        let rows = [row(["a", "what", "n"]), row(["key", long, "1"])];
+        assert_eq!(
+            table(1, &rows, 20),
+            " a    what         n\n ---  -----------  -\n key  many words   1\n      in a cell\n"
+        );
+        assert_eq!(table(1, &rows, 40).lines().count(), 3);
+        // A word is wider than there is room.
+        assert!(table(1, &rows, 5).contains("words"));
     }
 
     #[test]

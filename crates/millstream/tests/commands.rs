@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 
+mod mistakes;
+mod pages;
 mod program;
 
 use std::{

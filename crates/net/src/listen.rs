@@ -4,7 +4,12 @@ use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr};
 
 use millstream_config::{Node, Problem};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
+
+mod hint;
 
 /// What stands before `://`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,13 +148,7 @@ impl FromStr for Listen {
             Some((scheme, rest))
         });
         let Some((scheme, rest)) = found else {
-            let such = match text.contains("://") {
-                false if !text.is_empty() => format!("tcp://{text}"),
-                _ => "tcp://0.0.0.0:PORT".to_owned(),
-            };
-            return Err(format!(
-                "`{text}` is no address to listen at: it begins with what it speaks: write {such} or unix:///PATH"
-            ));
+            return Err(hint::no_address(text));
         };
         let at = if scheme.is_path() {
             path(text, rest)?
@@ -175,16 +174,16 @@ fn host(text: &str, address: &str) -> Result<At, String> {
     let (host, port) = match behind.rsplit_once(':') {
         Some((_, port)) => {
             let number = port.parse::<u16>();
-            let number = number.map_err(|_| format!("`{port}` in `{text}` is no port"))?;
+            let number = number.map_err(|_| {
+                format!("`{port}` in `{text}` is no port: write a number from 1 to 65535")
+            })?;
             let host = address.get(..address.len() - port.len() - 1);
             (host.unwrap_or_default(), Some(number))
         }
         None => (address, None),
     };
-    if host.is_empty() {
-        return Err(format!(
-            "`{text}` names no host: 0.0.0.0 stands for all addresses of this machine"
-        ));
+    if matches!(host, "" | "*") {
+        return Err(hint::no_address(text));
     }
     Ok(At::Host(host.to_owned(), port))
 }
@@ -202,9 +201,26 @@ impl fmt::Display for Listen {
 
 impl<'de> Deserialize<'de> for Listen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
+        deserializer.deserialize_any(Address)
+    }
+}
+
+/// Reads an address, and knows what a bare number was meant to be.
+struct Address;
+
+impl Visitor<'_> for Address {
+    type Value = Listen;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an address such as \"tcp://0.0.0.0:24224\" or \"unix:///run/NAME.sock\"")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Listen, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: Error>(self, port: u64) -> Result<Listen, E> {
+        self.visit_str(&port.to_string())
     }
 }
 
@@ -281,6 +297,8 @@ mod tests {
     fn what_is_no_address_is_refused() {
         for text in [
             "",
+            "*:1",
+            "tcp://*",
             "a:1",
             "http://a:1",
             "tcp://",

@@ -6,6 +6,7 @@ use millstream_pipeline::node::Checked;
 use millstream_wire::{
     event::FieldPath,
     format::{Add, Encoder, Format, Headers, Options},
+    json::InvalidUtf8,
     template::Template,
 };
 use schemars::{JsonSchema, Schema};
@@ -19,8 +20,9 @@ struct FormatOptions {
     /// `columns`, quoted as RFC 4180 says), `raw` (the field `message` and a newline; a line as it is), `msgpack` (entries
     /// `[time, record]`), `template`, or `avro_event` (Avro files of Flume's events: the sinks `hdfs` and `object`).
     format: Format,
-    /// New fields and their templates; a field that a record has is never overwritten. Default for json, ltsv and csv:
-    /// `{ time: "{time}" }`; for avro_event: `{ timestamp: "{time:unix_ms}" }`.
+    /// New fields and their templates; a field that a record has is never overwritten. The formats json, ltsv and csv also
+    /// add `time: "{time}"`, and avro_event adds `timestamp: "{time:unix_ms}"`, unless a template here shows the event time.
+    /// `time: null` leaves it out; `{}` adds nothing.
     add: Option<Add>,
     /// The fields that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`; of the record or of `add`.
     columns: Option<Vec<FieldPath>>,
@@ -35,6 +37,10 @@ struct FormatOptions {
     template: Option<Template>,
     /// What stands behind each record. Default: a newline; nothing for template.
     delimiter: Option<String>,
+    /// What text that is not UTF-8 becomes where text is written: `base64` (of the whole text), `replace` (U+FFFD stands for
+    /// what is invalid) or `escape` (`\xff` stands for each invalid byte). Default: `base64` for json, without a mark; the
+    /// bytes as they are for ltsv, csv, raw and template.
+    invalid_utf8: Option<InvalidUtf8>,
     /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: what the top of the file says (`UTC`).
     timezone: Option<String>,
 }
@@ -93,6 +99,7 @@ impl Formatting {
                 headers: read.headers,
                 template: read.template,
                 delimiter: read.delimiter,
+                invalid_utf8: read.invalid_utf8,
             },
             zone,
         };
@@ -162,9 +169,10 @@ impl Formatting {
         self.zone.clone()
     }
 
-    /// The same, but nothing is added to a record that `add` does not name.
-    pub(crate) fn bare(mut self) -> Self {
-        self.options.add.get_or_insert_with(Add::default);
+    /// The same, but the format adds no event time by default.
+    pub(crate) fn without_time(mut self) -> Self {
+        let add = self.options.add.get_or_insert_with(Add::default);
+        add.without.push("time".to_owned());
         self
     }
 

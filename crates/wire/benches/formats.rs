@@ -119,7 +119,7 @@ fn encode(name: &str, options: &Options, batch: &Batch) {
 
 fn add(text: &str) -> Option<Add> {
     let template = Template::parse(text).expect("a template");
-    Some(Add(vec![("added".to_owned(), template)]))
+    Some(Add::from(vec![("added".to_owned(), template)]))
 }
 
 fn main() {

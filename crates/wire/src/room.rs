@@ -3,6 +3,8 @@
 //! Encoders store eight bytes at a time where fewer may count, so they write into bytes that exist already and cut off at
 //! the end what was not needed. The room is made in steps of a few pages: they are in the cache when they are written.
 
+use crate::json::InvalidUtf8;
+
 /// How much room is made when there is too little: as much as was written already, so that one record costs little and a
 /// batch few steps; at most what stays in the first-level cache until it is written.
 const STEP_BYTES: std::ops::RangeInclusive<usize> = 256..=8 << 10;
@@ -13,16 +15,44 @@ pub(crate) struct Room<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
     at: usize,
+    invalid_utf8: Option<InvalidUtf8>,
 }
 
 impl<'a> Room<'a> {
     /// Behind what `out` holds.
     pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+        Self::with(out, None)
+    }
+
+    /// The same where the formats that write text write what is not UTF-8 in this way.
+    pub(crate) fn with(out: &'a mut Vec<u8>, invalid_utf8: Option<InvalidUtf8>) -> Self {
         let start = out.len();
         Self {
             out,
             start,
             at: start,
+            invalid_utf8,
+        }
+    }
+
+    /// How text that is not UTF-8 is written; None: as the format has it by default.
+    pub(crate) fn invalid_utf8(&self) -> Option<InvalidUtf8> {
+        self.invalid_utf8
+    }
+
+    /// How `text` must be rewritten, if it must.
+    #[inline(always)]
+    pub(crate) fn rewrites(&self, text: &[u8]) -> Option<InvalidUtf8> {
+        let how = self.invalid_utf8?;
+        std::str::from_utf8(text).is_err().then_some(how)
+    }
+
+    /// Stores `text`, rewritten if it must be.
+    #[inline(always)]
+    pub(crate) fn text(&mut self, text: &[u8]) {
+        match self.rewrites(text) {
+            None => self.bytes(text),
+            Some(how) => how.pieces(text, |piece| self.bytes(piece)),
         }
     }
 

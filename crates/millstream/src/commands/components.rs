@@ -7,7 +7,7 @@ use millstream_pipeline::node::Component;
 use crate::{
     exit,
     page::{self, columns, list},
-    reference::readme,
+    reference::{pages, readme},
     registry,
 };
 
@@ -16,18 +16,24 @@ const AGGREGATOR: &str = include_str!("../../../../examples/aggregator.yaml");
 /// An agent: tails files, keeps on disk, forwards.
 const AGENT: &str = include_str!("../../../../examples/agent.yaml");
 
-/// List what there is to build a pipeline from; with a type: its page, with every option.
+/// List what there is to build a pipeline from; with a type: its page, with every option. Pages that belong to no
+/// type: config, tags, templates, secrets.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   millstream components               every source, channel and sink, with one sentence
   millstream components file          what the sink `file` does, its options, what it promises
   millstream components sources/forward
+  millstream components config        the settings at the top, the options that nodes share, sizes and times
+  millstream components tags          where tags come from, and tag patterns
+  millstream components templates     the forms of templates, and the names of values
+  millstream components secrets       values from the environment, from files and from systemd
 
-Exit codes: 0 shown, 64 there is no such type")]
+Exit codes: 0 shown, 64 there is no such type or page")]
 pub struct Components {
-    /// A type such as `file`; where a source and a sink share it, both are shown. `sinks/forward` names one.
-    #[arg(value_name = "TYPE")]
+    /// A type such as `file`; where a source and a sink share it, both are shown. `sinks/forward` names one. Or a page:
+    /// `config`, `tags`, `templates`, `secrets`.
+    #[arg(value_name = "TYPE|PAGE")]
     type_: Option<String>,
 }
 
@@ -51,9 +57,12 @@ impl Components {
         let Some(name) = self.type_ else {
             return page::print(&listing());
         };
+        if let Some(page) = pages::find(&name) {
+            return page::print(&pages::render(page));
+        }
         let found = named(&name);
         if found.is_empty() {
-            return unknown(&name, &[]);
+            return unknown(&name, &pages::ALL.map(|page| page.name));
         }
         let pages: Vec<_> = found.into_iter().map(readme::render).collect();
         page::print(&pages.join("\n"))
@@ -95,7 +104,9 @@ fn listing() -> String {
             out.push_str(&format!("{}\n{}\n", section.name(), columns(2, &rows, &[])));
         }
     }
-    out.push_str("`millstream components TYPE` shows one with its options, `millstream example TYPE` how it is used.\n");
+    let rows = pages::ALL.map(|page| vec![page.name.to_owned(), page.summary.to_owned()]);
+    out.push_str(&format!("pages\n{}\n", columns(2, &rows, &[])));
+    out.push_str("`millstream components TYPE` shows a type with its options, or a page; `millstream example TYPE` shows how a type is used.\n");
     out
 }
 

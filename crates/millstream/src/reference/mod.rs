@@ -2,6 +2,7 @@
 //! Schema of the whole configuration. Everything follows from the lists of components; nothing is written twice.
 
 pub mod options;
+pub mod pages;
 pub mod readme;
 pub mod schema;
 #[cfg(test)]

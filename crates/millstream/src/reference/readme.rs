@@ -1,10 +1,11 @@
-//! A component's README as text for the terminal, with its options from the schema and its example in full.
+//! Pages of documentation as text for the terminal: the README of a component with its options from the schema and its
+//! example in full, and the pages of `docs/`.
 
 use millstream_pipeline::node::Component;
 
-use super::options;
+use super::options::{self, Row};
 use crate::{
-    page::{WIDTH, columns, paragraph, width},
+    page::{line_width, paragraph, table},
     registry,
 };
 
@@ -18,18 +19,34 @@ pub fn render(component: &Component) -> String {
     let kind = registry::section(component).trim_end_matches('s');
     let mut out = format!("{} ({kind})\n", component.name.to_uppercase());
     out.push_str(&paragraph("", component.summary));
-    let mut page = Page {
-        component,
+    let address = format!("{}s/{}", kind, component.name);
+    Page {
+        markdown: component.readme,
+        options: options::rows((component.schema)().as_value()),
+        example: Some((&address, component.example)),
         out,
-        words: String::new(),
-        table: Vec::new(),
-    };
-    page.walk();
-    page.out
+        ..Page::default()
+    }
+    .render()
 }
 
+/// A page of documentation; `options` stand where it has its table of options.
+pub fn render_page(name: &str, markdown: &str, options: Vec<Row>) -> String {
+    Page {
+        markdown,
+        options,
+        out: format!("{}\n", name.to_uppercase()),
+        ..Page::default()
+    }
+    .render()
+}
+
+#[derive(Default)]
 struct Page<'a> {
-    component: &'a Component,
+    markdown: &'a str,
+    options: Vec<Row>,
+    /// What `millstream example` calls the component, and its example.
+    example: Option<(&'a str, &'a str)>,
     out: String,
     /// The paragraph or list item that is being read.
     words: String,
@@ -38,19 +55,23 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn walk(&mut self) {
+    fn render(mut self) -> String {
         let (mut is_code, mut is_generated) = (false, false);
-        for line in self.component.readme.lines() {
+        for line in self.markdown.lines() {
             let text = line.trim();
-            if text.starts_with("```") {
+            if let Some(language) = text.strip_prefix("```") {
                 self.flush();
                 is_code = !is_code;
+                if is_code {
+                    self.caption(language);
+                } else {
+                    self.out.push('\n');
+                }
             } else if is_code {
-                self.out.push_str(&format!("    {line}\n"));
+                self.code(line);
             } else if text == OPTIONS_BEGIN {
                 is_generated = true;
-                let rows = options::rows((self.component.schema)().as_value());
-                self.out.push_str(&options::text(&rows));
+                self.out.push_str(&options::text(&self.options));
             } else if text == OPTIONS_END {
                 is_generated = false;
             } else if !is_generated {
@@ -58,6 +79,26 @@ impl Page<'_> {
             }
         }
         self.flush();
+        self.out.truncate(self.out.trim_end().len());
+        self.out.push('\n');
+        self.out
+    }
+
+    /// Says where the code below belongs: to a configuration, or to a file of another program.
+    fn caption(&mut self, language: &str) {
+        self.gap();
+        let caption = match language {
+            "" => return,
+            "yaml" => "In the configuration".to_owned(),
+            "sh" => "In a shell".to_owned(),
+            file => format!("In {file}"),
+        };
+        self.out.push_str(&format!("  {caption}:\n\n"));
+    }
+
+    fn code(&mut self, line: &str) {
+        self.out.push_str(format!("    {line}").trim_end());
+        self.out.push('\n');
     }
 
     fn line(&mut self, text: &str) {
@@ -65,25 +106,42 @@ impl Page<'_> {
             self.flush();
         } else if let Some(title) = text.strip_prefix("## ") {
             self.flush();
-            self.out
-                .push_str(&format!("\n{}\n\n", title.to_uppercase()));
+            self.gap();
+            self.out.push_str(&format!("{}\n\n", title.to_uppercase()));
         } else if text.starts_with("# ") {
             self.flush();
-        } else if text.contains("(example.yaml)") {
+        } else if let (Some((before, behind)), Some(_)) = (split_example(text), self.example) {
+            self.words(before);
             self.flush();
-            for line in self.component.example.lines() {
-                self.out.push_str(format!("    {line}").trim_end());
-                self.out.push('\n');
-            }
+            self.example();
+            self.words(behind);
         } else if text.starts_with('|') {
             self.row(text);
         } else {
             if text.starts_with("- ") {
                 self.flush();
             }
+            self.words(text);
+        }
+    }
+
+    fn words(&mut self, text: &str) {
+        if !text.is_empty() {
             self.words.push_str(&plain(text));
             self.words.push(' ');
         }
+    }
+
+    /// The component's example in full.
+    fn example(&mut self) {
+        let Some((address, example)) = self.example else {
+            return;
+        };
+        self.gap();
+        let caption = format!("  `millstream example {address}` prints it:\n\n");
+        self.out.push_str(&caption);
+        example.lines().for_each(|line| self.code(line));
+        self.out.push('\n');
     }
 
     fn row(&mut self, text: &str) {
@@ -111,11 +169,14 @@ impl Page<'_> {
                 self.out.push_str(&paragraph("  ", &words));
             }
         }
-        let table = std::mem::take(&mut self.table);
-        self.out.push_str(&shown(&table));
+        let rows = std::mem::take(&mut self.table);
+        if !rows.is_empty() {
+            self.gap();
+            self.out.push_str(&table(2, &rows, line_width()));
+        }
     }
 
-    /// Paragraphs that follow each other are a line apart.
+    /// What follows stands below an empty line.
     fn gap(&mut self) {
         if !self.out.ends_with("\n\n") {
             self.out.push('\n');
@@ -123,24 +184,26 @@ impl Page<'_> {
     }
 }
 
-/// A table with aligned columns if all but its last column are narrow, else row by row.
-fn shown(table: &[Vec<String>]) -> String {
-    let narrow = |row: &Vec<String>| {
-        let most = row.len().saturating_sub(1);
-        row.iter().take(most).map(|cell| width(cell)).sum::<usize>() < WIDTH / 2
-    };
-    if table.iter().all(narrow) {
-        return columns(2, table, &[]);
-    }
-    let rows = table.iter().skip(1).map(|row| match row.split_first() {
-        Some((first, rest)) => paragraph(&format!("  {first}: "), &rest.join("; ")),
-        None => String::new(),
-    });
-    rows.collect()
+/// The text before and behind the sentence that links to the example: `See [example.yaml](example.yaml).`
+fn split_example(text: &str) -> Option<(&str, &str)> {
+    let (before, behind) = text.split_once("[example.yaml](example.yaml)")?;
+    let before = before.trim_end();
+    let before = before.strip_suffix("See").unwrap_or(before).trim_end();
+    let behind = behind.strip_prefix(['.', ':']).unwrap_or(behind);
+    Some((before, behind.trim_start()))
 }
 
-/// `[text](address)` becomes `text`, `**text**` too.
+/// Markdown as plain text: `[text](address)` becomes `text`, and `**text**` too. What stands in back quotes stays as it is.
 fn plain(text: &str) -> String {
+    let pieces = text.split('`').enumerate();
+    let pieces = pieces.map(|(number, piece)| match number % 2 {
+        0 => without_links(piece).replace("**", ""),
+        _ => piece.to_owned(),
+    });
+    pieces.collect::<Vec<_>>().join("`")
+}
+
+fn without_links(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('[') {
@@ -160,5 +223,5 @@ fn plain(text: &str) -> String {
         }
     }
     out.push_str(rest);
-    out.replace("**", "")
+    out
 }

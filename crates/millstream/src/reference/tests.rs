@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     options::{self, Row},
+    pages,
     readme::{self, OPTIONS_BEGIN, OPTIONS_END},
     schema,
 };
@@ -57,19 +58,46 @@ fn the_options_in_every_readme_are_those_of_the_code() {
     for component in registry::all() {
         let section = registry::section(component);
         let path = format!("crates/{section}/src/{}/README.md", component.name);
-        let text = std::fs::read_to_string(root().join(&path)).unwrap();
-        let parts = text.split_once(OPTIONS_BEGIN).and_then(|(before, rest)| {
-            let (_, after) = rest.split_once(OPTIONS_END)?;
-            Some((before, after))
-        });
-        let (before, after) = parts.unwrap_or_else(|| {
-            panic!("{path} has no `{OPTIONS_BEGIN}` and `{OPTIONS_END}` for the table of options")
-        });
         let rows = options::rows((component.schema)().as_value());
-        let table = markdown(&rows);
-        let wanted = format!("{before}{OPTIONS_BEGIN}\n{table}{OPTIONS_END}{after}");
-        is_up_to_date(&path, &wanted);
+        has_table(&path, &rows);
     }
+}
+
+/// Compares the table of options in a file with what it should be.
+fn has_table(path: &str, rows: &[Row]) {
+    let text = std::fs::read_to_string(root().join(path)).unwrap();
+    let parts = text.split_once(OPTIONS_BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(OPTIONS_END)?;
+        Some((before, after))
+    });
+    let (before, after) = parts.unwrap_or_else(|| {
+        panic!("{path} has no `{OPTIONS_BEGIN}` and `{OPTIONS_END}` for the table of options")
+    });
+    let table = markdown(rows);
+    let wanted = format!("{before}{OPTIONS_BEGIN}\n{table}{OPTIONS_END}{after}");
+    is_up_to_date(path, &wanted);
+}
+
+#[test]
+fn the_options_in_every_page_are_those_of_the_code() {
+    for page in pages::ALL {
+        let rows = (page.options)();
+        if !rows.is_empty() {
+            has_table(&format!("docs/{}.md", page.name), &rows);
+        }
+        assert!(rows.iter().all(|row| !row.meaning.is_empty()), "{rows:?}");
+    }
+    assert!(pages::ALL.iter().any(|page| !(page.options)().is_empty()));
+}
+
+#[test]
+fn what_stands_in_back_quotes_is_shown_as_it_is() {
+    let page = readme::render_page(
+        "x",
+        "# x\n\n**All** of `web.**` and [a link](b.md) in `[a](b)`.\n",
+        vec![],
+    );
+    assert_eq!(page, "X\n\n  All of `web.**` and a link in `[a](b)`.\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a graph must not be, and what it had better not be.
+//! What makes a graph unusable, and what is probably a mistake.
 
 use millstream_config::Problem;
 
@@ -73,23 +73,37 @@ fn reaches(from: usize, to: usize, takers: &Takers) -> bool {
     false
 }
 
-/// What comes out of a node and is taken by nobody.
-pub fn warn_of_unused(entries: &[Entry], built: &[Option<Built>], takers: &Takers) -> Vec<Problem> {
+/// Finds the outputs that no node takes: an error for a source, which would acknowledge records and drop them; a warning
+/// for a durable channel, which keeps them.
+pub fn unused(entries: &[Entry], built: &[Option<Built>], takers: &Takers) -> Vec<Problem> {
+    let is_sink = |entry: &Entry| matches!(entry.component.build, Build::Sink(_));
+    if !entries.iter().any(is_sink) {
+        // The configuration as a whole is not complete, which is one error and not one for each source.
+        return Vec::new();
+    }
     let unused = |(at, entry): (usize, &Entry)| {
-        let makes = !matches!(entry.component.build, Build::Sink(_)) && !is_memory(built, at);
-        let taken = takers.get(&(at, false)).is_some_and(|all| !all.is_empty());
-        let loss = if is_channel(entries, at) {
-            "it fills up and then blocks"
-        } else {
-            "it is counted and dropped"
-        };
-        let warning = || {
-            Problem::warning(
-                &entry.place,
-                format!("nobody takes what comes out of `{}`: {loss}", entry.name),
-            )
-        };
-        (makes && !taken).then(warning)
+        let is_taken = takers.get(&(at, false)).is_some_and(|all| !all.is_empty());
+        if is_taken || is_memory(built, at) {
+            return None;
+        }
+        let name = &entry.name;
+        let place = &entry.place;
+        match entry.component.build {
+            Build::Source(_) => {
+                let message = format!(
+                    "nothing takes the records of `{name}`: it would acknowledge and drop them"
+                );
+                let help = format!(
+                    "add a sink with `inputs: [{name}]`; a sink of `type: discard` drops them on purpose"
+                );
+                Some(Problem::new(place, message).help(help))
+            }
+            Build::Channel(_) => {
+                let message = format!("nothing reads `{name}`: it fills up and then blocks");
+                Some(Problem::warning(place, message))
+            }
+            Build::Sink(_) => None,
+        }
     };
     entries.iter().enumerate().filter_map(unused).collect()
 }

@@ -96,10 +96,11 @@ fn texts(node: &Node) -> Option<Vec<(String, Place)>> {
     }
 }
 
-/// Finds the ports that the inputs of every consumer mean.
+/// Finds the ports that the inputs of every consumer mean. `left_out`: see [`super::lay_out`].
 pub fn resolve(
     entries: &[Entry],
     inputs: &[Option<Inputs>],
+    left_out: &[String],
     problems: &mut Vec<Problem>,
 ) -> Takers {
     let names: Vec<(String, Port)> = (entries.iter().enumerate())
@@ -134,7 +135,7 @@ pub fn resolve(
                     .map(|(_, port)| *port)
                     .collect(),
             };
-            if found.is_empty() {
+            if found.is_empty() && !names_any(pattern, left_out) {
                 problems.push(nothing_named(pattern, place, entries, &names));
             }
             found.retain(|port| {
@@ -151,6 +152,18 @@ pub fn resolve(
         }
     }
     takers
+}
+
+/// Whether a pattern of `inputs` names one of these nodes or its port of rejected records.
+fn names_any(pattern: &str, nodes: &[String]) -> bool {
+    let glob = matcher(pattern);
+    nodes.iter().any(|node| {
+        let ports = [node.clone(), format!("{node}.rejected")];
+        ports.iter().any(|port| match &glob {
+            Some(glob) => glob.is_match(exchange(port)),
+            None => port == pattern,
+        })
+    })
 }
 
 fn nothing_named(

@@ -6,7 +6,7 @@ mod inputs;
 
 use std::{collections::HashMap, sync::Arc};
 
-use millstream_config::{Node, Place, Problem};
+use millstream_config::{Node, Place, Problem, Severity};
 
 use crate::{
     channel::Behind,
@@ -17,7 +17,7 @@ use crate::{
 
 use self::{
     assemble::assemble,
-    faults::{check_graph, warn_of_unused},
+    faults::{check_graph, unused},
     inputs::{resolve, take_inputs},
 };
 
@@ -63,10 +63,12 @@ type Port = (usize, bool);
 /// Who takes from each port, with which tags.
 type Takers = HashMap<Port, Vec<(usize, Option<TagFilter>)>>;
 
-/// Lays out the graph of `entries` (sources, channels and sinks, in the order of the file). `queue_bytes`: of the memory
-/// in front of a sink whose edge names no other.
+/// Lays out the graph of `entries` (sources, channels and sinks, in the order of the file). `left_out`: names of nodes that
+/// are missing from `entries` because they have errors of their own; references to them are not errors. `queue_bytes`:
+/// size of the queue in front of a sink whose inputs name no memory channel.
 pub fn lay_out(
     entries: Vec<Entry>,
+    left_out: &[String],
     settings: RunSettings,
     queue_bytes: usize,
 ) -> Result<Laid, Vec<Problem>> {
@@ -88,16 +90,23 @@ pub fn lay_out(
             }
         }
     }
-    let takers = resolve(&entries, &inputs, &mut problems);
+    let takers = resolve(&entries, &inputs, left_out, &mut problems);
     let takers = pass_through_memory(takers, &built);
     let queues = (0..entries.len())
         .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
         .collect::<Vec<_>>();
     check_graph(&entries, &built, &takers, &inputs, &mut problems);
+    let mut warnings = Vec::new();
+    // A node with an error of its own may be the one that takes what seems unused.
+    if problems.is_empty() && left_out.is_empty() {
+        let unused = unused(&entries, &built, &takers);
+        let is_error = |problem: &Problem| problem.severity == Severity::Error;
+        (problems, warnings) = unused.into_iter().partition(is_error);
+    }
     if !problems.is_empty() {
+        problems.extend(warnings);
         return Err(problems);
     }
-    let warnings = warn_of_unused(&entries, &built, &takers);
     let behind = |inputs: &Option<Inputs>| Some(inputs.as_ref()?.behind.as_ref()?.0);
     let behinds: Vec<_> = inputs.iter().map(behind).collect();
     Ok(Laid {

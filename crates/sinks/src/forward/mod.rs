@@ -164,7 +164,7 @@ impl Forward {
                 .format
                 .add
                 .as_ref()
-                .is_some_and(|add| !add.0.is_empty()),
+                .is_some_and(|add| !add.fields.is_empty()),
             format: format.expect("the same options made one when they were checked"),
             pool,
             floor: None,

@@ -6,6 +6,7 @@ use millstream_kafka::{Auth, Compression, Partitioner, ProducerOptions, Tls, top
 use millstream_wire::{
     event::FieldPath,
     format::{Add, Encoder, Format as Wire, Options},
+    json::InvalidUtf8,
     template::{Depends, Template},
 };
 use schemars::JsonSchema;
@@ -40,9 +41,15 @@ pub(super) struct Config {
     /// Whether `format: connect` writes the schema with every record, as `fluentd.schemas.enable` does.
     #[serde(default = "yes")]
     pub(super) schemas: bool,
-    /// New fields and their templates; a field that a record has is never overwritten. Default for json: `{ time: "{time}" }`.
+    /// New fields and their templates; a field that a record has is never overwritten. The format json also adds
+    /// `time: "{time}"`, unless a template here shows the event time. `time: null` leaves it out; `{}` adds nothing.
     #[serde(default)]
     pub(super) add: Option<Add>,
+    /// What text that is not UTF-8 becomes where text is written: `base64` (of the whole text), `replace` (U+FFFD stands for
+    /// what is invalid) or `escape` (`\xff` stands for each invalid byte). Default: `base64` for json, without a mark; the
+    /// bytes as they are for raw and template.
+    #[serde(default)]
+    pub(super) invalid_utf8: Option<InvalidUtf8>,
     /// The field that `format: raw` writes. Default: `message`.
     #[serde(default)]
     pub(super) field: Option<FieldPath>,
@@ -180,6 +187,14 @@ impl Config {
             let message = "`format: connect` writes the record as it is";
             at("add", message.to_owned());
         }
+        if self.format == Format::Connect && self.invalid_utf8.is_some() {
+            let message = "`format: connect` has a rule of its own for text that is not UTF-8";
+            at("invalid_utf8", message.to_owned());
+        }
+        let headers = self.headers.iter().flat_map(|headers| &headers.without);
+        for name in headers {
+            at("headers", format!("the header `{name}` has no template"));
+        }
         if let Err(error) = self.wire().encoder(&TimeZone::UTC) {
             problems.push(
                 node.problem_at(error.option, error.message)
@@ -211,6 +226,7 @@ impl Config {
             template: self.template.clone(),
             // Each record stands by itself.
             delimiter: (format != Wire::Msgpack).then(String::new),
+            invalid_utf8: self.invalid_utf8,
             ..Options::default()
         }
     }

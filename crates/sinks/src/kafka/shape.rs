@@ -45,7 +45,7 @@ impl Shaper {
     pub(super) fn new(config: &Config, limits: Limits) -> Self {
         let zone = config.zone().unwrap_or(TimeZone::UTC);
         let text = |template| Renderer::text(template, zone.clone());
-        let headers = config.headers.iter().flat_map(|headers| &headers.0);
+        let headers = config.headers.iter().flat_map(|headers| &headers.fields);
         Self {
             values: match config.format {
                 Format::Connect => Values::Connect(Box::new(Connect::new(config.schemas))),
@@ -67,7 +67,7 @@ impl Shaper {
 
     /// What goes out at first: nothing, with the names of the headers.
     pub(super) fn outgoing(config: &Config) -> Outgoing {
-        let headers = config.headers.iter().flat_map(|headers| &headers.0);
+        let headers = config.headers.iter().flat_map(|headers| &headers.fields);
         Outgoing {
             header_names: headers.map(|(name, _)| name.clone()).collect(),
             ..Outgoing::default()

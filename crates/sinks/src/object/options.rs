@@ -175,7 +175,7 @@ pub(super) fn read(node: &Node, columnar: bool) -> Checked<(Formatting, Config)>
     let mut rest = node.clone();
     rest.take("format");
     let (format, config) = Formatting::with(&rest)?;
-    Ok((format.bare(), config))
+    Ok((format.without_time(), config))
 }
 
 /// The options with `format: parquet` among the formats.

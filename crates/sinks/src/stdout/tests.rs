@@ -91,13 +91,13 @@ fn raw_and_template_write_what_they_are_told() {
 
 #[test]
 fn csv_starts_with_its_columns_and_ltsv_labels_each_value() {
-    let options = r#"{"format": "csv", "columns": ["message", "time", "tag"], "header": true, "add": {"tag": "{tag}"}}"#;
+    let options = r#"{"format": "csv", "columns": ["message", "time", "tag"], "header": true, "add": {"tag": "{tag}", "time": null}}"#;
     assert_eq!(
         written(options),
         "message,time,tag\none,,web.a\ntwo,,web.a\nthree,,web.b\n"
     );
     assert_eq!(
-        written(r#"{"format": "ltsv", "add": {"tag": "{tag}"}}"#),
+        written(r#"{"format": "ltsv", "add": {"tag": "{tag}", "time": null}}"#),
         "message:one\ttag:web.a\nmessage:two\ttag:web.a\nmessage:three\ttag:web.b\n"
     );
 }

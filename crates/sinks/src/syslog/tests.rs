@@ -92,7 +92,7 @@ fn with_lines_a_newline_within_a_text_is_shown() {
 
 #[test]
 fn the_whole_record_can_be_the_text() {
-    let (listener, options) = listener(r#", "format": "json", "add": {"n": "1"}"#);
+    let (listener, options) = listener(r#", "format": "json", "add": {"n": "1", "time": null}"#);
     let upstream = Upstream::memory();
     upstream.put(packed("t", "a\n"), true);
     upstream.close();

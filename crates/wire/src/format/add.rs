@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     event::{Event, FieldPath, Value},
-    json::{self, append_string},
+    json::{self, InvalidUtf8, append_string},
     lines::str_head,
     msgpack::{self, write_int, write_str},
     room::Room,
@@ -31,27 +31,90 @@ const FIELDS_MAX: usize = 64;
 /// Heads of fields up to this long are stored whole, whatever their length: names of up to 19 letters.
 const TEXT_HEAD_BYTES: usize = 24;
 
-/// New fields and their templates, in order.
+/// New fields and their templates, in order; and the field of the format's default that is left out.
+///
+/// ```text
+/// add: { env: prod }               env, and the format's default: the event time, in `time`
+/// add: { env: prod, time: null }   env alone
+/// add: { at: "{time:unix}" }       at alone: it holds the event time
+/// add: {}                          nothing
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Add(pub Vec<(String, Template)>);
+pub struct Add {
+    /// The fields.
+    pub fields: Vec<(String, Template)>,
+    /// Names whose value is `null`: the default field of this name is not added.
+    pub without: Vec<String>,
+}
+
+/// The field that a format adds unless the configuration says otherwise, so that no event time is lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EventTime {
+    name: &'static str,
+    template: &'static str,
+}
+
+impl EventTime {
+    /// Of json, ltsv and csv.
+    pub(super) const TEXT: Self = Self {
+        name: "time",
+        template: "{time}",
+    };
+    /// Of avro_event, as Flume's interceptors and sinks know it.
+    pub(super) const MILLIS: Self = Self {
+        name: "timestamp",
+        template: "{time:unix_ms}",
+    };
+
+    fn field(self) -> (String, Template) {
+        let template = Template::parse(self.template).expect("the text is a template");
+        (self.name.to_owned(), template)
+    }
+}
 
 impl Add {
-    /// What json adds unless the configuration says otherwise, so that no event time is lost.
-    pub(super) fn event_time() -> Self {
-        let time = Template::parse("{time}").expect("the text is a template");
-        Self(vec![("time".to_owned(), time)])
+    /// The fields of the option `add`, with the format's default unless that is left out.
+    pub(super) fn with_default(
+        option: Option<&Self>,
+        default: Option<EventTime>,
+    ) -> Result<Vec<(String, Template)>, OptionError> {
+        let Some(add) = option else {
+            return Ok(default.map(EventTime::field).into_iter().collect());
+        };
+        let is_default = |name: &String| default.is_some_and(|default| default.name == name);
+        if let Some(name) = add.without.iter().find(|name| !is_default(name)) {
+            let help = match default {
+                Some(EventTime { name, .. }) => format!(
+                    "give it a template; `{name}: null` leaves out the event time, which is added by default"
+                ),
+                None => "give it a template, or leave it out".to_owned(),
+            };
+            let message = format!("`{name}` has no template");
+            return Err(OptionError::new("add", message, help));
+        }
+        let has_time =
+            |(name, template): &(String, Template)| is_default(name) || template.shows_event_time();
+        let is_left_out = add.fields.is_empty() || !add.without.is_empty();
+        let default = default.filter(|_| !is_left_out && !add.fields.iter().any(has_time));
+        let default = default.map(EventTime::field).into_iter();
+        Ok(default.chain(add.fields.iter().cloned()).collect())
     }
+}
 
-    /// The same for avro_event, as Flume's interceptors and sinks know it.
-    pub(super) fn event_millis() -> Self {
-        let time = Template::parse("{time:unix_ms}").expect("the text is a template");
-        Self(vec![("timestamp".to_owned(), time)])
+impl From<Vec<(String, Template)>> for Add {
+    fn from(fields: Vec<(String, Template)>) -> Self {
+        Self {
+            fields,
+            without: Vec::new(),
+        }
     }
 }
 
 impl Serialize for Add {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, template)| (name, template)))
+        let fields = self.fields.iter().map(|(name, it)| (name, Some(it)));
+        let without = self.without.iter().map(|name| (name, None));
+        serializer.collect_map(fields.chain(without))
     }
 }
 
@@ -66,11 +129,14 @@ impl<'de> Deserialize<'de> for Add {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Add, M::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
+                let mut add = Add::default();
+                while let Some((name, template)) = map.next_entry::<String, Option<Template>>()? {
+                    match template {
+                        Some(template) => add.fields.push((name, template)),
+                        None => add.without.push(name),
+                    }
                 }
-                Ok(Add(fields))
+                Ok(add)
             }
         }
         deserializer.deserialize_map(InOrder)
@@ -83,7 +149,7 @@ impl JsonSchema for Add {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        <std::collections::BTreeMap<String, Template>>::json_schema(generator)
+        <std::collections::BTreeMap<String, Option<Template>>>::json_schema(generator)
     }
 }
 
@@ -102,6 +168,7 @@ pub(super) enum Target {
 pub(super) struct Added {
     target: Target,
     fields: Vec<Field>,
+    invalid_utf8: Option<InvalidUtf8>,
     rfc3339: Rfc3339,
     /// A text before it is written as a string.
     text: Vec<u8>,
@@ -129,15 +196,20 @@ enum Source {
 }
 
 impl Added {
-    pub(super) fn new(add: &Add, target: Target, zone: &TimeZone) -> Result<Self, OptionError> {
-        if add.0.len() > FIELDS_MAX {
+    pub(super) fn new(
+        fields: &[(String, Template)],
+        target: Target,
+        zone: &TimeZone,
+        invalid_utf8: Option<InvalidUtf8>,
+    ) -> Result<Self, OptionError> {
+        if fields.len() > FIELDS_MAX {
             return Err(OptionError::new(
                 "add",
-                format!("{} fields", add.0.len()),
+                format!("{} fields", fields.len()),
                 format!("at most {FIELDS_MAX} can be added"),
             ));
         }
-        let fields = add.0.iter().map(|(name, template)| {
+        let fields = fields.iter().map(|(name, template)| {
             let mut key = Vec::new();
             match target {
                 Target::Json => {
@@ -158,12 +230,13 @@ impl Added {
                 name: name.as_bytes().into(),
                 text_head: text_head(&key),
                 key: key.into(),
-                source: source(template, zone),
+                source: source(template, zone, invalid_utf8),
             }
         });
         Ok(Self {
             target,
             fields: fields.collect(),
+            invalid_utf8,
             rfc3339: Rfc3339::new(),
             text: Vec::new(),
             scratch: Vec::new(),
@@ -186,7 +259,8 @@ impl Added {
                 self.text.clear();
                 value.clear();
                 *missing = renderer.render_batch(batch, &mut self.text).err();
-                write_text(self.target, &mut Room::new(value), &self.text);
+                let mut room = Room::with(value, self.invalid_utf8);
+                write_text(self.target, &mut room, &self.text);
             }
         }
     }
@@ -304,7 +378,7 @@ fn text_head(key: &[u8]) -> ([u8; TEXT_HEAD_BYTES], usize) {
     (padded, head.len())
 }
 
-fn source(template: &Template, zone: &TimeZone) -> Source {
+fn source(template: &Template, zone: &TimeZone, invalid_utf8: Option<InvalidUtf8>) -> Source {
     match template.single() {
         Single::Time => Source::Time,
         Single::Unix(unit) => Source::Unix(unit),
@@ -315,7 +389,8 @@ fn source(template: &Template, zone: &TimeZone) -> Source {
             Source::Field(path.clone(), default.map(Into::into), missing)
         }
         Single::No => {
-            let renderer = Box::new(Renderer::text(template, zone.clone()));
+            let renderer = Renderer::text(template, zone.clone()).invalid_utf8(invalid_utf8);
+            let renderer = Box::new(renderer);
             if template.depends() <= Depends::Batch {
                 Source::Batch(renderer, Vec::new(), None)
             } else {

@@ -194,6 +194,11 @@ pub(super) struct Cell;
 impl Plain for Cell {
     #[inline]
     fn text(room: &mut Room<'_>, text: &[u8]) {
+        if let Some(how) = room.rewrites(text) {
+            room.byte(b'"');
+            how.pieces(text, |piece| Self::inner(room, piece));
+            return room.byte(b'"');
+        }
         let special =
             |byte: u8| (byte == b',') | (byte == b'"') | (byte == b'\n') | (byte == b'\r');
         // No early end: that becomes vector code.
@@ -205,12 +210,19 @@ impl Plain for Cell {
             return room.bytes(text);
         }
         room.byte(b'"');
+        Self::inner(room, text);
+        room.byte(b'"');
+    }
+}
+
+impl Cell {
+    /// What stands between quotes.
+    fn inner(room: &mut Room<'_>, text: &[u8]) {
         for part in text.split_inclusive(|&byte| byte == b'"') {
             room.bytes(part);
             if part.ends_with(b"\"") {
                 room.byte(b'"');
             }
         }
-        room.byte(b'"');
     }
 }

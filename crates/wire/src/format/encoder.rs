@@ -13,7 +13,7 @@ use millstream_record::{Batch, Encoding, Time};
 
 use super::{
     Add, Format, OptionError, Options, Reason, Reject,
-    add::{Added, Target},
+    add::{Added, EventTime, Target},
     avro::AvroEvent,
     csv::Csv,
     json::Json,
@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     event::{Event, FieldPath, MESSAGE, Record},
+    json::InvalidUtf8,
     msgpack as mp,
     room::Room,
     template::{Renderer, Shared},
@@ -35,6 +36,8 @@ pub struct Encoder {
     kind: Kind,
     /// What a file starts with.
     header: Vec<u8>,
+    /// How text that is not UTF-8 is written.
+    invalid_utf8: Option<InvalidUtf8>,
 }
 
 #[derive(Debug)]
@@ -172,9 +175,9 @@ impl<'a> Of<'a> {
 
 impl Encoder {
     pub(super) fn new(options: &Options, zone: &TimeZone) -> Result<Self, OptionError> {
-        let add = |target, default: fn() -> Add| match &options.add {
-            Some(add) => Added::new(add, target, zone),
-            None => Added::new(&default(), target, zone),
+        let add = |target, default| {
+            let fields = Add::with_default(options.add.as_ref(), default)?;
+            Added::new(&fields, target, zone, options.invalid_utf8)
         };
         let delimiter = |default: &str| {
             let delimiter = options.delimiter.as_deref().unwrap_or(default);
@@ -182,16 +185,16 @@ impl Encoder {
         };
         let kind = match options.format {
             Format::Json => Kind::Json(Json::new(
-                add(Target::Json, Add::event_time)?,
+                add(Target::Json, Some(EventTime::TEXT))?,
                 delimiter("\n"),
             )),
             Format::Ltsv => Kind::Ltsv(Ltsv::new(
-                add(Target::Ltsv, Add::event_time)?,
+                add(Target::Ltsv, Some(EventTime::TEXT))?,
                 delimiter("\n"),
             )),
             Format::Csv => {
                 let columns = options.columns.as_deref().unwrap_or_default();
-                let added = add(Target::Csv, Add::event_time)?;
+                let added = add(Target::Csv, Some(EventTime::TEXT))?;
                 Kind::Csv(Csv::new(columns, added, delimiter("\n")))
             }
             Format::Raw => {
@@ -199,19 +202,20 @@ impl Encoder {
                 let field = field.unwrap_or_else(|| FieldPath::top(MESSAGE));
                 Kind::Raw(Raw::new(field, delimiter("\n")))
             }
-            Format::Msgpack => Kind::Msgpack(Msgpack::new(add(Target::Packed, Add::default)?)),
+            Format::Msgpack => Kind::Msgpack(Msgpack::new(add(Target::Packed, None)?)),
             Format::Template => {
                 let template = options.template.as_ref();
                 let template = template.ok_or_else(|| {
                     OptionError::new("template", "no `template`", "`format: template` needs one")
                 })?;
                 let renderer = Renderer::text(template, zone.clone());
+                let renderer = renderer.invalid_utf8(options.invalid_utf8);
                 Kind::Template(Text::new(renderer, delimiter("")))
             }
             Format::AvroEvent => {
                 let field = options.field.clone();
                 let field = field.unwrap_or_else(|| FieldPath::top(MESSAGE));
-                let added = add(Target::Avro, Add::event_millis)?;
+                let added = add(Target::Avro, Some(EventTime::MILLIS))?;
                 let headers = options.headers.unwrap_or_default();
                 Kind::Avro(Box::new(AvroEvent::new(field, added, headers)))
             }
@@ -220,7 +224,11 @@ impl Encoder {
             Kind::Csv(csv) if options.header == Some(true) => csv.header(),
             _ => Vec::new(),
         };
-        Ok(Self { kind, header })
+        Ok(Self {
+            kind,
+            header,
+            invalid_utf8: options.invalid_utf8,
+        })
     }
 
     /// What stands once before all records of a file (or of a stream, or a message that is a document of its own): the
@@ -232,7 +240,10 @@ impl Encoder {
     /// Whether the bytes of the batch's body are the output: who has them need not encode.
     pub fn passes(&self, batch: &Batch) -> bool {
         match &self.kind {
-            Kind::Raw(raw) => batch.encoding == Encoding::Lines && raw.passes_lines(),
+            Kind::Raw(raw) => {
+                let is_lines = batch.encoding == Encoding::Lines;
+                is_lines && raw.passes_lines() && self.invalid_utf8.is_none()
+            }
             Kind::Msgpack(msgpack) => batch.encoding == Encoding::Packed && msgpack.passes_packed(),
             _ => false,
         }
@@ -298,14 +309,15 @@ impl Encoder {
         rejects: &mut Vec<Reject>,
         notes: &mut impl Notes,
     ) -> u32 {
+        let room = Room::with(out, self.invalid_utf8);
         match &mut self.kind {
-            Kind::Json(format) => run(format, batch, range, out, rejects, notes),
-            Kind::Ltsv(format) => run(format, batch, range, out, rejects, notes),
-            Kind::Csv(format) => run(format, batch, range, out, rejects, notes),
-            Kind::Raw(format) => run(format, batch, range, out, rejects, notes),
-            Kind::Msgpack(format) => run(format, batch, range, out, rejects, notes),
-            Kind::Template(format) => run(format, batch, range, out, rejects, notes),
-            Kind::Avro(format) => run(&mut **format, batch, range, out, rejects, notes),
+            Kind::Json(format) => run(format, batch, range, room, rejects, notes),
+            Kind::Ltsv(format) => run(format, batch, range, room, rejects, notes),
+            Kind::Csv(format) => run(format, batch, range, room, rejects, notes),
+            Kind::Raw(format) => run(format, batch, range, room, rejects, notes),
+            Kind::Msgpack(format) => run(format, batch, range, room, rejects, notes),
+            Kind::Template(format) => run(format, batch, range, room, rejects, notes),
+            Kind::Avro(format) => run(&mut **format, batch, range, room, rejects, notes),
         }
     }
 }
@@ -314,7 +326,7 @@ fn run(
     format: &mut impl Write,
     batch: &Batch,
     range: Range<usize>,
-    out: &mut Vec<u8>,
+    mut room: Room<'_>,
     rejects: &mut Vec<Reject>,
     notes: &mut impl Notes,
 ) -> u32 {
@@ -324,7 +336,6 @@ fn run(
         received: batch.received,
     };
     let body = batch.body.get(..range.end).unwrap_or(&batch.body);
-    let mut room = Room::new(out);
     match batch.encoding {
         Encoding::Lines => lines(format, body, range.start, of, &mut room, rejects, notes),
         Encoding::Packed => packed(format, body, range.start, of, &mut room, rejects, notes),

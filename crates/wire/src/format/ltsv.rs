@@ -61,7 +61,9 @@ impl Ltsv {
             return Ok(reader.position());
         }
         self.scratch.clear();
-        json::key(&mut Room::new(&mut self.scratch), body, &mut reader)?;
+        let mut scratch = Room::with(&mut self.scratch, room.invalid_utf8());
+        json::key(&mut scratch, body, &mut reader)?;
+        drop(scratch);
         if let [b'"', name @ .., b'"'] = &self.scratch[..] {
             *seen |= self.added.named(name);
             label(room, name);
@@ -135,6 +137,16 @@ pub(super) struct Value;
 impl Plain for Value {
     #[inline]
     fn text(room: &mut Room<'_>, text: &[u8]) {
+        if let Some(how) = room.rewrites(text) {
+            return how.pieces(text, |piece| Self::valid(room, piece));
+        }
+        Self::valid(room, text);
+    }
+}
+
+impl Value {
+    #[inline]
+    fn valid(room: &mut Room<'_>, text: &[u8]) {
         let unfit = |byte: u8| (byte == b'\t') | (byte == b'\n') | (byte == b'\r') | (byte == 0);
         // No early end: that becomes vector code.
         if !text.iter().fold(false, |found, &byte| found | unfit(byte)) {

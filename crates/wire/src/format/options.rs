@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Add, Encoder};
-use crate::{event::FieldPath, template::Template};
+use crate::{event::FieldPath, json::InvalidUtf8, template::Template};
 
 /// How a sink writes records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -46,8 +46,8 @@ pub enum Headers {
 pub struct Options {
     /// How records are written.
     pub format: Format,
-    /// Fields that records get where they have none of that name; default for json, ltsv and csv: `{ time: "{time}" }`,
-    /// for avro_event: `{ timestamp: "{time:unix_ms}" }`.
+    /// Fields that records get where they have none of that name; json, ltsv and csv add `time: "{time}"`, and avro_event
+    /// `timestamp: "{time:unix_ms}"`, as [`Add`] says.
     pub add: Option<Add>,
     /// The columns of csv.
     pub columns: Option<Vec<FieldPath>>,
@@ -61,6 +61,8 @@ pub struct Options {
     pub template: Option<Template>,
     /// What stands behind each record; default a newline, nothing for template.
     pub delimiter: Option<String>,
+    /// What text that is not UTF-8 becomes; default its base64 in JSON, else the bytes as they are.
+    pub invalid_utf8: Option<InvalidUtf8>,
 }
 
 /// Options that do not go together.
@@ -135,6 +137,10 @@ impl Options {
         }
         if self.delimiter.is_some() && matches!(self.format, Format::Msgpack | Format::AvroEvent) {
             return unused("delimiter", "json");
+        }
+        if self.invalid_utf8.is_some() && matches!(self.format, Format::Msgpack | Format::AvroEvent)
+        {
+            return unused("invalid_utf8", "json");
         }
         match (self.format, &self.template) {
             (Format::Template, None) => Err(OptionError::new(

@@ -113,6 +113,17 @@ impl Raw {
         None
     }
 
+    #[inline(always)]
+    fn write(&self, room: &mut Room<'_>, text: &[u8]) {
+        match room.rewrites(text) {
+            None => room.both(text, &self.delimiter),
+            Some(how) => {
+                how.pieces(text, |piece| room.bytes(piece));
+                room.bytes(&self.delimiter);
+            }
+        }
+    }
+
     /// Wherever the field stands and whatever it is.
     #[cold]
     #[inline(never)]
@@ -121,11 +132,11 @@ impl Raw {
         let value = self.field.find(map);
         let value = value.ok_or_else(|| Reason::NoField(self.field.clone()))?;
         match (value.text(), value) {
-            (Some(text), _) => room.bytes(text),
+            (Some(text), _) => room.text(text),
             (None, Value::Packed(bytes)) => {
                 json::value(room, bytes, 0)?;
             }
-            (None, Value::Line(line)) => room.bytes(line),
+            (None, Value::Line(line)) => room.text(line),
         }
         room.bytes(&self.delimiter);
         behind(body, record, 1)
@@ -139,7 +150,7 @@ impl Write for Raw {
         if self.field.top_name() != Some(MESSAGE) {
             return Err(Reason::NoField(self.field.clone()));
         }
-        room.both(line, &self.delimiter);
+        self.write(room, line);
         Ok(())
     }
 
@@ -155,7 +166,7 @@ impl Write for Raw {
         let Some((text, end, more)) = self.plain(body, head.record) else {
             return self.any(room, body, head.record);
         };
-        room.both(text, &self.delimiter);
+        self.write(room, text);
         match more {
             0 => Ok(end),
             _ => behind(body, end, 2 * u64::from(more)),

@@ -1,5 +1,6 @@
 //! Encoders, case by case; against the oracles in `properties`.
 
+mod invalid;
 mod properties;
 mod separated;
 
@@ -54,7 +55,13 @@ fn map<const N: usize>(fields: [(&str, Value); N]) -> Value {
 
 fn add<const N: usize>(fields: [(&str, &str); N]) -> Option<Add> {
     let fields = fields.map(|(name, text)| (name.to_owned(), Template::parse(text).unwrap()));
-    Some(Add(fields.into()))
+    Some(Add::from(Vec::from(fields)))
+}
+
+/// The same without the event time.
+fn only<const N: usize>(fields: [(&str, &str); N]) -> Option<Add> {
+    let without = vec!["time".to_owned()];
+    add(fields).map(|add| Add { without, ..add })
 }
 
 fn bare() -> Options {
@@ -117,6 +124,69 @@ fn the_event_time_is_added_unless_the_record_has_a_field_of_that_name() {
 }
 
 #[test]
+fn the_event_time_stays_beside_other_added_fields_unless_it_is_left_out() {
+    let record = map([("a", 1.into())]);
+    let written = |format, add: &str| {
+        let options = Options {
+            format,
+            add: Some(serde_json::from_str(add).unwrap()),
+            columns: (format == Format::Csv)
+                .then(|| vec![".env".parse().unwrap(), ".time".parse().unwrap()]),
+            ..Options::default()
+        };
+        text(&options, &packed(std::slice::from_ref(&record)))
+    };
+    for (add, expected) in [
+        (
+            r#"{"env":"prod"}"#,
+            format!("{{\"a\":1,\"time\":\"{EVENT_TEXT}\",\"env\":\"prod\"}}\n"),
+        ),
+        (
+            r#"{"env":"prod","time":null}"#,
+            "{\"a\":1,\"env\":\"prod\"}\n".to_owned(),
+        ),
+        (r#"{"time":null}"#, "{\"a\":1}\n".to_owned()),
+        ("{}", "{\"a\":1}\n".to_owned()),
+        // Another field holds it, or the field is called the same.
+        (
+            r#"{"at":"{time:unix}"}"#,
+            "{\"a\":1,\"at\":1700000000}\n".to_owned(),
+        ),
+        (
+            r#"{"time":"{tag}"}"#,
+            "{\"a\":1,\"time\":\"web.front\"}\n".to_owned(),
+        ),
+        // A day is not the event time.
+        (
+            r#"{"day":"%F"}"#,
+            format!("{{\"a\":1,\"time\":\"{EVENT_TEXT}\",\"day\":\"2023-11-14\"}}\n"),
+        ),
+    ] {
+        assert_eq!(written(Format::Json, add), expected, "{add}");
+    }
+    assert_eq!(
+        written(Format::Ltsv, r#"{"env":"prod"}"#),
+        format!("a:1\ttime:{EVENT_TEXT}\tenv:prod\n")
+    );
+    assert_eq!(
+        written(Format::Csv, r#"{"env":"prod"}"#),
+        format!("prod,{EVENT_TEXT}\n")
+    );
+    for (format, name) in [(Format::Json, "env"), (Format::Msgpack, "time")] {
+        let options = Options {
+            format,
+            add: Some(serde_json::from_str(&format!("{{\"{name}\":null}}")).unwrap()),
+            ..Options::default()
+        };
+        let error = options.encoder(&TimeZone::UTC).unwrap_err();
+        assert_eq!(
+            (error.option, error.message),
+            ("add", format!("`{name}` has no template"))
+        );
+    }
+}
+
+#[test]
 fn integer_times_and_the_form_with_a_header_are_read() {
     let body =
         b"\x92\x02\x81\xa1a\x01\x92\x92\xce\x65\x53\xf1\0\x81\xa1m\xc0\x81\xa1b\x02".to_vec();
@@ -164,7 +234,7 @@ fn added_fields_keep_their_types_and_overwrite_nothing() {
 #[test]
 fn a_record_without_what_a_template_asks_for_is_rejected_and_its_neighbours_go_on() {
     let options = Options {
-        add: add([("u", "{.user}")]),
+        add: only([("u", "{.user}")]),
         ..Options::default()
     };
     let batch = packed(&[map([]), map([("user", 1.into())]), map([("a", "b".into())])]);
@@ -180,7 +250,7 @@ fn a_record_without_what_a_template_asks_for_is_rejected_and_its_neighbours_go_o
         "no value for `.user`; a default would be `{.user|...}`"
     );
     let options = Options {
-        add: add([("p", "{pod}")]),
+        add: only([("p", "{pod}")]),
         ..Options::default()
     };
     let (out, rejects) = encode(&options, &batch);
@@ -355,11 +425,14 @@ fn options_that_do_not_go_together_are_refused() {
 #[test]
 fn options_read_as_they_are_written() {
     let add: Add = serde_json::from_str(r#"{"z":"{time}","a":"{.n|0}"}"#).unwrap();
-    assert_eq!(add.0[0].0, "z");
+    assert_eq!(add.fields[0].0, "z");
     assert_eq!(
         serde_json::to_string(&add).unwrap(),
         r#"{"z":"{time}","a":"{.n|0}"}"#
     );
+    let without = r#"{"a":"b","time":null}"#;
+    let add: Add = serde_json::from_str(without).unwrap();
+    assert_eq!(serde_json::to_string(&add).unwrap(), without);
     let error = serde_json::from_str::<Add>(r#"{"z":"{"}"#).unwrap_err();
     assert!(
         error

@@ -110,7 +110,7 @@ fn rare<P: Plain>(
         return Ok(reader.position());
     }
     scratch.clear();
-    let end = json::write_value(body, at, scratch)?;
+    let end = json::value(&mut Room::with(scratch, room.invalid_utf8()), body, at)?;
     // A time is a string in JSON and plain text here.
     let text = match &scratch[..] {
         [b'"', text @ .., b'"'] => text,

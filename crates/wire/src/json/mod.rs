@@ -2,6 +2,7 @@
 
 mod digits;
 mod escape;
+mod invalid;
 mod parse;
 mod scan;
 mod string;
@@ -12,6 +13,7 @@ mod write;
 mod tests;
 
 pub(crate) use digits::{INTEGER_BYTES, digits, unsigned_digits};
+pub use invalid::InvalidUtf8;
 pub use parse::{JsonError, Progress, to_msgpack};
 pub use scan::Scan;
 pub(crate) use string::{append_string, string, string_behind, string_between};

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::{
     escape::{ESCAPES, lowest, plain, specials},
+    invalid::InvalidUtf8,
     write::base64,
 };
 use crate::room::Room;
@@ -22,8 +23,8 @@ const SPACES: u64 = 0x2020_2020_2020_2020;
 /// The highest bit of each byte: set in what is no ASCII.
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// Writes `length` bytes at `start` of `bytes`, which lie within it, as a string. What is not UTF-8 becomes the base64 of
-/// all its bytes.
+/// Writes `length` bytes at `start` of `bytes`, which lie within it, as a string. What is not UTF-8 becomes what the room
+/// says, else the base64 of all its bytes.
 pub(crate) fn string(room: &mut Room<'_>, bytes: &[u8], start: usize, length: usize) {
     string_between(room, b"\"", bytes, start, length, b"\"");
 }
@@ -75,7 +76,7 @@ pub(crate) fn string_behind<const B: usize, const A: usize>(
         let text = bytes.get(start..end).unwrap_or_default();
         if std::str::from_utf8(text).is_err() {
             let before = before.get(..count).unwrap_or_default();
-            return base64_between(room, before, text, after);
+            return invalid(room, before, text, after);
         }
     }
     store(target, to, *after);
@@ -88,22 +89,29 @@ pub(crate) fn string_behind<const B: usize, const A: usize>(
 fn pieces(room: &mut Room<'_>, before: &[u8], bytes: &[u8], range: Range<usize>, after: &[u8]) {
     let text = bytes.get(range.clone()).unwrap_or_default();
     if std::str::from_utf8(text).is_err() {
-        return base64_between(room, before, text, after);
+        return invalid(room, before, text, after);
     }
     room.bytes(before);
+    all_pieces(room, bytes, range);
+    room.bytes(after);
+}
+
+fn all_pieces(room: &mut Room<'_>, bytes: &[u8], range: Range<usize>) {
     for from in range.clone().step_by(PIECE_BYTES) {
         let target = room.ahead(PIECE_BYTES * ESCAPE_BYTES_MAX + STORE_BYTES);
         let (to, _) = piece(target, 0, bytes, from, range.end.min(from + PIECE_BYTES));
         room.advance(to);
     }
-    room.bytes(after);
 }
 
 #[cold]
 #[inline(never)]
-fn base64_between(room: &mut Room<'_>, before: &[u8], data: &[u8], after: &[u8]) {
+fn invalid(room: &mut Room<'_>, before: &[u8], text: &[u8], after: &[u8]) {
     room.bytes(before);
-    base64(room, data);
+    match room.invalid_utf8() {
+        None | Some(InvalidUtf8::Base64) => base64(room, text),
+        Some(how) => how.pieces(text, |piece| all_pieces(room, piece, 0..piece.len())),
+    }
     room.bytes(after);
 }
 

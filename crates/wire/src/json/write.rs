@@ -6,7 +6,8 @@
 //! nil, true, false        null, true, false
 //! integer                 all its digits
 //! float                   the shortest digits that give the same float (of its width); NaN and infinities: null
-//! str, bin                a string; what is not UTF-8: the base64 of all its bytes (RFC 4648, with padding)
+//! str, bin                a string; what is not UTF-8: the base64 of all its bytes (RFC 4648, with padding), or what
+//!                         [`super::InvalidUtf8`] says
 //! array                   an array
 //! map                     an object: order and duplicate keys kept
 //!   its keys              a string; nil, booleans and numbers: the text they have as values; others: the record is unfit

@@ -9,6 +9,7 @@
 //! {time}               the event time: RFC 3339, nanoseconds, Z
 //! {time:unix_ms}       as a number: unix, unix_ms, unix_us, unix_ns
 //! %Y-%m-%d %T.%9f %z   strftime of the event time, in the node's time zone
+//! {time:%b %e}         the same within braces
 //! {{ }} %%             { } %
 //! ```
 //!
@@ -155,6 +156,12 @@ impl Template {
         each.max().unwrap_or(Depends::Nothing)
     }
 
+    /// Whether its text holds the whole event time: RFC 3339 or a number.
+    pub(crate) fn shows_event_time(&self) -> bool {
+        let is_time = |part: &Part| matches!(part, Part::Time | Part::Unix(_));
+        self.parts.iter().any(is_time)
+    }
+
     /// The batch's values it asks for, without the tag and the time.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part.plain() {
@@ -249,7 +256,7 @@ impl JsonSchema for Template {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "A template: {tag}, {host}, {host|default}, {.field}, {time}, {time:unix_ms}, strftime such as %Y-%m-%d; {{ and %% for { and %",
+            "description": "A template: {tag}, {host}, {host|default}, {.field}, {time}, {time:unix_ms}, strftime such as %Y-%m-%d or {time:%b %e}; {{ and %% for { and %",
         })
     }
 }

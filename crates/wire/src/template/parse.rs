@@ -93,6 +93,11 @@ impl<'a> Reader<'a> {
             return Err(self.error("a `{` that is not closed", "write `{{` for `{`"));
         };
         let inner = inner.get(..end).unwrap_or_default();
+        if let Some(format) = inner.strip_prefix(TIME_FORM)
+            && format.contains('%')
+        {
+            return self.strftime(format);
+        }
         let (name, default) = match inner.split_once('|') {
             Some((name, default)) => (name, Some(default.into())),
             None => (inner, None),
@@ -133,6 +138,27 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// `{time:%b %e}`: the same as its format without the braces.
+    fn strftime(&mut self, format: &str) -> Result<(), TemplateError> {
+        self.at += "{".len() + TIME_FORM.len();
+        let end = self.at + format.len();
+        while let Some(character) = self.text.get(self.at..end).and_then(|it| it.chars().next()) {
+            match character {
+                '%' if self.rest().starts_with("%%") => self.push('%', 2),
+                '%' => self.directive()?,
+                '{' | '|' => {
+                    return Err(self.error(
+                        format!("a `{character}` within `{{time:...}}`"),
+                        "the format is strftime such as `{time:%b %e}`; the time is always there and needs no default",
+                    ));
+                }
+                other => self.push(other, other.len_utf8()),
+            }
+        }
+        self.at += "}".len();
+        Ok(())
+    }
+
     /// `{.path}`, `{.path:json}`, and both with `|default`; `inner` starts behind the brace.
     fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
         let (path, length) = FieldPath::read(inner).map_err(|error| TemplateError {
@@ -169,7 +195,7 @@ impl<'a> Reader<'a> {
             "unix_ns" => Ok(Unix::Nanos),
             _ => Err(self.error(
                 format!("`{unit}`, which is no form of the time"),
-                "forms are `{time:unix}`, `unix_ms`, `unix_us` and `unix_ns`; others are strftime, such as `%F %T`",
+                "`{time}` is RFC 3339, `{time:unix}`, `{time:unix_ms}`, `{time:unix_us}` and `{time:unix_ns}` are numbers, and `{time:%F %T}` is strftime",
             )),
         }
     }
@@ -222,6 +248,9 @@ impl<'a> Reader<'a> {
         self.at += directive.len();
     }
 }
+
+/// What stands before a form of the time.
+const TIME_FORM: &str = "time:";
 
 /// The form of a value as JSON.
 const JSON: &str = "json";

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     event::{Event, MESSAGE, Record, Value},
-    json,
+    json::{self, InvalidUtf8},
+    room::Room,
 };
 
 /// A value that a template asks for is not there and has no default: the record cannot be written.
@@ -69,7 +70,7 @@ impl Renderer {
             clocks: clocks.collect(),
             template: template.clone(),
             zone,
-            written: Written::Text,
+            written: Written::Text(None),
             rfc3339: Rfc3339::new(),
             value: Vec::new(),
         }
@@ -91,6 +92,14 @@ impl Renderer {
         Self {
             written: Written::Url,
             ..Self::text(template, zone)
+        }
+    }
+
+    /// The same text where values that are not UTF-8 are written in this way; None: as they are, and as base64 in JSON.
+    pub(crate) fn invalid_utf8(self, how: Option<InvalidUtf8>) -> Self {
+        Self {
+            written: Written::Text(how),
+            ..self
         }
     }
 
@@ -155,8 +164,8 @@ impl Renderer {
                 }
                 Part::Time => out.extend_from_slice(&self.rfc3339.text(event.time)),
                 Part::Unix(unit) => write_number(unit.of(event.time), out),
-                Part::Json(part) => json_part(part, shared, event, out)?,
-                Part::Record => record(event.record, out)?,
+                Part::Json(part) => json_part(part, shared, event, &mut self.written.room(out))?,
+                Part::Record => record(event.record, &mut self.written.room(out))?,
                 Part::Tag => write_value(shared.tag.as_bytes(), self.written, out),
                 Part::Value { name, default } => {
                     let value = shared.values.get(name).or(default.as_deref());
@@ -178,7 +187,9 @@ impl Renderer {
                             Some(text) => write_value(text, self.written, out),
                             None => {
                                 self.value.clear();
-                                write_other(value, &mut self.value).ok_or_else(missing)?;
+                                let mut room = self.written.room(&mut self.value);
+                                write_other(value, &mut room).ok_or_else(missing)?;
+                                drop(room);
                                 write_value(&self.value, self.written, out);
                             }
                         },
@@ -207,17 +218,28 @@ impl Renderer {
 /// How values stand in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
-    /// As they are.
-    Text,
+    /// As they are, or rewritten where they are not UTF-8.
+    Text(Option<InvalidUtf8>),
     /// As parts of a path.
     Path,
     /// As parts of a URL.
     Url,
 }
 
+impl Written {
+    /// Room for JSON.
+    fn room(self, out: &mut Vec<u8>) -> Room<'_> {
+        match self {
+            Self::Text(how) => Room::with(out, how),
+            Self::Path | Self::Url => Room::new(out),
+        }
+    }
+}
+
 fn write_value(value: &[u8], written: Written, out: &mut Vec<u8>) {
     match written {
-        Written::Text => out.extend_from_slice(value),
+        Written::Text(None) => out.extend_from_slice(value),
+        Written::Text(how) => Room::with(out, how).text(value),
         Written::Path => path::write_part(value, out),
         Written::Url => path::write_escaped(value, out),
     }
@@ -228,7 +250,7 @@ fn json_part(
     part: &Part,
     shared: Shared<'_>,
     event: Event<'_>,
-    out: &mut Vec<u8>,
+    room: &mut Room<'_>,
 ) -> Result<(), Missing> {
     let missing = |name: &Arc<str>| Missing { name: name.clone() };
     let text = match part {
@@ -246,7 +268,7 @@ fn json_part(
             (Some(value @ Value::Packed(bytes)), default)
                 if default.is_none() || !value.is_nil() =>
             {
-                return match json::write_value(bytes, 0, out) {
+                return match json::value(room, bytes, 0) {
                     Ok(_) => Ok(()),
                     Err(_) => Err(missing(name)),
                 };
@@ -257,36 +279,34 @@ fn json_part(
         // The others have no such form.
         _ => b"",
     };
-    json::append_string(text, out);
+    json::string(room, text, 0, text.len());
     Ok(())
 }
 
 /// The whole record as JSON.
-fn record(record: Record<'_>, out: &mut Vec<u8>) -> Result<(), Missing> {
+fn record(record: Record<'_>, room: &mut Room<'_>) -> Result<(), Missing> {
     let missing = || Missing {
         name: "record".into(),
     };
     match record {
         Record::None => Err(missing()),
-        Record::Packed(map) => json::write_value(map, 0, out)
-            .map(drop)
-            .map_err(|_| missing()),
+        Record::Packed(map) => json::value(room, map, 0).map(drop).map_err(|_| missing()),
         Record::Line(line) => {
-            out.push(b'{');
-            json::append_string(MESSAGE.as_bytes(), out);
-            out.push(b':');
-            json::append_string(line, out);
-            out.push(b'}');
+            room.byte(b'{');
+            json::string(room, MESSAGE.as_bytes(), 0, MESSAGE.len());
+            room.byte(b':');
+            json::string(room, line, 0, line.len());
+            room.byte(b'}');
             Ok(())
         }
     }
 }
 
 /// A value that is no text: as JSON.
-fn write_other(value: Value<'_>, out: &mut Vec<u8>) -> Option<()> {
+fn write_other(value: Value<'_>, room: &mut Room<'_>) -> Option<()> {
     match value {
         Value::Line(_) => None,
-        Value::Packed(bytes) => json::write_value(bytes, 0, out).ok().map(drop),
+        Value::Packed(bytes) => json::value(room, bytes, 0).ok().map(drop),
     }
 }
 

@@ -76,6 +76,8 @@ fn every_kind_of_value_is_rendered() {
         ),
         ("%f|%.f", "012345678|.012345678"),
         ("%-d %e %j", "14 14 318"),
+        ("{time:%b %e} {time:%H:%M:%S.%3f}", "Nov 14 22:13:20.012"),
+        ("x{time:%F}/{time:100%% %T}y", "x2023-11-14/100% 22:13:20y"),
     ] {
         assert_eq!(render(text, line).as_deref(), Ok(expected), "{text}");
     }
@@ -130,6 +132,12 @@ fn mistakes_are_named_with_their_place() {
         ("{}", 0, "`{}`, which names no value"),
         ("{a b}", 0, "`{a b}`, which names no value"),
         ("{time:ms}", 0, "`ms`, which is no form of the time"),
+        (
+            "{time:iso8601}",
+            0,
+            "`iso8601`, which is no form of the time",
+        ),
+        ("{time:%H|x}", 8, "a `|` within `{time:...}`"),
         ("{tag:x}", 0, "a form on a value that has none"),
         ("{tag|x}", 0, "a default that is never used"),
         ("{.}", 2, "an empty part"),

@@ -82,7 +82,7 @@ fn each_format_writes_what_it_should() {
             "{\"message\":\"a\",\"time\":\"2020-09-13T12:26:40.000000001Z\"}\n{\"message\":\"b\",\"time\":\"2020-09-13T12:26:40.000000001Z\"}\n",
         ),
         (
-            r#""add": {"tag": "{tag}"}"#,
+            r#""add": {"tag": "{tag}", "time": null}, "invalid_utf8": "escape""#,
             "{\"message\":\"a\",\"tag\":\"t\"}\n{\"message\":\"b\",\"tag\":\"t\"}\n",
         ),
         (

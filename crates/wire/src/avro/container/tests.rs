@@ -295,10 +295,13 @@ fn the_event_time_is_a_header_unless_the_record_has_one() {
         ]
     );
     let added = Options {
-        add: Some(Add(vec![
-            ("from".to_owned(), Template::parse("{host}").unwrap()),
-            ("n".to_owned(), Template::parse("{.n|7}").unwrap()),
-        ])),
+        add: Some(Add {
+            fields: vec![
+                ("from".to_owned(), Template::parse("{host}").unwrap()),
+                ("n".to_owned(), Template::parse("{.n|7}").unwrap()),
+            ],
+            without: vec!["timestamp".to_owned()],
+        }),
         ..bare()
     };
     let expected = seen(&[("from", "box"), ("n", "7")], "one");

@@ -1,0 +1,56 @@
+//! Text that is not UTF-8: what text formats write for it.
+//!
+//! Hop: read decode send keep take [encode] write settle. The bytes of a record are never changed before this: only a sink
+//! that has to write UTF-8 replaces them.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a text that is not UTF-8 becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InvalidUtf8 {
+    /// The base64 of all its bytes.
+    Base64,
+    /// The same text with U+FFFD for what is invalid.
+    Replace,
+    /// The same text with `\xff` for each invalid byte.
+    Escape,
+}
+
+/// Bytes that become one piece of base64: a multiple of three.
+const BASE64_BYTES: usize = 96;
+
+impl InvalidUtf8 {
+    /// Gives `text` as pieces of UTF-8 to `write`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pieces(self, text: &[u8], mut write: impl FnMut(&[u8])) {
+        if self == Self::Base64 {
+            let mut piece = [0; BASE64_BYTES / 3 * 4];
+            for bytes in text.chunks(BASE64_BYTES) {
+                let length = STANDARD.encode_slice(bytes, &mut piece).unwrap_or(0);
+                write(piece.get(..length).unwrap_or_default());
+            }
+            return;
+        }
+        for chunk in text.utf8_chunks() {
+            write(chunk.valid().as_bytes());
+            match self {
+                _ if chunk.invalid().is_empty() => {}
+                Self::Escape => chunk.invalid().iter().for_each(|byte| write(&hex(*byte))),
+                _ => write("\u{fffd}".as_bytes()),
+            }
+        }
+    }
+}
+
+/// `\xff`
+fn hex(byte: u8) -> [u8; 4] {
+    let digit = |value: u8| match value {
+        0..10 => b'0' + value,
+        _ => b'a' + value - 10,
+    };
+    [b'\\', b'x', digit(byte >> 4), digit(byte & 15)]
+}
