@@ -17,6 +17,11 @@ mod usage;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use millstream_sys::allocator::MidPage;
+
+/// Large buffers begin where the kernel copies fast.
+#[global_allocator]
+static ALLOCATOR: MidPage = MidPage;
 
 /// Moves event streams from where they are written to where they are kept, and loses nothing it accepted.
 ///
@@ -86,4 +91,18 @@ fn main() -> ExitCode {
         Command::Example(example) => example.execute(),
         Command::Schema(schema) => schema.execute(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_record::Pool;
+
+    #[test]
+    fn buffers_of_the_pool_begin_in_the_middle_of_a_page() {
+        let pool = Pool::new(64 << 20);
+        for bytes in [1, 64 << 10, 100_000, 1 << 20, 4 << 20, 9 << 20] {
+            let buffer = pool.take(bytes);
+            assert_eq!(buffer.as_ptr().addr() % 4096, 2048, "{bytes}");
+        }
+    }
 }

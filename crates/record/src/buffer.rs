@@ -3,6 +3,9 @@
 //! Memory touched for the first time is the largest cost there is, so buffers come from a pool and go back to it when
 //! the last batch that shares them is dropped. The pool also holds the promise of `memory_max`: a buffer counts from
 //! when it is taken until it is back, and who wants one while all is taken waits.
+//!
+//! Where in a page a buffer begins decides how fast the kernel copies into it. The program's allocator sees to that
+//! (`sys/allocator.rs`), for these buffers and for every other large one.
 
 use std::{
     fmt,

@@ -18,7 +18,10 @@ use std::{
 
 use rustix::{fs::FallocateFlags, io::ReadWriteFlags};
 
-use crate::writeback;
+use crate::{
+    allocator::{PAGE_BYTES, SLOW_DISTANCES},
+    writeback,
+};
 
 /// What a folder says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,6 +262,9 @@ impl File for HostFile {
 }
 
 /// Appends up to `bytes` bytes from `offset` on to `buffer`, as many as the file has; returns how many.
+///
+/// The page cache holds `offset` at the same place in a page, so the distance between source and destination is known. At
+/// the slow ones ([`crate::allocator`]) the bytes are read [`DETOUR_BYTES`] behind their place and then moved.
 pub fn read_at(
     file: &fs::File,
     buffer: &mut Vec<u8>,
@@ -274,7 +280,13 @@ pub fn read_at(
         }
         // The spare capacity may be larger than what is wanted.
         let room = &mut buffer.spare_capacity_mut()[..bytes - have];
-        let read = match rustix::io::pread(file, room, offset + have as u64) {
+        let from = offset + have as u64;
+        let detour = match room.len() > DETOUR_ROOM_MIN && is_slow_copy(from, room.as_ptr().addr())
+        {
+            true => DETOUR_BYTES,
+            false => 0,
+        };
+        let read = match rustix::io::pread(file, &mut room[detour..], from) {
             Ok((filled, _)) => filled.len(),
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
@@ -282,15 +294,30 @@ pub fn read_at(
         if read == 0 {
             return Ok(have);
         }
+        if detour > 0 {
+            room.copy_within(detour..detour + read, 0);
+        }
         commit(buffer, read);
     }
 }
 
-/// Takes `read` bytes that a system call has put behind the buffer's end into the buffer.
+/// How far behind their place bytes are read that would be copied slowly.
+const DETOUR_BYTES: usize = 64;
+/// Less than this is read to its place: the second copy, and the second read for the last bytes, would cost more.
+const DETOUR_ROOM_MIN: usize = 16 << 10;
+
+/// Whether the kernel copies slowly from this offset of a file to this address.
+fn is_slow_copy(offset: u64, address: usize) -> bool {
+    let page = PAGE_BYTES as u64;
+    let distance = (address as u64).wrapping_sub(offset) % page;
+    SLOW_DISTANCES.contains(&distance)
+}
+
+/// Takes `read` bytes that stand behind the buffer's end into the buffer.
 #[allow(unsafe_code)]
 fn commit(buffer: &mut Vec<u8>, read: usize) {
     debug_assert!(read <= buffer.capacity() - buffer.len());
-    // SAFETY: pread returned that it filled `read` bytes of the spare capacity, which it was given.
+    // SAFETY: pread returned that it filled `read` bytes, and they stand at the front of the spare capacity.
     unsafe { buffer.set_len(buffer.len() + read) };
 }
 
@@ -351,6 +378,37 @@ mod tests {
         assert_eq!(buffer, b"xabcdef");
         assert_eq!(file.metadata().unwrap().len, 100);
         assert_eq!(file.read_at(&mut buffer, 60, 90).unwrap(), 10);
+    }
+
+    #[test]
+    fn bytes_are_read_whole_at_every_distance_from_their_place_in_the_page_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let content: Vec<u8> = (0_u32..100_000).flat_map(|n| n.to_le_bytes()).collect();
+        fs::write(&path, &content).unwrap();
+        let file = fs::File::open(&path).unwrap();
+        let mut slow = 0;
+        for offset in (0..200).chain(1900..2300).chain(4000..4200) {
+            let mut buffer = Vec::with_capacity(70_000);
+            buffer.push(b'x');
+            let address = buffer.as_ptr().addr() + 1;
+            slow += usize::from(is_slow_copy(offset, address));
+            assert_eq!(read_at(&file, &mut buffer, 66_000, offset).unwrap(), 66_000);
+            let offset = offset as usize;
+            assert!(buffer[1..] == content[offset..offset + 66_000], "{offset}");
+        }
+        // Where large buffers begin in the middle of a page, one run of distances is slow.
+        assert_eq!(slow, 15);
+        // The file ends within the last bytes.
+        for offset in content.len() - 33_000..content.len() - 32_500 {
+            let mut buffer = Vec::with_capacity(66_000);
+            let left = content.len() - offset;
+            assert_eq!(
+                read_at(&file, &mut buffer, 66_000, offset as u64).unwrap(),
+                left
+            );
+            assert!(buffer == content[offset..], "{offset}");
+        }
     }
 
     #[test]
