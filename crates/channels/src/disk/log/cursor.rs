@@ -9,7 +9,7 @@
 //!     16  16   channel id
 //!     32   8   generation
 //!     40   4   epoch
-//!     44   4   flags: 1 = an operator has passed the consumer on, once
+//!     44   4   flags: 1 = an operator has passed the consumer on, once; 2 = the consumer has committed since
 //!     48   8   seq
 //! ```
 //!
@@ -37,6 +37,9 @@ use super::{
 const MAGIC: &[u8; 8] = b"MILLCUR\0";
 const SLOT_BYTES: usize = 56;
 const PASSED_ON: u32 = 1;
+const SINCE: u32 = 2;
+/// The generation of a cursor that was made and not moved since.
+const MADE: u64 = 1;
 
 /// An open cursor file.
 pub(super) struct Cursor {
@@ -46,6 +49,8 @@ pub(super) struct Cursor {
     pub(super) position: Position,
     /// An operator has moved it, once.
     passed_on: bool,
+    /// The last move was the consumer's own.
+    own: bool,
 }
 
 /// What stands in a cursor file.
@@ -74,6 +79,7 @@ impl Cursor {
             generation: 0,
             position,
             passed_on: false,
+            own: true,
         };
         made.and_then(|()| cursor.commit(position))?;
         Ok(cursor)
@@ -118,6 +124,7 @@ impl Cursor {
                 generation: slot.generation,
                 position: slot.position,
                 passed_on: slot.passed_on,
+                own: slot.own,
             }),
             None => CursorFound::Damaged,
         })
@@ -128,14 +135,25 @@ impl Cursor {
         self.passed_on.then_some(self.position)
     }
 
+    /// The last position that the consumer committed; `None` if it never did, or if an operator has moved it since.
+    pub(super) fn committed(&self) -> Option<Position> {
+        (self.generation > MADE && self.own).then_some(self.position)
+    }
+
     /// An operator passes the consumer on to the position.
     pub(super) fn pass_on(&mut self, position: Position) -> io::Result<()> {
-        self.passed_on = true;
-        self.commit(position)
+        (self.passed_on, self.own) = (true, false);
+        self.write(position)
+    }
+
+    /// The consumer has settled everything up to the position.
+    pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
+        self.own = true;
+        self.write(position)
     }
 
     /// Writes the position into the older slot and syncs it.
-    pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
+    fn write(&mut self, position: Position) -> io::Result<()> {
         let generation = self.generation + 1;
         let mut out = Vec::with_capacity(SLOT_BYTES);
         out.extend_from_slice(MAGIC);
@@ -144,7 +162,11 @@ impl Cursor {
         out.extend_from_slice(&self.channel.0);
         out.extend_from_slice(&generation.to_le_bytes());
         out.extend_from_slice(&position.epoch.to_le_bytes());
-        let flags = if self.passed_on { PASSED_ON } else { 0 };
+        let flags = match (self.passed_on, self.own) {
+            (false, _) => 0,
+            (true, false) => PASSED_ON,
+            (true, true) => PASSED_ON | SINCE,
+        };
         out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&position.seq.to_le_bytes());
         let crc = checksum(&out[16..]);
@@ -163,6 +185,7 @@ struct Slot {
     generation: u64,
     position: Position,
     passed_on: bool,
+    own: bool,
 }
 
 /// A slot, or the version of a newer program.
@@ -186,5 +209,6 @@ fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
         generation,
         position: Position { epoch, seq },
         passed_on: flags & PASSED_ON != 0,
+        own: flags & PASSED_ON == 0 || flags & SINCE != 0,
     }))
 }
