@@ -147,6 +147,16 @@ pub struct Delivered {
     pub token: Option<Token>,
 }
 
+/// Between which positions that of a sink must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The last position that the consumer has committed, here or in an earlier run. A sink writes its own position before
+    /// that, so a lower one is damaged or of an earlier time. None: it never committed, or an operator has moved it.
+    pub committed: Option<Position>,
+    /// The newest position that is kept: nothing behind it can come again.
+    pub kept: Position,
+}
+
 /// One consumer's way through a channel. Lives on the consumer's thread; may block it for a read from the page cache.
 pub trait Reader: Send {
     /// Goes on after `after`, which a sink that owns its position says (it wins over the cursor), else after the cursor.
@@ -158,6 +168,11 @@ pub trait Reader: Send {
     fn commit(&mut self, position: Position) -> Result<(), Failure>;
     /// Everything up to this is settled by this consumer, as its cursor says. None: memory.
     fn settled(&self) -> Option<Position> {
+        None
+    }
+    /// What the channel knows of this consumer for sure, to compare with the position of a sink that keeps its own. None:
+    /// memory.
+    fn bounds(&self) -> Option<Bounds> {
         None
     }
     /// Whether a cut should come early, as the channel is nearly full.

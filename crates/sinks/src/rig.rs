@@ -9,7 +9,7 @@ use std::{
 
 use millstream_config::{Node, Place, Value};
 use millstream_pipeline::{
-    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    channel::{Bounds, BoxFuture, Channel, Delivered, Group, Reader},
     delivery::{self, Receipt},
     failure::Failure,
     inlet::Inlet,
@@ -157,6 +157,18 @@ impl Reader for Upstream {
         let state = self.lock();
         let seq = state.settled as u64;
         state.id.map(|_| Position { epoch: 1, seq })
+    }
+
+    fn bounds(&self) -> Option<Bounds> {
+        let state = self.lock();
+        let position = |count: usize| Position {
+            epoch: 1,
+            seq: count as u64,
+        };
+        state.id.map(|_| Bounds {
+            committed: (state.settled > 0).then(|| position(state.settled)),
+            kept: position(state.batches.len()),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use millstream_pipeline::{
-    channel::{Delivered, Reader},
+    channel::{Bounds, Delivered, Reader},
     failure::Failure,
     report::Reporter,
 };
@@ -108,6 +108,10 @@ impl Reader for DiskReader {
 
     fn settled(&self) -> Option<Position> {
         Some(self.reader.settled())
+    }
+
+    fn bounds(&self) -> Option<Bounds> {
+        Some(self.reader.bounds())
     }
 
     fn hurry(&self) -> bool {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 mod tests;
 
 use crate::{
-    channel::{Delivered, Reader},
+    channel::{Bounds, Delivered, Reader},
     delivery::{Receipt, Token},
     failure::Failure,
     meters::{Meter, NodeMeters},
@@ -142,6 +142,11 @@ impl Inlet {
     /// later of the two: what became nothing was settled without a position of its own.
     pub fn settled(&self) -> Option<Position> {
         self.reader.settled()
+    }
+
+    /// What the channel knows of this consumer's position for sure; None behind memory.
+    pub fn bounds(&self) -> Option<Bounds> {
+        self.reader.bounds()
     }
 
     /// Moves the cursor to where the sink has committed: a run that was killed in between could not.

@@ -2,9 +2,9 @@
 //!
 //! `... encode -> write -> [commit] -> settle`
 //!
-//! Promises that a record that [`Journal::append`] has returned for is found again after SIGKILL and after power loss, and
-//! that a full disk cannot stop a commit: both files are allocated and written once, when they are made. What the records
-//! say is the business of `table`.
+//! Promises that a record that [`Journal::append`] has returned for is found again after SIGKILL and after power loss, that
+//! its absence after damage is noticed, and that a full disk cannot stop a commit: both files are allocated and written once,
+//! when they are made. What the records say is the business of `table`.
 //!
 //! ```text
 //! journal.0, journal.1
@@ -16,10 +16,16 @@
 //!          0   4  length of the body, not 0
 //!          4   4  CRC-32C of generation, offset of the record in the file, length, body
 //!          8      body; the first one of a file holds the whole table, the others what has changed
+//! -24     the mark, in the last bytes of the file: how far the *other* file is known to be written
+//!          0   8  generation of the other file
+//!          8   8  where the next record goes in it
+//!         16   4  CRC-32C of "mark" and bytes 0..16
+//!         20   4  0
 //! ```
 //! Integers are little-endian. A record is written once and synced before the next one, so only the last can be torn. The
-//! last record of a file whose place the other one has taken is the single byte ff: should the other one be damaged, the old
-//! one is not taken for the newest.
+//! mark is written after the sync and not synced: it may be late or missing, but what it vouches for was durable. A record
+//! that the mark names and that cannot be read is damage, even where it looks like the end of the file. Programs up to
+//! 2026-11 wrote no marks; they ended a file whose place the other one had taken with a record of the single byte ff.
 
 use std::{
     io::{self, IoSlice},
@@ -38,9 +44,9 @@ const MAGIC: &[u8; 8] = b"mill-fsj";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 24;
 const RECORD_HEAD_BYTES: usize = 8;
-/// The body of the last record of a file that counts no more, and the bytes of that record.
+const MARK_BYTES: usize = 24;
+/// The body of the last record of a file that counts no more, as earlier programs wrote it.
 const OVER: &[u8] = &[0xff];
-const OVER_BYTES: usize = record_bytes(OVER.len());
 /// Room of each of the two files at first: thousands of commits of a few files, or the table of some 5,000 files.
 const ROOM_BYTES: usize = 1 << 20;
 /// No journal is longer than this: the table is bounded (`table::ROWS_MAX`), so what is longer is none of ours.
@@ -63,6 +69,8 @@ struct Side {
     path: PathBuf,
     file: Arc<dyn File>,
     room: usize,
+    /// It was found shorter than any that was made whole.
+    short: bool,
 }
 
 /// What an earlier run has left.
@@ -72,8 +80,8 @@ pub(super) enum Found {
     Nothing,
     /// The bodies of its records.
     Records(Vec<Vec<u8>>),
-    /// It cannot be read; why.
-    Damage(String),
+    /// Records are missing: why, and the bodies of those that can be read. They say what was true once.
+    Damage(String, Vec<Vec<u8>>),
 }
 
 impl Journal {
@@ -86,28 +94,34 @@ impl Journal {
         Folders::default()
             .make(disk, folder)
             .map_err(|error| trouble("make the folder", folder, &error))?;
-        let sides = [
-            open_side(disk, folder.join("journal.0"))?,
-            open_side(disk, folder.join("journal.1"))?,
-        ];
-        disk.sync_folder(folder)
-            .map_err(|error| trouble("sync the folder", folder, &error))?;
+        let sides = open_sides(disk, folder)?;
         let read = [read_side(&sides[0])?, read_side(&sides[1])?];
         let (active, found) = choose(&sides, &read);
-        let generation = read
-            .iter()
-            .filter_map(|read| read.generation)
-            .max()
-            .unwrap_or(0);
-        let journal = Self {
-            files: sides,
+        let mut journal = Self {
             active,
             at: read[active].end,
-            generation,
+            generation: read.iter().map(Read::newest).max().unwrap_or(0),
+            files: sides,
             durable,
             buffer: Vec::new(),
         };
+        if let Found::Damage(..) = found {
+            journal.put_aside(disk, folder)?;
+        }
         Ok((journal, found))
+    }
+
+    /// Gives damaged files other names, for whoever wants to look at them, and makes new ones. Records of a generation that
+    /// is used again could be taken for new ones.
+    fn put_aside(&mut self, disk: &dyn Disk, folder: &Path) -> Result<(), Failure> {
+        for side in &self.files {
+            let aside = side.path.with_added_extension("damaged");
+            disk.rename(&side.path, &aside)
+                .map_err(|error| trouble("put aside", &side.path, &error))?;
+        }
+        self.files = open_sides(disk, folder)?;
+        (self.active, self.at) = (0, 0);
+        Ok(())
     }
 
     /// Begins a new life with `table`, in the file that does not count: what was read stays whole until it is there.
@@ -122,7 +136,7 @@ impl Journal {
         change: &[u8],
         table: impl FnOnce() -> Vec<u8>,
     ) -> Result<(), Failure> {
-        if self.at + record_bytes(change.len()) + OVER_BYTES > self.files[self.active].room {
+        if self.at + record_bytes(change.len()) + MARK_BYTES > self.files[self.active].room {
             return self.turn(&table());
         }
         self.buffer.clear();
@@ -130,7 +144,7 @@ impl Journal {
         let side = &self.files[self.active];
         side.write(&self.buffer, self.at, self.durable)?;
         self.at += self.buffer.len();
-        Ok(())
+        self.mark()
     }
 
     /// Writes the table into the other file, which counts from then on.
@@ -145,15 +159,21 @@ impl Journal {
             side.grow(4 * self.buffer.len())?;
         }
         side.write(&self.buffer, 0, self.durable)?;
-        let at = self.buffer.len();
-        let old = &self.files[self.active];
-        if self.at > 0 && self.at + OVER_BYTES <= old.room {
-            self.buffer.clear();
-            record(&mut self.buffer, self.generation, self.at, OVER);
-            old.write(&self.buffer, self.at, false)?;
+        (self.active, self.generation, self.at) = (other, generation, self.buffer.len());
+        self.mark()
+    }
+
+    /// Notes in the other file how far this one is written. Behind memory nothing is ever cut back, so nothing needs it.
+    fn mark(&self) -> Result<(), Failure> {
+        if !self.durable {
+            return Ok(());
         }
-        (self.active, self.generation, self.at) = (other, generation, at);
-        Ok(())
+        let side = &self.files[1 - self.active];
+        let mark = Mark {
+            generation: self.generation,
+            end: self.at as u64,
+        };
+        side.write(&mark.encode(), side.room - MARK_BYTES, false)
     }
 }
 
@@ -180,6 +200,16 @@ impl Side {
         self.room = bytes;
         Ok(())
     }
+}
+
+fn open_sides(disk: &dyn Disk, folder: &Path) -> Result<[Side; 2], Failure> {
+    let sides = [
+        open_side(disk, folder.join("journal.0"))?,
+        open_side(disk, folder.join("journal.1"))?,
+    ];
+    disk.sync_folder(folder)
+        .map_err(|error| trouble("sync the directory", folder, &error))?;
+    Ok(sides)
 }
 
 fn open_side(disk: &dyn Disk, path: PathBuf) -> Result<Side, Failure> {
@@ -212,11 +242,40 @@ fn open_side(disk: &dyn Disk, path: PathBuf) -> Result<Side, Failure> {
         path,
         file,
         room: usize::try_from(length).unwrap_or(0),
+        short: length < ROOM_BYTES as u64,
     };
-    if side.room < ROOM_BYTES {
+    if side.short {
         side.grow(ROOM_BYTES)?;
     }
     Ok(side)
+}
+
+/// How far the other file is known to be written.
+#[derive(Clone, Copy)]
+struct Mark {
+    generation: u64,
+    end: u64,
+}
+
+impl Mark {
+    fn encode(self) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.end.to_le_bytes());
+        let checksum = checksum(&[b"mark", &bytes[..16]]);
+        bytes[16..20].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The mark at the end of a file, if there is one.
+    fn of(file: &[u8]) -> Option<Self> {
+        let bytes = file.last_chunk::<MARK_BYTES>()?;
+        let mark = Self {
+            generation: long(bytes),
+            end: long(&bytes[8..]),
+        };
+        (mark.encode() == *bytes).then_some(mark)
+    }
 }
 
 /// What one of the two files holds.
@@ -227,12 +286,20 @@ struct Read {
     records: Vec<Vec<u8>>,
     /// Where the next record would stand; 0: there is none.
     end: usize,
-    /// The other file has taken its place.
-    over: bool,
+    /// What it says of the other file.
+    mark: Option<Mark>,
     /// There is something, but no header.
     scratched: bool,
     /// Where a record stands behind one that does not fit: no torn end looks like this.
     gap: Option<usize>,
+}
+
+impl Read {
+    /// The highest generation that it names.
+    fn newest(&self) -> u64 {
+        let mark = self.mark.map_or(0, |mark| mark.generation);
+        self.generation.unwrap_or(0).max(mark)
+    }
 }
 
 fn read_side(side: &Side) -> Result<Read, Failure> {
@@ -243,12 +310,14 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(Read::default());
     };
+    let mut read = Read {
+        mark: Mark::of(&bytes),
+        ..Read::default()
+    };
+    // The checksum comes first: a version that was damaged is no newer format.
     if &header[..8] != MAGIC || number(&header[12..]) != header_checksum(header) {
-        let scratched = header.iter().any(|byte| *byte != 0);
-        return Ok(Read {
-            scratched,
-            ..Read::default()
-        });
+        read.scratched = header.iter().any(|byte| *byte != 0);
+        return Ok(read);
     }
     let version = number(&header[8..]);
     if version > VERSION {
@@ -259,15 +328,15 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
         .never_again());
     }
     let generation = long(&header[16..]);
-    let mut read = Read {
-        generation: Some(generation),
-        ..Read::default()
-    };
+    read.generation = Some(generation);
     let mut at = HEADER_BYTES;
     while let Some(body) = body_at(&bytes, at, generation) {
         at += record_bytes(body.len());
         if body == OVER {
-            read.over = true;
+            read.mark.get_or_insert(Mark {
+                generation: generation + 1,
+                end: 0,
+            });
         } else {
             read.records.push(body.to_vec());
             read.end = at;
@@ -281,36 +350,53 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
 /// Which file counts, and what it holds.
 fn choose(sides: &[Side; 2], read: &[Read; 2]) -> (usize, Found) {
     let newer = usize::from(read[1].generation > read[0].generation);
-    let damage = |side: usize, what: &str| {
-        let path = sides[side].path.display();
-        (side, Found::Damage(format!("{path} {what}")))
-    };
     // The newer one without its table: the crash came while it was written, and the other one still counts.
-    for side in [newer, 1 - newer] {
-        let Read {
-            records, gap, over, ..
-        } = &read[side];
-        if let Some(gap) = gap {
-            return damage(side, &format!("is damaged before byte {gap}"));
-        }
-        if *over {
-            return damage(
-                1 - side,
-                "is damaged: it has taken the place of the other one and cannot be read",
-            );
-        }
-        if !records.is_empty() {
-            return (side, Found::Records(records.clone()));
-        }
-    }
-    // A first header that was torn while it was made looks the same as damage to it; both lead to an empty table.
-    match read
+    let side = match read[newer].records.is_empty() && !read[1 - newer].records.is_empty() {
+        true => 1 - newer,
+        false => newer,
+    };
+    let Read {
+        generation,
+        records,
+        gap,
+        end,
+        ..
+    } = &read[side];
+    let path = |side: usize| sides[side].path.display();
+    let known = generation.unwrap_or(0);
+    let newest = read
         .iter()
-        .any(|read| read.scratched || read.generation.is_some())
-    {
-        true => damage(newer, "has no table"),
-        false => (newer, Found::Nothing),
-    }
+        .filter_map(|read| read.mark)
+        .max_by_key(|mark| (mark.generation, mark.end));
+    let why = match (gap, newest) {
+        (_, Some(mark)) if mark.generation > known => Some(format!(
+            "{} is damaged: it has taken the place of {} and cannot be read",
+            path(1 - side),
+            path(side)
+        )),
+        (Some(gap), _) => Some(format!("{} is damaged before byte {gap}", path(side))),
+        // One that is being made has no header yet.
+        _ if sides[side].short && generation.is_some() => {
+            Some(format!("{} was cut off", path(side)))
+        }
+        (None, Some(mark)) if mark.generation == known && mark.end > *end as u64 => Some(format!(
+            "{} is damaged: it was written up to byte {} and can be read up to byte {end}",
+            path(side),
+            mark.end
+        )),
+        // A first header that was torn while it was made looks the same as damage to it; both lead to an empty table.
+        _ if records.is_empty() => read
+            .iter()
+            .any(|read| read.scratched || read.generation.is_some())
+            .then(|| format!("{} has no table", path(side))),
+        _ => None,
+    };
+    let found = match why {
+        Some(why) => Found::Damage(why, records.clone()),
+        None if records.is_empty() => Found::Nothing,
+        None => Found::Records(records.clone()),
+    };
+    (side, found)
 }
 
 fn header(generation: u64) -> [u8; HEADER_BYTES] {

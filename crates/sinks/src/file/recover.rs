@@ -4,6 +4,11 @@
 //! Intended renames are finished. A file that is shorter than committed is damage: it is named, and never padded. After
 //! another channel's journal, or behind memory, nothing comes again, so nothing is cut. While another process writes to one of
 //! the files (this is a copy of its data_dir), none is touched.
+//!
+//! Only a journal that can be believed cuts anything. Its position is committed before the channel's cursor moves, so a
+//! position below the cursor, a record that is missing, or bytes that no batch of the channel explains show that the journal
+//! is damaged or of an earlier time. Then the sink goes on after the cursor, which is what it has settled, and each file with
+//! bytes that the journal does not know is put aside under a rotated name, whole.
 
 use std::{
     io,
@@ -11,7 +16,8 @@ use std::{
     sync::Arc,
 };
 
-use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_pipeline::{channel::Bounds, failure::Failure, report::Reporter};
+use millstream_record::{Position, Time};
 use millstream_sys::disk::{Disk, Metadata, Open};
 use millstream_wire::compression::{Codec, codec_of, whole_bytes};
 
@@ -27,36 +33,47 @@ use crate::folders::folder_of;
 /// Behind memory, what was written after the last commit of a run that was killed: a cut comes every 64 MiB of input. More
 /// than this is somebody else's.
 const TAIL_BYTES_MAX: usize = 256 << 20;
+/// The log names at most this many of the files that were put aside.
+const NAMED_MAX: usize = 5;
 
-/// Opens the journal in `folder` and recovers; `channel` is the durable channel before the sink, `codec` how it compresses.
+/// The durable channel before the sink.
+#[derive(Clone, Copy)]
+pub(super) struct Channel {
+    pub(super) id: u128,
+    pub(super) bounds: Bounds,
+}
+
+/// What a start has found.
+pub(super) struct Recovered {
+    pub(super) journal: Journal,
+    pub(super) table: Table,
+    /// The journal may have known files that it does not know any more.
+    pub(super) doubtful: bool,
+}
+
+/// Opens the journal in `folder` and recovers; `codec` is how the sink compresses.
 pub(super) fn recover(
     disk: &Arc<dyn Disk>,
     folder: &Path,
-    channel: Option<u128>,
+    channel: Option<Channel>,
     codec: Option<Codec>,
     reporter: &Reporter,
-) -> Result<(Journal, Table), Failure> {
+) -> Result<Recovered, Failure> {
     let (mut journal, found) = Journal::open(&**disk, folder, channel.is_some())?;
-    let mut table = match found {
-        Found::Nothing => Table::default(),
-        Found::Records(records) => Table::decode(&records).unwrap_or_else(|| {
-            damage(
-                reporter,
-                &format!("{} has a record that says nothing", folder.display()),
-            );
-            Table::default()
-        }),
-        Found::Damage(what) => {
-            damage(reporter, &what);
-            Table::default()
-        }
-    };
+    let committed = channel.and_then(|channel| channel.bounds.committed);
+    let (mut table, damage) = read(found, folder, committed);
     // 0 stands for memory.
-    let replays = channel.is_some_and(|channel| channel == table.channel);
-    let recovery = Recovery {
+    let replays = channel.filter(|channel| channel.id == table.channel);
+    let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, folder, committed?)));
+    let kept = replays.map(|channel| channel.bounds.kept);
+    let comes = kept.is_some_and(|kept| table.position.unwrap_or_default() < kept);
+    let mut recovery = Recovery {
         disk: &**disk,
         reporter,
-        replays,
+        replays: replays.is_some(),
+        cuts: doubt.is_none() && comes,
+        number: table.number,
+        aside: Vec::new(),
         codec,
     };
     // Before anything is touched: what is closed is not locked, and where one file has a writer, the others are its too.
@@ -64,25 +81,100 @@ pub(super) fn recover(
         recovery.claim(row)?;
     }
     for (id, row) in std::mem::take(&mut table.rows) {
-        if let Some(row) = recovery.row(row, &mut table.number)? {
+        if let Some(row) = recovery.row(row)? {
             table.rows.insert(id, row);
         }
     }
-    if !replays {
-        table.channel = channel.unwrap_or(0);
+    let (aside, number) = (recovery.aside, recovery.number);
+    table.number = number;
+    if replays.is_none() {
+        table.channel = channel.map_or(0, |channel| channel.id);
         table.position = None;
     }
+    if doubt.is_some() && channel.is_some() {
+        table.position = table.position.max(committed);
+    }
+    let doubtful = doubt.is_some();
+    report(reporter, doubt, channel.is_some(), table.position, &aside);
     journal.begin(&table.encode())?;
-    Ok((journal, table))
+    Ok(Recovered {
+        journal,
+        table,
+        doubtful,
+    })
 }
 
-fn damage(reporter: &Reporter, what: &str) {
-    reporter.error(
-        "journal",
-        format_args!(
-            "{what}: nothing is cut back; what was written since the channel's cursor comes twice"
+/// The table, as far as it can be read, and what is wrong with the journal.
+fn read(found: Found, folder: &Path, committed: Option<Position>) -> (Table, Option<String>) {
+    let folder = folder.display();
+    let (records, damage) = match found {
+        Found::Nothing => {
+            let missing = |committed| {
+                format!(
+                    "the journal in {folder} is missing, but this sink has settled up to {committed}"
+                )
+            };
+            return (Table::default(), committed.map(missing));
+        }
+        Found::Records(records) => (records, None),
+        Found::Damage(what, records) => (records, Some(what)),
+    };
+    let (table, whole) = Table::decode(&records);
+    let unread = || format!("the journal in {folder} has a record that says nothing");
+    (table, damage.or_else(|| (!whole).then(unread)))
+}
+
+/// Why a journal that looks whole is not: the sink has settled more than it says.
+fn behind(table: &Table, folder: &Path, committed: Position) -> Option<String> {
+    (table.position < Some(committed)).then(|| {
+        format!(
+            "the journal in {} ends at {}, but this sink has settled up to {committed}: it is damaged or an old copy",
+            folder.display(),
+            table.position.unwrap_or_default()
+        )
+    })
+}
+
+/// Names the doubt, what follows from it, and every file that was put aside.
+fn report(
+    reporter: &Reporter,
+    doubt: Option<String>,
+    durable: bool,
+    position: Option<Position>,
+    aside: &[(PathBuf, PathBuf)],
+) {
+    let named: Vec<String> = aside
+        .iter()
+        .take(NAMED_MAX)
+        .map(|(from, to)| format!("{} is now {}", from.display(), to.display()))
+        .collect();
+    let more = aside.len().saturating_sub(NAMED_MAX);
+    let files = match (named.is_empty(), more) {
+        (true, _) => "no output was changed".to_owned(),
+        (false, 0) => named.join(", "),
+        (false, more) => format!("{}, and {more} more", named.join(", ")),
+    };
+    match doubt {
+        Some(what) if durable => {
+            let position = position.unwrap_or_default();
+            reporter.error(
+                "journal",
+                format_args!(
+                    "{what}. No output is cut back. The sink goes on after {position}, which loses nothing; what it wrote after \
+                     that before it stopped (up to a second) comes twice. Outputs with such bytes are put aside: {files}"
+                ),
+            );
+        }
+        Some(what) => reporter.error("journal", format_args!("{what}. No output is cut back")),
+        None if aside.is_empty() => {}
+        None => reporter.error(
+            "journal",
+            format_args!(
+                "outputs hold bytes that nothing in the channel explains: another process wrote to them, or `data_dir` is an \
+                 old copy. They are put aside: {files}"
+            ),
         ),
-    );
+    }
 }
 
 struct Recovery<'a> {
@@ -90,6 +182,12 @@ struct Recovery<'a> {
     reporter: &'a Reporter,
     /// What was not committed comes again.
     replays: bool,
+    /// The journal can be believed, and what is cut off comes again.
+    cuts: bool,
+    /// The number of the next rotated file.
+    number: u64,
+    /// Files that were put aside, and their new names.
+    aside: Vec<(PathBuf, PathBuf)>,
     codec: Option<Codec>,
 }
 
@@ -107,7 +205,7 @@ impl Recovery<'_> {
     }
 
     /// Recovers one file; returns its row if it goes on under its name.
-    fn row(&self, mut row: Row, number: &mut u64) -> Result<Option<Row>, Failure> {
+    fn row(&mut self, mut row: Row) -> Result<Option<Row>, Failure> {
         let Some((path, found)) = self.locate(&row)? else {
             if row.committed > 0 {
                 let text = format_args!(
@@ -118,17 +216,17 @@ impl Recovery<'_> {
             }
             return Ok(None);
         };
+        let unknown = self.replays && !self.cuts && found.len > row.committed;
         // A file that was rotated before anything in it counted is begun again, and leaves no empty one behind.
-        let empty = self.replays && row.committed == 0;
+        let empty = self.replays && !unknown && row.committed == 0;
         if empty && path == row.path {
             row.renamed = None;
         }
-        if found.len < row.committed && self.codec.is_some() && path == row.path {
-            // It ends within a stream: what came behind could not be read.
-            row.renamed.get_or_insert_with(|| {
-                *number += 1;
-                naming::rotated(&row.path, row.since, *number - 1)
-            });
+        // A compressed one that is short ends within a stream: what came behind could not be read.
+        let short = found.len < row.committed && self.codec.is_some();
+        if (unknown || short) && path == row.path {
+            let to = self.free_name(&row.path, row.since)?;
+            row.renamed = Some(to);
         }
         let stays = path == row.path && row.renamed.is_none();
         if found.len < row.committed {
@@ -144,6 +242,10 @@ impl Recovery<'_> {
             row.committed = found.len;
         } else if !self.replays {
             row.committed = self.whole(&path, &row, found)?;
+        } else if unknown {
+            let to = row.renamed.clone().filter(|_| path == row.path);
+            self.aside
+                .push((row.path.clone(), to.unwrap_or_else(|| path.clone())));
         } else {
             // Also at equal lengths: a kill may have left the cut itself unsynced.
             self.cut(&path, &row, found)?;
@@ -165,6 +267,19 @@ impl Recovery<'_> {
                 .map_err(|error| trouble("sync the folder", folder, &error))?;
         }
         Ok(stays.then_some(row))
+    }
+
+    /// A rotated name that no file has.
+    fn free_name(&mut self, path: &Path, time: Time) -> Result<PathBuf, Failure> {
+        loop {
+            let to = naming::rotated(path, time, self.number);
+            self.number += 1;
+            match self.disk.metadata(&to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(to),
+                Err(error) => return Err(trouble("look at", &to, &error)),
+                Ok(_) => {}
+            }
+        }
     }
 
     /// Where the file is: under its new name, its old one, or another in the same folder.

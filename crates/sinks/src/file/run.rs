@@ -32,7 +32,7 @@ use super::{
     FileSink,
     files::Files,
     pending::GATHER_BYTES,
-    recover::recover,
+    recover::{Channel, recover},
     writer::{Style, Writer},
 };
 
@@ -75,9 +75,12 @@ pub(super) async fn run(
         folder,
         ..
     } = context;
-    let channel = inlet.channel_id();
-    let (journal, table) = recover(&sink.disk, &folder, channel, sink.codec, &reporter)?;
-    inlet.resume(table.position)?;
+    let channel = inlet.channel_id().map(|id| Channel {
+        id,
+        bounds: inlet.bounds().unwrap_or_default(),
+    });
+    let recovered = recover(&sink.disk, &folder, channel, sink.codec, &reporter)?;
+    inlet.resume(recovered.table.position)?;
     let files = Files::new(
         sink.disk.clone(),
         reporter.clone(),
@@ -93,8 +96,7 @@ pub(super) async fn run(
     };
     let writer = Writer::new(
         files,
-        journal,
-        table,
+        recovered,
         sink.rotate,
         style,
         reporter.clone(),
@@ -175,6 +177,7 @@ impl Running {
         let mut found = self.patiently(|writer| writer.file(&name, keep)).await;
         if let Ok(id) = found
             && (self.writer.is_foreign(id)
+                || self.writer.is_doubtful(id)
                 || self.writer.rotate.is_old(self.writer.files.get(id), keep))
         {
             self.flush().await?;

@@ -139,16 +139,19 @@ impl Table {
         out
     }
 
-    /// The table that the bodies lead to; None if one is no body.
-    pub(super) fn decode(bodies: &[Vec<u8>]) -> Option<Self> {
+    /// The table that the bodies lead to, and whether all of them can be read.
+    pub(super) fn decode(bodies: &[Vec<u8>]) -> (Self, bool) {
         let mut table = Self::default();
         for body in bodies {
             let mut rest = &body[..];
             while !rest.is_empty() {
-                table.apply(&Change::decode(&mut rest)?);
+                match Change::decode(&mut rest) {
+                    Some(change) => table.apply(&change),
+                    None => return (table, false),
+                }
             }
         }
-        Some(table)
+        (table, true)
     }
 }
 

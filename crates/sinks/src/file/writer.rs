@@ -7,6 +7,7 @@
 //! first byte. A write that fails is cut back to the last whole record and can be tried again.
 
 use std::{
+    collections::HashSet,
     ffi::OsStr,
     io::{self, IoSlice},
     os::unix::ffi::OsStrExt,
@@ -31,6 +32,7 @@ use super::{
     naming,
     output::Output,
     pending::{GATHER_BYTES, PIECE_BYTES, Pending, WRITE_BYTES},
+    recover::Recovered,
     rotate::Rotate,
     table::{Change, Head, ROWS_MAX, Table},
     trouble,
@@ -47,6 +49,8 @@ pub(super) struct Writer {
     waiting: Vec<u32>,
     pub(super) table: Table,
     journal: Journal,
+    /// After a start with a journal that had lost something: the files (inodes) that this run has begun.
+    trusted: Option<HashSet<u64>>,
     /// Changes of the table that are not in the journal yet.
     changes: Vec<u8>,
     pub(super) rotate: Rotate,
@@ -73,16 +77,20 @@ pub(super) struct Style {
 }
 
 impl Writer {
-    /// A writer that goes on where `table` ends, which the journal holds.
+    /// A writer that goes on where the recovered table ends, which the journal holds.
     pub(super) fn new(
         mut files: Files,
-        journal: Journal,
-        table: Table,
+        recovered: Recovered,
         rotate: Rotate,
         style: Style,
         reporter: Reporter,
         meters: &NodeMeters,
     ) -> Result<Self, Failure> {
+        let Recovered {
+            journal,
+            table,
+            doubtful,
+        } = recovered;
         for (id, row) in &table.rows {
             let output = Output::from_row(row, files.now);
             files.adopt(*id, output);
@@ -93,6 +101,7 @@ impl Writer {
             waiting: Vec::new(),
             table,
             journal,
+            trusted: doubtful.then(HashSet::new),
             changes: Vec::new(),
             rotate,
             rotated: Vec::new(),
@@ -219,6 +228,10 @@ impl Writer {
         output.records += chain.records;
         output.written = now;
         output.ours = true;
+        self.trusted = self.trusted.take().filter(|files| files.len() < ROWS_MAX);
+        if let Some(trusted) = &mut self.trusted {
+            trusted.insert(output.inode);
+        }
         self.written.add(bytes as u64);
         self.files.mark_changed(id);
         self.dirty
@@ -350,6 +363,15 @@ impl Writer {
         let output = self.files.get(id);
         // What this run has written may start with anything.
         !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec
+    }
+
+    /// Whether a file is there of which a journal that was lost may have known: it can end within a record, and what the
+    /// channel gives again can stand in it.
+    pub(super) fn is_doubtful(&self, id: u32) -> bool {
+        let output = self.files.get(id);
+        let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
+        let doubtful = self.trusted.as_ref().is_some_and(|files| !known(files));
+        doubtful && output.length > 0
     }
 
     /// Whether what waits is written before the next cut only when there is much of it.

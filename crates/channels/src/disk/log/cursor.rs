@@ -11,6 +11,8 @@
 //!     40   4   epoch
 //!     44   4   flags: 1 = an operator, or `behind`, has passed the consumer on, once
 //!                     2 = a sink read here after the last start
+//!                     4 = the consumer has committed since it was passed on
+//!                     8 = the consumer has not committed since the cursor was made
 //!     48   8   seq
 //! ```
 //!
@@ -39,6 +41,10 @@ const MAGIC: &[u8; 8] = b"MILLCUR\0";
 const SLOT_BYTES: usize = 56;
 const PASSED_ON: u32 = 1;
 const CONFIGURED: u32 = 2;
+const SINCE: u32 = 4;
+const FRESH: u32 = 8;
+/// The generation of a cursor that was made and not moved since; older versions did not write `FRESH`.
+const MADE: u64 = 1;
 
 /// An open cursor file.
 pub(super) struct Cursor {
@@ -50,6 +56,8 @@ pub(super) struct Cursor {
     passed_on: bool,
     /// A sink read here after the last start.
     configured: bool,
+    /// The last move was the consumer's own.
+    own: bool,
 }
 
 /// What stands in a cursor file.
@@ -79,8 +87,9 @@ impl Cursor {
             position,
             passed_on: false,
             configured: true,
+            own: false,
         };
-        made.and_then(|()| cursor.commit(position))?;
+        made.and_then(|()| cursor.write(position))?;
         Ok(cursor)
     }
 
@@ -124,6 +133,7 @@ impl Cursor {
                 position: slot.position,
                 passed_on: slot.passed_on,
                 configured: slot.configured,
+                own: slot.own,
             }),
             None => CursorFound::Damaged,
         })
@@ -139,23 +149,34 @@ impl Cursor {
         self.configured
     }
 
-    /// Says whether a sink reads here from this start on.
+    /// Records whether a sink reads here from this start on.
     pub(super) fn set_configured(&mut self, configured: bool) -> io::Result<()> {
         if self.configured == configured {
             return Ok(());
         }
         self.configured = configured;
-        self.commit(self.position)
+        self.write(self.position)
+    }
+
+    /// The last position that the consumer committed; `None` if it never did, or if it was passed on since.
+    pub(super) fn committed(&self) -> Option<Position> {
+        self.own.then_some(self.position)
     }
 
     /// Passes the consumer on to the position, which its sink did not settle.
     pub(super) fn pass_on(&mut self, position: Position) -> io::Result<()> {
-        self.passed_on = true;
-        self.commit(position)
+        (self.passed_on, self.own) = (true, false);
+        self.write(position)
+    }
+
+    /// The consumer has settled everything up to the position.
+    pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
+        self.own = true;
+        self.write(position)
     }
 
     /// Writes the position into the older slot and syncs it.
-    pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
+    fn write(&mut self, position: Position) -> io::Result<()> {
         let generation = self.generation + 1;
         let mut out = Vec::with_capacity(SLOT_BYTES);
         out.extend_from_slice(MAGIC);
@@ -164,9 +185,14 @@ impl Cursor {
         out.extend_from_slice(&self.channel.0);
         out.extend_from_slice(&generation.to_le_bytes());
         out.extend_from_slice(&position.epoch.to_le_bytes());
-        let passed_on = if self.passed_on { PASSED_ON } else { 0 };
+        let moved = match (self.passed_on, self.own) {
+            (false, false) => FRESH,
+            (false, true) => 0,
+            (true, false) => PASSED_ON,
+            (true, true) => PASSED_ON | SINCE,
+        };
         let configured = if self.configured { CONFIGURED } else { 0 };
-        let flags = passed_on | configured;
+        let flags = moved | configured;
         out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&position.seq.to_le_bytes());
         let crc = checksum(&out[16..]);
@@ -186,6 +212,7 @@ struct Slot {
     position: Position,
     passed_on: bool,
     configured: bool,
+    own: bool,
 }
 
 /// A slot, or the version of a newer program.
@@ -210,5 +237,9 @@ fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
         position: Position { epoch, seq },
         passed_on: flags & PASSED_ON != 0,
         configured: flags & CONFIGURED != 0,
+        own: match flags & PASSED_ON != 0 {
+            true => flags & SINCE != 0,
+            false => flags & FRESH == 0 && generation > MADE,
+        },
     }))
 }

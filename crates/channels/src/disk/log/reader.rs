@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use millstream_pipeline::tags::TagFilter;
+use millstream_pipeline::{channel::Bounds, tags::TagFilter};
 use millstream_record::{Batch, Pool, Position};
 use millstream_sys::disk::File;
 
@@ -201,6 +201,15 @@ impl Reader {
         let state = self.index.lock();
         let consumer = state.consumers.get(&self.name);
         consumer.map_or(self.position, |consumer| consumer.position)
+    }
+
+    /// What the channel knows of this consumer for sure.
+    pub fn bounds(&self) -> Bounds {
+        let cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        Bounds {
+            committed: cursor.committed(),
+            kept: self.index.lock().kept,
+        }
     }
 
     /// Bytes of all segments that are part of the log.

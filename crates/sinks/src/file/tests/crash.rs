@@ -10,7 +10,7 @@ use std::{
 
 use millstream_config::Node;
 use millstream_pipeline::{
-    channel::{Delivered, Reader},
+    channel::{Bounds, Delivered, Reader},
     failure::{Again, Failure},
     inlet::Inlet,
     meters::Meters,
@@ -29,7 +29,7 @@ use crate::{
     file::{
         FileSink,
         files::Files,
-        recover::recover,
+        recover::{Channel, recover},
         rotate::Rotate,
         writer::{Style, Writer},
     },
@@ -40,7 +40,7 @@ use crate::{
 type Meddle = fn(&SimulatedDisk, usize);
 
 /// A durable channel that asks for a cut every few batches.
-struct Channel {
+struct Feed {
     batches: Vec<Batch>,
     cut_every: usize,
     meddle: Option<(SimulatedDisk, Meddle)>,
@@ -48,12 +48,14 @@ struct Channel {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     next: usize,
-    settled: usize,
+    pub(super) settled: usize,
+    /// The last error of each run that had one.
+    pub(super) errors: Vec<String>,
 }
 
-impl Reader for Channel {
+impl Reader for Feed {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         let mut state = self.state.lock().unwrap();
         state.next = after.map_or(state.settled, |after| after.seq as usize);
@@ -89,6 +91,18 @@ impl Reader for Channel {
         Ok(())
     }
 
+    fn bounds(&self) -> Option<Bounds> {
+        let position = |count: usize| Position {
+            epoch: 1,
+            seq: count as u64,
+        };
+        let settled = self.state.lock().unwrap().settled;
+        Some(Bounds {
+            committed: (settled > 0).then(|| position(settled)),
+            kept: position(self.batches.len()),
+        })
+    }
+
     fn hurry(&self) -> bool {
         self.state
             .lock()
@@ -99,15 +113,15 @@ impl Reader for Channel {
 }
 
 /// One way to use the sink.
-struct Case {
-    options: &'static str,
+pub(super) struct Case {
+    pub(super) options: &'static str,
     cut_every: usize,
     meddle: Option<Meddle>,
 }
 
 impl Case {
     /// Numbered lines of three tags, which also grow, in batches.
-    fn batches() -> Vec<Batch> {
+    pub(super) fn batches() -> Vec<Batch> {
         let batch = |n: usize| {
             let tag = ["a", "b", "c"][n * n % 3];
             let text: String = (0..4)
@@ -122,18 +136,33 @@ impl Case {
     }
 
     /// Runs the sink once on `disk`.
-    fn run(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) -> Result<(), Failure> {
+    pub(super) fn run(
+        &self,
+        disk: &SimulatedDisk,
+        state: &Arc<Mutex<State>>,
+    ) -> Result<(), Failure> {
+        self.run_over(Self::batches(), disk, state)
+    }
+
+    /// Runs the sink once over these batches of the channel.
+    pub(super) fn run_over(
+        &self,
+        batches: Vec<Batch>,
+        disk: &SimulatedDisk,
+        state: &Arc<Mutex<State>>,
+    ) -> Result<(), Failure> {
         let node = Node::parse("test.yaml", self.options).unwrap();
         let sink = FileSink::new(&node, Arc::new(disk.clone())).unwrap();
         let (_stopper, stop) = stop();
         let meters = Meters::default().of("sink");
-        let channel = Channel {
-            batches: Self::batches(),
+        let channel = Feed {
+            batches,
             cut_every: self.cut_every,
             meddle: self.meddle.map(|meddle| (disk.clone(), meddle)),
             state: state.clone(),
         };
         let rejects = Outlet::new(Vec::new(), &meters, true);
+        let reporter = Reporter::new("sink");
         let mut inlet = Inlet::new(
             "sink",
             Box::new(channel),
@@ -147,15 +176,18 @@ impl Case {
             stop,
             pool: Pool::new(1 << 20),
             meters,
-            reporter: Reporter::new("sink"),
+            reporter: reporter.clone(),
             folder: "/data/sinks/sink".into(),
             lane: 0,
         };
-        block_on(sink.run(&mut inlet, context))
+        let ended = block_on(sink.run(&mut inlet, context));
+        let error = reporter.last_error().map(|(_, text)| text);
+        state.lock().unwrap().errors.extend(error);
+        ended
     }
 
     /// Runs until it ends, as the supervisor does.
-    fn run_to_the_end(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) {
+    pub(super) fn run_to_the_end(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) {
         for _ in 0..20 {
             match self.run(disk, state) {
                 Ok(()) => return,
@@ -202,7 +234,7 @@ impl Case {
 }
 
 /// What a file holds, as the lines that were sent: the stream is whole, if it is compressed, and so is every record.
-fn records(path: &Path, mut bytes: Vec<u8>) -> String {
+pub(super) fn records(path: &Path, mut bytes: Vec<u8>) -> String {
     let name = path.to_string_lossy().into_owned();
     let codec = [("gz", Codec::Gzip), ("zst", Codec::Zstd)]
         .into_iter()
@@ -253,7 +285,7 @@ fn bytes_are_none(bytes: &[u8]) -> String {
 }
 
 /// All files below `folder`: the rotated ones of a path in their order, then the path.
-fn files(disk: &SimulatedDisk, folder: &Path) -> Vec<PathBuf> {
+pub(super) fn files(disk: &SimulatedDisk, folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for name in disk.list(folder).unwrap() {
         let path = folder.join(name);
@@ -289,32 +321,32 @@ fn difference(found: &BTreeMap<String, String>, expected: &BTreeMap<String, Stri
     parts.collect()
 }
 
-const ONE_FILE: Case = Case {
+pub(super) const ONE_FILE: Case = Case {
     options: "{ path: /out/all, format: raw }",
     cut_every: 2,
     meddle: None,
 };
-const FOLDERS: Case = Case {
+pub(super) const FOLDERS: Case = Case {
     options: "{ path: '/out/x/{tag}/%H', format: raw, open_files: 1 }",
     cut_every: 3,
     meddle: None,
 };
-const ROTATED: Case = Case {
+pub(super) const ROTATED: Case = Case {
     options: "{ path: /out/all, format: raw, rotate: { size: 2KB, records: 11, interval: 4m } }",
     cut_every: 3,
     meddle: None,
 };
-const GZIP: Case = Case {
+pub(super) const GZIP: Case = Case {
     options: "{ path: '/out/{tag}.log.gz', format: raw, compression: gzip, latest: /link/last }",
     cut_every: 2,
     meddle: None,
 };
-const ZSTD_ROTATED: Case = Case {
+pub(super) const ZSTD_ROTATED: Case = Case {
     options: "{ path: /out/all.zst, format: raw, compression: zstd, dirty_max: 1KB, rotate: { size: 300B, records: 11 } }",
     cut_every: 3,
     meddle: None,
 };
-const CSV_ROTATED: Case = Case {
+pub(super) const CSV_ROTATED: Case = Case {
     options: "{ path: /out/all-csv, format: csv, columns: [message], header: true, rotate: { size: 2KB }, latest: /out2/x }",
     cut_every: 2,
     meddle: None,
@@ -391,13 +423,16 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
     let open = |rotate: Rotate| {
         let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
         let reporter = Reporter::new("sink");
-        let (journal, table) =
-            recover(&disk, Path::new("/state"), Some(7), None, &reporter).unwrap();
+        let channel = Channel {
+            id: 7,
+            bounds: Bounds::default(),
+        };
+        let recovered =
+            recover(&disk, Path::new("/state"), Some(channel), None, &reporter).unwrap();
         let files = Files::new(disk, reporter.clone(), 10, true, true);
         Writer::new(
             files,
-            journal,
-            table,
+            recovered,
             rotate,
             Style::default(),
             reporter,

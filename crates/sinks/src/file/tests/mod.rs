@@ -2,6 +2,7 @@
 
 mod compress;
 mod crash;
+mod damage;
 mod journal;
 mod latest;
 mod memory;

@@ -233,7 +233,7 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_
 }
 
 #[test]
-fn a_damaged_journal_is_named_and_nothing_is_cut() {
+fn after_a_damaged_journal_nothing_is_cut_and_the_sink_goes_on_in_a_new_file() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(folder.path(), "a", RAW);
     let upstream = Upstream::durable(7);
@@ -249,7 +249,10 @@ fn a_damaged_journal_is_named_and_nothing_is_cut() {
     }
     upstream.put(lines("t", "3\n"), false);
     run(folder.path(), &options, &upstream);
-    assert_eq!(read(folder.path(), "a"), "1\n2\n3\n");
+    assert_eq!(read(folder.path(), "a"), "3\n");
+    let names = names(folder.path());
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert_eq!(read(folder.path(), &names[1]), "1\n2\n");
 }
 
 #[test]

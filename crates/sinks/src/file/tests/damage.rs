@@ -1,0 +1,252 @@
+//! Damage to the journal, on the simulated disk: what was settled stays in the outputs, and every doubt is named.
+
+use std::{
+    collections::BTreeMap,
+    io::IoSlice,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use millstream_sys::disk::{Disk, Open};
+use millstream_testkit::{Crash, Random, SimulatedDisk};
+
+use super::crash::{
+    CSV_ROTATED, Case, FOLDERS, GZIP, ONE_FILE, ROTATED, State, ZSTD_ROTATED, files, records,
+};
+
+const JOURNALS: [&str; 2] = ["/data/sinks/sink/journal.0", "/data/sinks/sink/journal.1"];
+
+/// What happens to one or both of the journal's files.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Flip(u64),
+    Zero(u64, u64),
+    Cut(u64),
+    Remove,
+}
+
+impl Damage {
+    fn random(random: &mut Random) -> Self {
+        match random.below(10) {
+            0..5 => Self::Flip(random.below(700)),
+            5..8 => Self::Zero(random.below(700), 1 + random.below(700)),
+            8 => Self::Cut(random.below(700)),
+            _ => Self::Remove,
+        }
+    }
+
+    fn apply(self, disk: &SimulatedDisk, path: &Path) {
+        let open = || disk.open(path, Open::Write).unwrap();
+        match self {
+            Self::Flip(at) => assert!(disk.damage(path, at)),
+            Self::Zero(at, bytes) => {
+                let zeros = vec![0; bytes as usize];
+                let file = open();
+                file.write_at(&[IoSlice::new(&zeros)], at).unwrap();
+                file.sync().unwrap();
+            }
+            Self::Cut(at) => {
+                let file = open();
+                file.truncate(at).unwrap();
+                file.sync().unwrap();
+            }
+            Self::Remove => {
+                disk.remove(path).unwrap();
+                disk.sync_folder(path.parent().unwrap()).unwrap();
+            }
+        }
+    }
+}
+
+fn read(disk: &SimulatedDisk, path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = disk.open(path, Open::Read).unwrap();
+    file.read_at(&mut bytes, 1 << 20, 0).unwrap();
+    bytes
+}
+
+/// How often each line stands in the outputs. `torn`: files may end within a record.
+fn count(disk: &SimulatedDisk, torn: bool) -> BTreeMap<String, u32> {
+    let mut found = BTreeMap::new();
+    for path in files(disk, Path::new("/out")) {
+        let mut bytes = read(disk, &path);
+        if torn {
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n');
+            bytes.truncate(whole.map_or(0, |at| at + 1));
+        }
+        for line in records(&path, bytes).lines() {
+            *found.entry(line.to_owned()).or_default() += 1;
+        }
+    }
+    found
+}
+
+/// Every line that was sent, once.
+fn sent() -> BTreeMap<String, u32> {
+    let mut lines = BTreeMap::new();
+    for batch in Case::batches() {
+        let text = String::from_utf8(batch.body.to_vec()).unwrap();
+        lines.extend(text.lines().map(|line| (line.to_owned(), 1)));
+    }
+    lines
+}
+
+fn damage_all(disk: &SimulatedDisk, which: u64, damage: Damage) {
+    for (n, path) in JOURNALS.iter().enumerate() {
+        if which == 2 || which == n as u64 {
+            damage.apply(disk, Path::new(path));
+        }
+    }
+}
+
+/// A stop in order: everything that was taken is committed, so no damage may lose or repeat anything.
+fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
+    let what = format!("{}, {damage:?} of {which}", case.options);
+    let disk = SimulatedDisk::new(1);
+    let state = Arc::new(Mutex::new(State::default()));
+    let mut first = Case::batches();
+    first.truncate(8);
+    case.run_over(first.clone(), &disk, &state).unwrap();
+    assert_eq!(state.lock().unwrap().settled, first.len());
+    let before: Vec<(PathBuf, Vec<u8>)> = files(&disk, Path::new("/out"))
+        .into_iter()
+        .map(|path| (path.clone(), read(&disk, &path)))
+        .collect();
+    disk.restart(Crash::Kill);
+    damage_all(&disk, which, damage);
+    disk.restart(Crash::Kill);
+    case.run_over(first, &disk, &state).unwrap();
+    let after: Vec<Vec<u8>> = files(&disk, Path::new("/out"))
+        .iter()
+        .map(|path| read(&disk, path))
+        .collect();
+    for (path, bytes) in before {
+        assert!(after.contains(&bytes), "{what}: {path:?} was changed");
+    }
+    case.run_to_the_end(&disk, &state);
+    assert_eq!(count(&disk, false), sent(), "{what}");
+    disk.restart(Crash::Kill);
+    case.run_to_the_end(&disk, &state);
+    assert_eq!(count(&disk, false), sent(), "{what}, then in order");
+}
+
+#[test]
+fn no_flipped_bit_in_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
+    for case in [ONE_FILE, ROTATED] {
+        // One bit of each field and of each record, whatever stands where.
+        for at in (0..700).step_by(7) {
+            for which in 0..2 {
+                damage_after_a_stop(&case, which, Damage::Flip(at));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_damage_to_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
+    let cases = [ONE_FILE, FOLDERS, ROTATED, GZIP, ZSTD_ROTATED, CSV_ROTATED];
+    for (seed, case) in (0..600).zip(cases.iter().cycle()) {
+        let mut random = Random::new(seed);
+        damage_after_a_stop(case, random.below(3), Damage::random(&mut random));
+    }
+}
+
+#[test]
+fn damage_to_the_journal_after_a_crash_loses_nothing_and_what_comes_twice_is_named() {
+    let (mut doubled, mut exact) = (0, 0);
+    for seed in 0..600 {
+        let case = &[ONE_FILE, FOLDERS, ROTATED][seed as usize % 3];
+        let mut random = Random::new(seed);
+        let disk = SimulatedDisk::new(seed);
+        let state = Arc::new(Mutex::new(State::default()));
+        disk.crash_at(60 + random.below(90));
+        let _ = case.run(&disk, &state);
+        disk.restart(Crash::Kill);
+        // Before anything was settled, a journal that is gone looks like that of a new sink.
+        if state.lock().unwrap().settled == 0 {
+            continue;
+        }
+        state.lock().unwrap().errors.clear();
+        let damage = Damage::random(&mut random);
+        let which = random.below(3);
+        damage_all(&disk, which, damage);
+        disk.restart(Crash::Kill);
+        case.run_to_the_end(&disk, &state);
+        let what = format!("seed {seed}: {}, {damage:?} of {which}", case.options);
+        let named = !state.lock().unwrap().errors.is_empty();
+        let (found, sent) = (count(&disk, named), sent());
+        assert!(
+            found.keys().eq(sent.keys()),
+            "{what}: lines were lost or mixed up"
+        );
+        match found == sent {
+            true => exact += 1,
+            false => {
+                assert!(named, "{what}: lines came twice and no error says so");
+                doubled += 1;
+            }
+        }
+    }
+    assert!(doubled > 20 && exact > 20, "{doubled} and {exact}");
+}
+
+#[test]
+fn an_old_copy_of_the_journal_cuts_nothing() {
+    let disk = SimulatedDisk::new(1);
+    let state = Arc::new(Mutex::new(State::default()));
+    let mut batches = Case::batches();
+    batches.truncate(4);
+    ONE_FILE.run_over(batches, &disk, &state).unwrap();
+    disk.restart(Crash::Kill);
+    let copies = JOURNALS.map(|path| read_whole(&disk, Path::new(path)));
+    ONE_FILE.run(&disk, &state).unwrap();
+    disk.restart(Crash::Kill);
+    for (path, copy) in JOURNALS.iter().zip(copies) {
+        let file = disk.open(Path::new(path), Open::Write).unwrap();
+        file.write_at(&[IoSlice::new(&copy)], 0).unwrap();
+        file.sync().unwrap();
+    }
+    disk.restart(Crash::Kill);
+    ONE_FILE.run(&disk, &state).unwrap();
+    assert_eq!(count(&disk, false), sent());
+    let errors = state.lock().unwrap().errors.clone();
+    assert!(errors[0].contains("has settled up to 1.12"), "{errors:?}");
+    assert!(
+        errors[0].contains("/out/all is now /out/all.1970"),
+        "{errors:?}"
+    );
+}
+
+fn read_whole(disk: &SimulatedDisk, path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = disk.open(path, Open::Read).unwrap();
+    file.read_at(&mut bytes, 2 << 20, 0).unwrap();
+    bytes
+}
+
+/// The whole data_dir is an old copy, and its channel with it: the journal and the cursor agree, and the outputs know more.
+#[test]
+fn what_no_batch_of_the_channel_explains_is_put_aside() {
+    let disk = SimulatedDisk::new(1);
+    let state = Arc::new(Mutex::new(State::default()));
+    let mut batches = Case::batches();
+    batches.truncate(4);
+    ONE_FILE.run_over(batches.clone(), &disk, &state).unwrap();
+    disk.restart(Crash::Kill);
+    let file = disk.open(Path::new("/out/all"), Open::Write).unwrap();
+    let end = file.metadata().unwrap().len;
+    file.write_at(&[IoSlice::new(b"a 99 0 later\n")], end)
+        .unwrap();
+    file.sync().unwrap();
+    disk.restart(Crash::Kill);
+    ONE_FILE.run_over(batches, &disk, &state).unwrap();
+    ONE_FILE.run(&disk, &state).unwrap();
+    let mut found = count(&disk, false);
+    assert_eq!(found.remove("a 99 0 later"), Some(1));
+    assert_eq!(found, sent());
+    let errors = state.lock().unwrap().errors.clone();
+    assert!(
+        errors[0].contains("nothing in the channel explains"),
+        "{errors:?}"
+    );
+}
