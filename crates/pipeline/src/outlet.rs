@@ -14,6 +14,7 @@ use crate::{
     channel::{Channel, Group, Note},
     delivery::{self, Receipt},
     meters::{Meter, NodeMeters},
+    rejection_log::RejectionLog,
     tags::TagFilter,
 };
 
@@ -30,6 +31,8 @@ struct Port {
     sent_bytes: Meter,
     pending: Meter,
     unclaimed: Meter,
+    /// Of a port `NAME.rejected`.
+    log: Option<RejectionLog>,
 }
 
 /// One consumer of a port.
@@ -59,6 +62,20 @@ impl Drop for Feed {
 impl Outlet {
     /// The port of a node with its consumers; `name` tells the port's meters apart (`records_sent`, `records_rejected`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
+        Self::with(edges, meters, rejected, None)
+    }
+
+    /// A port `NAME.rejected`; what leaves by it is logged.
+    pub(crate) fn of_rejects(edges: Vec<Edge>, meters: &NodeMeters, log: RejectionLog) -> Self {
+        Self::with(edges, meters, true, Some(log))
+    }
+
+    fn with(
+        edges: Vec<Edge>,
+        meters: &NodeMeters,
+        rejected: bool,
+        log: Option<RejectionLog>,
+    ) -> Self {
         let (sent, sent_bytes) = if rejected {
             ("records_rejected", "bytes_rejected")
         } else {
@@ -70,6 +87,7 @@ impl Outlet {
             sent_bytes: meters.counter(sent_bytes),
             pending: meters.gauge("pending_records"),
             unclaimed: meters.counter("records_unclaimed"),
+            log,
         }))
     }
 
@@ -87,6 +105,9 @@ impl Outlet {
         port.sent.add(records);
         port.sent_bytes
             .add(batches.iter().map(|batch| batch.len() as u64).sum());
+        if let Some(log) = &port.log {
+            batches.iter().for_each(|batch| log.note(batch));
+        }
         let (token, receipt) = delivery::receipt(awaited, records, port.pending.clone());
         if let [Edge { tags: None, feed }] = &port.edges[..] {
             feed.0.put(Group { batches, token }).await;

@@ -13,7 +13,7 @@ use millstream_pipeline::{
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{api, config, exit, log, progress::Progress, systemd};
+use crate::{api, config, exit, log, page, progress::Progress, systemd};
 
 /// Run the pipeline until it is told to stop (SIGTERM or SIGINT), then drain.
 #[derive(Args)]
@@ -23,10 +23,13 @@ Examples:
   millstream run --once millstream.yaml  until the inputs have ended and everything is settled
   echo hello | millstream run --once stdin.yaml
 
+With `--once`, records that were rejected and that no node takes (`inputs: [\"*.rejected\"]`) make the exit code 1: they are
+kept in data_dir/rejected, and `millstream rejected cat` shows them.
+
 Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGHUP is ignored: this version cannot reload yet.
 
-Exit codes: 0 drained, 1 it could not start, gave up, or had to leave something behind, 64 wrong command line,
-78 wrong configuration")]
+Exit codes: 0 drained, 1 it could not start, gave up, or had to leave something behind (also rejected records), 64 wrong
+command line, 78 wrong configuration")]
 pub struct Run {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
@@ -73,7 +76,7 @@ impl Run {
         tracing::info!("started {} nodes", running.nodes.len());
         systemd::notify("READY=1");
         match self.until_ended(&mut running, &mut signals).await {
-            Some(failures) if failures.is_empty() => exit::DRAINED,
+            Some(failures) if failures.is_empty() => self.drained(&running),
             // The node that failed has said why.
             Some(_) => exit::FAILED,
             None => {
@@ -84,6 +87,26 @@ impl Run {
                 exit::FAILED
             }
         }
+    }
+
+    /// The exit code when everything was settled. A job that ends (`--once`) and has left rejected records behind says so.
+    fn drained(&self, running: &Running) -> u8 {
+        let rejected = running.rejected_records();
+        if !self.once || rejected.is_empty() {
+            return exit::DRAINED;
+        }
+        let nodes = rejected.iter();
+        let nodes: Vec<_> = nodes
+            .map(|(node, count)| format!("{node}: {count}"))
+            .collect();
+        let all: u64 = rejected.iter().map(|(_, count)| count).sum();
+        tracing::error!(
+            "{} rejected and kept in {} ({}); show them with `millstream rejected cat`",
+            page::count(usize::try_from(all).unwrap_or(usize::MAX), "record"),
+            running.rejected_place().display(),
+            nodes.join(", ")
+        );
+        exit::FAILED
     }
 
     /// Signals come first, so that none ends the process from here on; then addresses; then the pipeline.
