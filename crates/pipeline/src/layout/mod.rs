@@ -3,6 +3,7 @@
 mod assemble;
 mod faults;
 mod inputs;
+mod templates;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,10 +16,13 @@ use crate::{
     tags::TagFilter,
 };
 
+pub use templates::nearest_value;
+
 use self::{
     assemble::assemble,
     faults::{check_graph, warn_of_unused},
     inputs::{resolve, take_inputs},
+    templates::check_templates,
 };
 
 /// One node as the configuration names it.
@@ -94,10 +98,11 @@ pub fn lay_out(
         .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
         .collect::<Vec<_>>();
     check_graph(&entries, &built, &takers, &inputs, &mut problems);
+    let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
-    let warnings = warn_of_unused(&entries, &built, &takers);
+    warnings.extend(warn_of_unused(&entries, &built, &takers));
     let behind = |inputs: &Option<Inputs>| Some(inputs.as_ref()?.behind.as_ref()?.0);
     let behinds: Vec<_> = inputs.iter().map(behind).collect();
     Ok(Laid {
