@@ -70,6 +70,10 @@ impl Source for Numbers {
         })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     fn promise(&self, _: bool) -> Promise {
         Promise::new(Guarantee::AtLeastOnce, "")
     }

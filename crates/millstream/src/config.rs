@@ -148,6 +148,12 @@ pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     }
 }
 
+/// The `data_dir` of a configuration. What is wrong elsewhere in it is passed over.
+pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
+    let loaded = load(paths, &Environment::of_process())?;
+    Ok(loaded.tree.sections().settings.data_dir)
+}
+
 /// The option of nodes whose default stands at the top of the file.
 const TIMEZONE: &str = "timezone";
 

@@ -11,8 +11,8 @@ mod progress;
 mod reference;
 mod registry;
 mod systemd;
-mod visible;
 mod usage;
+mod visible;
 
 use std::process::ExitCode;
 
@@ -41,6 +41,7 @@ enum Command {
     Check(commands::check::Check),
     Status(commands::status::Status),
     Channel(commands::channel::Channel),
+    Rejected(commands::rejected::Rejected),
     Explain(commands::explain::Explain),
     Components(commands::components::Components),
     Example(commands::components::Example),
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         Command::Check(check) => check.execute(),
         Command::Status(status) => status.execute(),
         Command::Channel(channel) => channel.execute(),
+        Command::Rejected(rejected) => rejected.execute(),
         Command::Explain(explain) => explain.execute(),
         Command::Components(components) => components.execute(),
         Command::Example(example) => example.execute(),

@@ -1,5 +1,6 @@
 //! Bad records among good ones while the program is killed again and again: of every thousand one cannot be decoded and one cannot
 //! be shaped. Every good one is at the destination once; every bad one is kept among the rejected, and no good one with it.
+//! And what an operator sees of rejected records: log, exit code, `millstream rejected`.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +16,7 @@ use std::{
     io::{self, Write},
     net::TcpStream,
     path::{Path, PathBuf},
+    process::{Command, Output},
     sync::atomic::{AtomicBool, Ordering},
     thread::{self, sleep},
     time::Duration,
@@ -178,7 +180,10 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
     program.kill();
     // Once more with inputs that have ended: until the channel is empty.
     let last = Program::start_with(place, &config_with("{ type: stdin }"), &["--once"]);
-    assert_eq!(last.ended(), Some(0));
+    let log = last.log();
+    // What it has rejected itself is left behind.
+    let rejects = log.contains("rejected and kept in");
+    assert_eq!(last.ended(), Some(i32::from(rejects)), "{log}");
 
     let all = |of: u64| (0..chunks).map(move |chunk| chunk * CHUNK + of);
     let good = |n: &u64| ![NO_RECORD, NO_USER].contains(&(n % CHUNK));
@@ -202,4 +207,124 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
         );
         assert_eq!(numbers, all(of).collect(), "{node}");
     }
+}
+
+fn millstream(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+    command.args(arguments).output().unwrap()
+}
+
+/// Standard output and standard error.
+fn texts(output: &Output) -> [String; 2] {
+    [&output.stdout, &output.stderr].map(|text| String::from_utf8(text.clone()).unwrap())
+}
+
+/// Runs lines through a sink that takes them all and one that needs a field, and `more` beside them. The output, and the
+/// path of the configuration.
+fn run_lines(place: &Path, more: &str) -> (Output, String) {
+    let path = place.join("c.yaml");
+    let (here, input) = (place.display(), place.join("input"));
+    let config = format!(
+        "data_dir: {here}/data\napi: {{ listen: [] }}\nsources:\n  in: {{ type: stdin }}\nsinks:\n  \
+         good: {{ type: file, inputs: [in], path: \"{here}/good.log\" }}\n  \
+         bad: {{ type: file, inputs: [in], path: \"{here}/{{.user}}.log\" }}\n{more}"
+    );
+    fs::write(&path, config).unwrap();
+    fs::write(&input, "\u{1b}[31mfirst\nsecond\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["run", "--once", path.to_str().unwrap()])
+        .stdin(fs::File::open(input).unwrap())
+        .output()
+        .unwrap();
+    (output, path.display().to_string())
+}
+
+#[test]
+fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, config) = run_lines(folder.path(), "");
+    let [_, log] = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    let why = "no value for `.user`; to write such records give it a default: `{.user|unknown}`";
+    for part in [
+        "2 records rejected and kept in ",
+        &format!("data/rejected/bad.msgpack; the first: {why}; tag in, record: \\u{{1b}}[31mfirst"),
+        "(bad: 2); show them with `millstream rejected cat`",
+    ] {
+        assert!(log.contains(part), "no {part:?} in {log}");
+    }
+    assert!(!log.contains('\u{1b}'), "{log:?}");
+
+    let listed = millstream(&["rejected", "ls", &config]);
+    let [list, errors] = texts(&listed);
+    assert_eq!((listed.status.code(), &*errors), (Some(0), ""));
+    let rows: Vec<&str> = list.lines().collect();
+    assert!(
+        rows[0].starts_with("NODE") && rows[1].starts_with("bad"),
+        "{list}"
+    );
+    let row: Vec<&str> = rows[1].split_whitespace().collect();
+    assert_eq!(row[1], "2", "{list}");
+    assert!(row[2] <= row[3] && row[3].ends_with('Z'), "{list}");
+    assert!(list.contains("no value for `.user`"), "{list}");
+
+    // A kill in the middle of a write.
+    let file = folder.path().join("data/rejected/bad.msgpack");
+    let mut torn = fs::File::options().append(true).open(file).unwrap();
+    torn.write_all(b"\x92\xd7\x00").unwrap();
+    let cat = millstream(&["rejected", "cat", &config]);
+    let [lines, errors] = texts(&cat);
+    assert_eq!(cat.status.code(), Some(0), "{errors}");
+    assert!(
+        errors.contains("bad.msgpack: the last 3 bytes are not a whole record"),
+        "{errors}"
+    );
+    let read = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+    let records: Vec<_> = lines.lines().map(read).collect();
+    for (record, text) in records.iter().zip(["\u{1b}[31mfirst\n", "second\n"]) {
+        assert_eq!(record["record"], text);
+        assert_eq!(
+            (&record["node"], &record["tag"]),
+            (&"bad".into(), &"in".into())
+        );
+        assert_eq!(record["reason"], why);
+        assert!(
+            record["values"]["host"].is_string() && record["time"].is_string(),
+            "{record}"
+        );
+    }
+    assert_eq!(records.len(), 2);
+
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    for (options, count) in [
+        (["--limit", "1"], 1),
+        (["--node", "good"], 0),
+        (["--node", "bad"], 2),
+    ] {
+        let options = [&["rejected", "cat", "--data-dir", data], &options[..]].concat();
+        let [lines, _] = texts(&millstream(&options));
+        assert_eq!(lines.lines().count(), count, "{options:?}");
+    }
+}
+
+#[test]
+fn a_job_whose_rejected_records_are_taken_by_a_node_has_left_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let aside = folder.path().join("aside.log");
+    let sink = format!("  aside: {{ type: file, inputs: [\"*.rejected\"], path: {aside:?} }}\n");
+    let (output, config) = run_lines(folder.path(), &sink);
+    let [_, log] = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert!(
+        log.contains(
+            "2 records rejected by the port bad.rejected; the first: no value for `.user`"
+        ),
+        "{log}"
+    );
+    assert_eq!(fs::read_to_string(aside).unwrap().lines().count(), 2);
+    let listed = millstream(&["rejected", "ls", &config]);
+    assert!(texts(&listed)[0].starts_with("no rejected records in "));
+    let [_, errors] = texts(&millstream(&["rejected", "ls", "--data-dir", "/nowhere"]));
+    assert_eq!(errors, "the data_dir /nowhere does not exist\n");
 }

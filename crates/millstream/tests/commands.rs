@@ -82,6 +82,7 @@ fn every_command_has_help_with_its_exit_codes() {
         "schema",
         "status",
         "channel",
+        "rejected",
     ] {
         let help = millstream(&[command, "--help"]);
         let text = String::from_utf8(help.stdout).unwrap();
@@ -140,6 +141,99 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
+}
+
+#[test]
+fn a_template_may_name_only_what_a_source_of_its_path_sets() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "\
+sources:
+  in: { type: stdin }
+  web: { type: http, listen: \"tcp://127.0.0.1:8686\" }
+  fleet: { type: forward, listen: \"tcp://127.0.0.1:24224\" }
+  logs: { type: tail, paths: [\"/x/*.log\"], tag: \"{hots}\" }
+channels:
+  kept: { type: disk, inputs: [in, web], size_max: 1GiB }
+sinks:
+  a: { type: file, inputs: [kept], path: \"/srv/{tag}/{host}/{hostname}.log\", add: { from: \"{per|none}\" } }
+  b: { type: http, inputs: [kept], url: \"http://h/{peer}?{pid}\", headers: { X: \"{pid|unknown}{zzzzzz|}\" } }
+  c: { type: file, inputs: [fleet], path: \"/srv/{kubernetes.pod}\", format: template, template: \"{record}{kubernetes.node}\" }
+  d: { type: file, inputs: [kept], tags: [web], path: \"/srv/d-{peer}.log\" }
+  e: { type: file, inputs: [a.rejected], path: \"/srv/e-{.node}-{peer|}.{peeer}.log\" }
+  f: { type: forward, inputs: [kept], servers: \"127.0.0.1:1\", balance: { hash: \"{hosst}\" } }
+  g: { type: discard, inputs: [logs] }
+";
+    let path = write(folder.path(), text);
+    let column = |line: usize, part: &str| {
+        let found = text.lines().nth(line - 1).unwrap().find(part);
+        format!("c.yaml:{line}:{}: ", found.unwrap() + 1)
+    };
+    for command in ["check", "run"] {
+        let output = millstream(&[command, path.to_str().unwrap()]);
+        let text = errors(&output);
+        assert_eq!(code(&output), 78, "{text}");
+        for (line, part, message) in [
+            (
+                5,
+                "\"{hots",
+                "error: there is no value `hots` here: there are `host`, `path`; did you mean `host`?",
+            ),
+            (
+                9,
+                "hostname",
+                "error: no source of `a` sets the value `hostname`",
+            ),
+            (9, "per|", "error: no source of `a` sets the value `per`"),
+            (10, "pid}", "error: no source of `b` sets the value `pid`"),
+            (
+                10,
+                "zzzzzz",
+                "error: no source of `b` sets the value `zzzzzz`",
+            ),
+            (
+                11,
+                "kubernetes.node",
+                "error: no source of `c` sets the value `kubernetes.node`",
+            ),
+            (
+                13,
+                "peeer",
+                "error: no source of `e` sets the value `peeer`",
+            ),
+            (
+                14,
+                "hosst",
+                "error: no source of `f` sets the value `hosst`",
+            ),
+        ] {
+            let told = column(line, part) + message;
+            assert!(text.contains(&told), "no {told:?} in {text}");
+        }
+        for help in [
+            "did you mean `host`? A field of the record starts with a dot: `{.hostname}`",
+            "did you mean `peer`?",
+            "with a default, such as `{pid|unknown}`, it may stand here",
+            "there are `{tag}`, `{time}`, `{record}`, `{host}`, `{peer}`; a field of the record",
+        ] {
+            assert!(text.contains(help), "no {help:?} in {text}");
+        }
+        assert!(text.contains("\n8 errors; "), "{text}");
+    }
+    // What only some of the sources set needs a default, or tags that are theirs.
+    let text = text
+        .lines()
+        .filter(|line| !["  a:", "  c:", "  e:", "  f:"].contains(&&line[..4.min(line.len())]));
+    let text = text.collect::<Vec<_>>().join("\n");
+    let text = text
+        .replace("{hots}", "{host}")
+        .replace("{pid}", "")
+        .replace("{zzzzzz|}", "");
+    let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
+    let warnings = errors(&output);
+    assert_eq!(code(&output), 0, "{warnings}");
+    let lacking = "warning: records of `in` have no value `peer`, which this template needs";
+    assert_eq!(warnings.matches(lacking).count(), 1, "{warnings}");
+    assert!(warnings.contains("such as `{peer|unknown}`"), "{warnings}");
 }
 
 #[test]

@@ -171,10 +171,15 @@ fn messages_of_logger_that_are_too_long_leave_as_was_asked_and_name_their_sender
     let aside = messages(&aside).concat();
     assert_eq!(aside.matches(long).count(), 2, "{aside}");
     let said = program.log();
-    for fault in ["its end is dropped", "it is set aside"] {
-        let text = format!("127.0.0.1: a message is longer than line_max; {fault}");
-        assert!(said.contains(&text), "{said}");
-    }
+    let why = "a message is longer than line_max";
+    assert!(
+        said.contains(&format!("127.0.0.1: {why}; its end is dropped")),
+        "{said}"
+    );
+    assert!(
+        said.contains(&format!(".rejected: {why}; tag reject from 127.0.0.1,")),
+        "{said}"
+    );
     assert_eq!(program.stop(), Some(0));
 }
 

@@ -18,9 +18,10 @@ use crate::{
     outlet::{Edge, Feed, Outlet},
     plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target},
     promise::Guarantee,
-    rejected::RejectedStore,
+    rejected::{self, RejectedStore},
+    rejection_log::RejectionLog,
     report::Reporter,
-    running::{NodeStatus, Running},
+    running::{NodeStatus, REJECTED_KEPT, Running},
     stop::{Stop, stop},
     supervise::{self, End, StateCell},
     threads::{Threads, own_thread},
@@ -97,6 +98,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         stopping: false,
         failures: Vec::new(),
         _threads: wiring.threads,
+        rejected_place: rejected::folder(&wiring.data_dir),
         _data_dir: data_dir,
     })
 }
@@ -212,8 +214,8 @@ impl Wiring {
             Input::Memory { .. } => (None, None),
             Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
         };
-        let rejects = self.rejects(&plan.name, &plan.rejects);
         let reporter = Reporter::new(&plan.name);
+        let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
         let states = self.node(&reporter, &plan.name, "sink", plan.kind, readers.len());
         let inlet = |reader| {
             let inlet = Inlet::new(
@@ -249,17 +251,23 @@ impl Wiring {
         routes.iter().filter_map(edge).collect()
     }
 
-    fn rejects(&self, node: &str, routes: &[Route]) -> Outlet {
-        let mut edges = self.edges(routes);
+    /// The port `NAME.rejected` of a node: to the nodes that take it, else into a file.
+    fn rejects(&self, node: &str, routes: &[Route], reporter: &Reporter) -> Outlet {
+        let (mut edges, meters) = (self.edges(routes), self.meters.of(node));
+        let mut to = format!("by the port {node}.rejected");
         if edges.is_empty() {
-            let store =
-                RejectedStore::open(self.data_dir.join("rejected"), node, Reporter::new(node));
+            let folder = rejected::folder(&self.data_dir);
+            to = format!(
+                "and kept in {}",
+                RejectedStore::file(&folder, node).display()
+            );
+            let kept = meters.counter(REJECTED_KEPT);
             edges.push(Edge {
                 tags: None,
-                feed: Feed::new(store),
+                feed: Feed::new(RejectedStore::open(folder, node, reporter.clone(), kept)),
             });
         }
-        Outlet::new(edges, &self.meters.of(node), true)
+        Outlet::of_rejects(edges, &meters, RejectionLog::new(node, to))
     }
 
     fn bind_sources(
@@ -269,16 +277,17 @@ impl Wiring {
         let mut bound = Vec::new();
         for mut plan in plans {
             let meters = self.meters.of(&plan.name);
+            let reporter = Reporter::new(&plan.name);
             let context = SourceContext {
                 name: plan.name.clone(),
                 outlet: Outlet::new(self.edges(&plan.routes), &meters, false),
-                rejects: self.rejects(&plan.name, &plan.rejects),
+                rejects: self.rejects(&plan.name, &plan.rejects, &reporter),
                 threads: self.threads.clone(),
                 stop: self.source_stop.clone(),
                 once: self.once,
                 pool: self.pool.clone(),
                 meters,
-                reporter: Reporter::new(&plan.name),
+                reporter,
                 host: self.host.clone(),
                 folder: self.data_dir.join("sources").join(&*plan.name),
             };

@@ -29,6 +29,9 @@ pub trait Source: Send {
     /// returns. Called again after a failure or a panic (what `bind` took is kept in `self`). Runs on a data thread and
     /// must not block it.
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
+    /// The values that its batches can carry, beside the tag: names out of [`millstream_record::VALUE_NAMES`]. The layout
+    /// refuses templates behind the source that ask for others.
+    fn values(&self) -> &'static [&'static str];
     /// What it promises its peers; `durable`: a disk channel follows at once.
     fn promise(&self, durable: bool) -> Promise;
 }

@@ -14,6 +14,7 @@ use crate::{
     channel::{Channel, Group, Note},
     delivery::{self, Receipt, Tally},
     meters::{Meter, NodeMeters},
+    rejection_log::RejectionLog,
     tags::TagFilter,
 };
 
@@ -30,6 +31,8 @@ struct Port {
     sent_bytes: Meter,
     tally: Arc<Tally>,
     unclaimed: Meter,
+    /// Of a port `NAME.rejected`.
+    log: Option<RejectionLog>,
 }
 
 /// One consumer of a port.
@@ -59,6 +62,20 @@ impl Drop for Feed {
 impl Outlet {
     /// The port of a node with its consumers; `name` tells the port's meters apart (`records_sent`, `records_rejected`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
+        Self::with(edges, meters, rejected, None)
+    }
+
+    /// A port `NAME.rejected`; what leaves by it is logged.
+    pub(crate) fn of_rejects(edges: Vec<Edge>, meters: &NodeMeters, log: RejectionLog) -> Self {
+        Self::with(edges, meters, true, Some(log))
+    }
+
+    fn with(
+        edges: Vec<Edge>,
+        meters: &NodeMeters,
+        rejected: bool,
+        log: Option<RejectionLog>,
+    ) -> Self {
         let (sent, sent_bytes) = if rejected {
             ("records_rejected", "bytes_rejected")
         } else {
@@ -73,6 +90,7 @@ impl Outlet {
                 dropped: meters.counter("records_dropped"),
             }),
             unclaimed: meters.counter("records_unclaimed"),
+            log,
         }))
     }
 
@@ -90,6 +108,9 @@ impl Outlet {
         port.sent.add(records);
         port.sent_bytes
             .add(batches.iter().map(|batch| batch.len() as u64).sum());
+        if let Some(log) = &port.log {
+            batches.iter().for_each(|batch| log.note(batch));
+        }
         let (token, receipt) = delivery::receipt(awaited, records, port.tally.clone());
         if let [Edge { tags: None, feed }] = &port.edges[..] {
             feed.0.put(Group { batches, token }).await;

@@ -1,9 +1,16 @@
 //! What a node rejects, as records: `[time, {"node", "reason", "tag", "message"}]`, `message` being the original bytes. The
 //! values of its batch (`peer`, `host`, `path`) are fields, too: they say who sent it.
 
+use std::fmt::Write;
+
 use bytes::Bytes;
-use millstream_record::{Batch, Encoding};
-use millstream_wire::msgpack::{write_array_len, write_bin, write_map_len, write_str, write_time};
+use millstream_record::{Batch, Encoding, Time};
+use millstream_wire::{
+    json,
+    msgpack::{
+        Reader, entry_head, write_array_len, write_bin, write_map_len, write_str, write_time,
+    },
+};
 
 /// What a record takes beside its texts, at most.
 const BESIDE_BYTES: usize = 96;
@@ -69,5 +76,153 @@ pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
         received: from.received,
         values: from.values.clone(),
         origins: Vec::new(),
+    }
+}
+
+/// A rejected record, read from the bytes that [`write()`] made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rejected<'a> {
+    /// When the record was received.
+    pub time: Time,
+    /// The node that rejected it.
+    pub node: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// Its tag.
+    pub tag: &'a str,
+    /// The values of its batch.
+    pub values: Vec<(&'a str, &'a str)>,
+    /// Its original bytes.
+    pub message: &'a [u8],
+}
+
+impl<'a> Rejected<'a> {
+    /// Reads the record at the front of `bytes`; `None` if [`write()`] has not made them.
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        let head = entry_head(bytes, 0).ok()?;
+        let mut rejected = Self {
+            time: head.time?,
+            ..Self::default()
+        };
+        let mut reader = Reader::at(bytes, head.record);
+        for _ in 0..reader.map_len().ok()? {
+            let key = reader.bytes().ok()?;
+            let value = reader.bytes().ok()?;
+            let text = std::str::from_utf8(value);
+            match key {
+                b"message" => rejected.message = value,
+                b"node" => rejected.node = text.ok()?,
+                b"reason" => rejected.reason = text.ok()?,
+                b"tag" => rejected.tag = text.ok()?,
+                _ => {
+                    let name = std::str::from_utf8(key).ok()?;
+                    rejected.values.push((name, text.ok()?));
+                }
+            }
+        }
+        Some(rejected)
+    }
+
+    /// The original record in a form that can be shown.
+    pub fn original(&self) -> Original<'a> {
+        if let Ok(text) = std::str::from_utf8(self.message) {
+            return Original::Text(text);
+        }
+        // An entry begins with the marker of an array, which begins no UTF-8 text.
+        let mut record = Vec::new();
+        match entry_head(self.message, 0) {
+            Ok(head) if json::write_value(self.message, head.record, &mut record).is_ok() => {
+                Original::Entry(head.time, String::from_utf8_lossy(&record).into_owned())
+            }
+            _ => Original::Binary(self.message),
+        }
+    }
+}
+
+/// The original bytes of a rejected record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Original<'a> {
+    /// UTF-8 text: a line, a part of a JSON request.
+    Text(&'a str),
+    /// An entry of the packed encoding: its event time, and its record as JSON.
+    Entry(Option<Time>, String),
+    /// Anything else.
+    Binary(&'a [u8]),
+}
+
+/// At most `chars_max` characters of a text from outside, on one line: control characters and others that would not be
+/// seen, or would change how the line is shown, are escaped.
+pub fn excerpt(text: &str, chars_max: usize) -> String {
+    let mut out = String::new();
+    for (at, character) in text.chars().enumerate() {
+        if at == chars_max {
+            out.push('…');
+            break;
+        }
+        match character {
+            '"' | '\'' | '\\' => out.push(character),
+            // Writing to a String cannot fail.
+            other => _ = write!(out, "{}", other.escape_debug()),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use millstream_record::Values;
+
+    use super::*;
+
+    #[test]
+    fn a_rejected_record_is_read_as_it_was_written() {
+        let mut values = Values::new();
+        for (name, value) in [("peer", "10.0.0.1"), ("reason", "not this")] {
+            values.set(name, value);
+        }
+        let from = Batch {
+            tag: "web".into(),
+            encoding: Encoding::Lines,
+            body: Bytes::new(),
+            count: 0,
+            received: Time(1_700_000_000_123_456_789),
+            values: Arc::new(values),
+            origins: Vec::new(),
+        };
+        let entry = b"\x92\xce\x60\x00\x00\x00\x81\xa1n\x01";
+        let cases: [(&[u8], Original<'_>); 4] = [
+            (b"{\"a\":", Original::Text("{\"a\":")),
+            (b"", Original::Text("")),
+            (
+                entry,
+                Original::Entry(Some(Time(0x6000_0000 * 1_000_000_000)), "{\"n\":1}".into()),
+            ),
+            (b"\xff\xfe", Original::Binary(b"\xff\xfe")),
+        ];
+        for (message, original) in cases {
+            let batch = batch("in", &from, [message], "why");
+            let read = Rejected::read(&batch.body).unwrap();
+            assert_eq!((read.node, read.reason, read.tag), ("in", "why", "web"));
+            assert_eq!((read.time, read.message), (from.received, message));
+            assert_eq!(read.values, [("peer", "10.0.0.1")]);
+            assert_eq!(read.original(), original);
+            for cut in 0..batch.body.len() {
+                assert_eq!(Rejected::read(&batch.body[..cut]), None);
+            }
+        }
+        assert_eq!(Rejected::read(entry), None);
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_stays_on_its_line() {
+        assert_eq!(excerpt("{\"ö\":'\\'}", 99), "{\"ö\":'\\'}");
+        assert_eq!(
+            excerpt("a\nb\r\t\u{1b}[31m\u{202e}\u{0}", 99),
+            "a\\nb\\r\\t\\u{1b}[31m\\u{202e}\\0"
+        );
+        assert_eq!(excerpt("abcdef", 3), "abc…");
+        assert_eq!(excerpt("abc", 3), "abc");
     }
 }

@@ -3,17 +3,16 @@
 //! The file is a MessagePack stream of the records that [`crate::reject::batch`] makes, synced before they are settled. It
 //! stays readable: what a full disk lets through of a record is cut off before the next one is written, and a file that an
 //! earlier run has left with half a record at its end (a kill) is put aside, as it is, under another name.
-//! When all such files together have reached the bound, the path that rejects waits, loudly, until somebody makes room:
-//! dropping what was accepted is not an option.
+//! When all such files together have reached the bound, the path that rejects waits, and the node is blocked, until an
+//! operator moves files away: dropping what was accepted is not an option.
+//!
+//! [`RejectedFile`] reads such a file, also while another process writes to it.
 
 use std::{
     fs, io,
     io::{Read, Write},
-    path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -21,15 +20,25 @@ use millstream_wire::msgpack::skip;
 
 use crate::{
     channel::{BoxFuture, Channel, Group},
+    condition::{Condition, Trouble},
+    meters::Meter,
+    reject::Rejected,
     report::Reporter,
 };
 
+/// How the names of the files end.
+const EXTENSION: &str = "msgpack";
 /// All files of rejected records together hold at most this.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
 /// How long to wait before looking again whether there is room.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// What is read at once of a file that an earlier run has left.
+/// What is read of a file at once.
 const READ_BYTES: u64 = 1 << 20;
+
+/// The directory in a `data_dir` in which rejected records are kept.
+pub fn folder(data_dir: &Path) -> PathBuf {
+    data_dir.join("rejected")
+}
 
 /// Keeps what a node rejects.
 pub struct RejectedStore(Arc<Store>);
@@ -39,26 +48,37 @@ struct Store {
     file: PathBuf,
     /// How long the file is with what this run has written to it; None: it has written nothing.
     end: Mutex<Option<u64>>,
-    /// Something waits for room.
-    full: AtomicBool,
+    /// Holds while the last write has failed.
+    condition: Condition,
     reporter: Reporter,
+    /// Records that were kept.
+    kept: Meter,
 }
 
 impl RejectedStore {
-    /// The store of one node, in the folder that all stores share.
-    pub fn open(folder: PathBuf, node: &str, reporter: Reporter) -> Arc<dyn Channel> {
-        let file = folder.join(format!("{node}.msgpack"));
-        Arc::new(Self(Arc::new(Store {
-            folder,
-            file,
-            end: Mutex::new(None),
-            full: AtomicBool::new(false),
-            reporter,
-        })))
+    /// The store of one node, in the directory that all stores share; `kept` counts its records.
+    pub fn open(folder: PathBuf, node: &str, reporter: Reporter, kept: Meter) -> Arc<dyn Channel> {
+        Arc::new(Self(Arc::new(Store::new(folder, node, reporter, kept))))
+    }
+
+    /// The file of one node.
+    pub fn file(folder: &Path, node: &str) -> PathBuf {
+        folder.join(format!("{node}.{EXTENSION}"))
     }
 }
 
 impl Store {
+    fn new(folder: PathBuf, node: &str, reporter: Reporter, kept: Meter) -> Self {
+        Self {
+            file: RejectedStore::file(&folder, node),
+            folder,
+            end: Mutex::new(None),
+            condition: reporter.condition("rejected"),
+            reporter,
+            kept,
+        }
+    }
+
     fn append(&self, records: &[&[u8]]) -> io::Result<bool> {
         fs::create_dir_all(&self.folder)?;
         let bytes: usize = records.iter().map(|records| records.len()).sum();
@@ -98,15 +118,16 @@ impl Store {
 
     /// Puts a file aside that does not end with a whole record: nothing behind its last one could be read.
     fn put_torn_aside(&self) -> io::Result<()> {
-        let mut file = match fs::File::open(&self.file) {
+        let mut file = match RejectedFile::open(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
-        if whole_bytes(&mut file)? == file.metadata()?.len() {
+        let (_, rest) = file.values(|_| Ok::<_, io::Error>(()))?;
+        if rest == 0 {
             return Ok(());
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let aside = format!("torn-{}.msgpack", now.unwrap_or_default().as_secs());
+        let aside = format!("torn-{}.{EXTENSION}", now.unwrap_or_default().as_secs());
         let aside = self.file.with_extension(aside);
         fs::rename(&self.file, &aside)?;
         let text = format_args!(
@@ -118,37 +139,92 @@ impl Store {
         Ok(())
     }
 
-    fn say(&self, kept: &io::Result<bool>) {
+    /// Updates the condition of the node after a write; returns whether the records are kept.
+    fn judge(&self, kept: io::Result<bool>) -> bool {
         let place = self.folder.display();
         match kept {
-            Ok(true) => {}
-            Ok(false) => self.reporter.error(
-                "rejected-full",
-                format_args!("{place} holds {KEPT_BYTES_MAX} bytes of rejected records; this path waits: read them, then move them away"),
+            Ok(true) => {
+                self.condition.clear();
+                return true;
+            }
+            Ok(false) => self.condition.raise(
+                Trouble::Blocked,
+                format_args!(
+                    "{place} holds 1GiB of rejected records, which is the limit: read them with `millstream rejected cat`, then move the files elsewhere"
+                ),
             ),
-            Err(error) => self.reporter.error("rejected-disk", format_args!("cannot keep rejected records in {place}: {error}")),
+            Err(error) => self.condition.raise(
+                Trouble::Blocked,
+                format_args!("cannot keep rejected records in {place}: {error}"),
+            ),
         }
+        false
     }
 }
 
-/// Bytes of the whole records that a file begins with.
-fn whole_bytes(file: &mut fs::File) -> io::Result<u64> {
-    let (mut whole, mut held) = (0, Vec::new());
-    loop {
-        if file.take(READ_BYTES).read_to_end(&mut held)? == 0 {
-            return Ok(whole);
-        }
-        let mut at = 0;
+/// A file of rejected records.
+#[derive(Debug)]
+pub struct RejectedFile(fs::File);
+
+impl RejectedFile {
+    /// All such files of a directory, in order of name; none if there is no such directory.
+    pub fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let paths: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
+        let mut paths = paths?;
+        paths.retain(|path| path.extension().is_some_and(|name| name == EXTENSION));
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// Opens a file to read it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        fs::File::open(path).map(Self)
+    }
+
+    /// Gives all whole records to `each`, until that fails; then returns the number of bytes behind the last one: the part of
+    /// a record that a kill has left there, or that is being written just now. `None` is given for a value that is no
+    /// rejected record.
+    pub fn read<E: From<io::Error>>(
+        &mut self,
+        mut each: impl FnMut(Option<Rejected<'_>>) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        self.values(|value| each(Rejected::read(value)))
+            .map(|(_, rest)| rest)
+    }
+
+    /// Gives all whole values to `each`; returns how many bytes they take and how many stand behind them.
+    fn values<E: From<io::Error>>(
+        &mut self,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(u64, u64), E> {
+        let (mut whole, mut held) = (0, Vec::new());
         loop {
-            let mut owed = 1;
-            match skip(&held, at, &mut owed) {
-                Ok(next) if owed == 0 && next <= held.len() => at = next,
-                Ok(_) => break,
-                Err(_) => return Ok(whole + at as u64),
+            if (&mut self.0).take(READ_BYTES).read_to_end(&mut held)? == 0 {
+                return Ok((whole, held.len() as u64));
             }
+            let mut at = 0;
+            loop {
+                let mut owed = 1;
+                match skip(&held, at, &mut owed) {
+                    Ok(next) if owed == 0 && next <= held.len() => {
+                        each(held.get(at..next).unwrap_or_default())?;
+                        at = next;
+                    }
+                    Ok(_) => break,
+                    Err(_) => {
+                        let end = self.0.metadata()?.len();
+                        whole += at as u64;
+                        return Ok((whole, end.saturating_sub(whole)));
+                    }
+                }
+            }
+            whole += at as u64;
+            held.drain(..at);
         }
-        whole += at as u64;
-        held.drain(..at);
     }
 }
 
@@ -167,18 +243,9 @@ impl Channel for RejectedStore {
                 let Ok((kept, back)) = append.await else {
                     return;
                 };
-                store.say(&kept);
-                store
-                    .full
-                    .store(!matches!(kept, Ok(true)), Ordering::Relaxed);
-                if matches!(kept, Ok(true)) {
-                    store.reporter.warn(
-                        "rejected",
-                        format_args!(
-                            "records were rejected; they are kept in {}",
-                            store.file.display()
-                        ),
-                    );
+                if store.judge(kept) {
+                    let records = back.batches.iter().map(|batch| u64::from(batch.count));
+                    store.kept.add(records.sum());
                     return back.token.settle();
                 }
                 group = back;
@@ -190,7 +257,7 @@ impl Channel for RejectedStore {
     fn close(&self) {}
 
     fn is_full(&self) -> bool {
-        self.0.full.load(Ordering::Relaxed)
+        self.0.condition.holds()
     }
 }
 
@@ -198,14 +265,13 @@ impl Channel for RejectedStore {
 mod tests {
     use super::*;
 
-    fn store(folder: &std::path::Path) -> Store {
-        Store {
-            folder: folder.to_owned(),
-            file: folder.join("in.msgpack"),
-            end: Mutex::new(None),
-            full: AtomicBool::new(false),
-            reporter: Reporter::new("in"),
-        }
+    fn store(folder: &Path) -> Store {
+        Store::new(
+            folder.to_owned(),
+            "in",
+            Reporter::new("in"),
+            Meter::default(),
+        )
     }
 
     #[test]
@@ -257,8 +323,16 @@ mod tests {
             (0, 0),
         ] {
             fs::write(&path, &two[..kept]).unwrap();
-            let mut file = fs::File::open(&path).unwrap();
-            assert_eq!(whole_bytes(&mut file).unwrap(), whole as u64, "{kept}");
+            let mut values = 0;
+            let mut file = RejectedFile::open(&path).unwrap();
+            let found = file.values(|value| {
+                values += value.len();
+                assert_eq!(value, record);
+                Ok::<_, io::Error>(())
+            });
+            let rest = kept - whole;
+            assert_eq!(found.unwrap(), (whole as u64, rest as u64), "{kept}");
+            assert_eq!(values, whole);
         }
     }
 }

@@ -1,6 +1,10 @@
 //! A pipeline that runs, what `status` shows of it, and how it drains: in the opposite order of the start.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use millstream_record::Pool;
 use tokio::sync::mpsc;
@@ -15,6 +19,9 @@ use crate::{
     supervise::{End, NodeState, StateCell},
     threads::Threads,
 };
+
+/// The counter of rejected records that no node takes: they are kept in files.
+pub(crate) const REJECTED_KEPT: &str = "records_rejected_kept";
 
 /// A node as `status` shows it.
 pub struct NodeStatus {
@@ -69,6 +76,8 @@ pub struct Running {
     pub(crate) stopping: bool,
     pub(crate) failures: Vec<Failure>,
     pub(crate) _threads: Threads,
+    /// The directory of what is rejected and what no node takes.
+    pub(crate) rejected_place: PathBuf,
     pub(crate) _data_dir: DataDir,
 }
 
@@ -145,6 +154,20 @@ impl Running {
             *name == "records_dropped" && self.unanswering.contains(node)
         });
         lost.map(|(_, _, records)| records).sum()
+    }
+
+    /// Where rejected records are kept that no node takes.
+    pub fn rejected_place(&self) -> &Path {
+        &self.rejected_place
+    }
+
+    /// The nodes whose rejected records were kept in files, because no node takes them, and how many.
+    pub fn rejected_records(&self) -> Vec<(Arc<str>, u64)> {
+        let meters = self.meters.snapshot().into_iter();
+        meters
+            .filter(|(_, name, count)| *name == REJECTED_KEPT && *count > 0)
+            .map(|(node, _, count)| (node, count))
+            .collect()
     }
 
     /// Records that were accepted into memory and whose fate is open.

@@ -16,4 +16,4 @@ pub use origin::{ChunkOrigin, FileId, FileOrigin, Origin};
 pub use position::Position;
 pub use tag::Tag;
 pub use time::Time;
-pub use values::Values;
+pub use values::{VALUE_NAMES, Values};

@@ -1,5 +1,19 @@
 //! The values that all records of a batch share.
 
+/// The names of all values that sources set; `tag` stands beside them. Another Millstream can send any of them.
+pub const VALUE_NAMES: [&str; 10] = [
+    "host",
+    "peer",
+    "path",
+    "pid",
+    "topic",
+    "partition",
+    "kubernetes.namespace",
+    "kubernetes.pod",
+    "kubernetes.container",
+    "kubernetes.uid",
+];
+
 /// Names and values, in the order they were set; few, so a list and no map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values(Vec<(String, String)>);

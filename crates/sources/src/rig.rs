@@ -35,6 +35,8 @@ struct State {
     full: bool,
     /// Whether it takes what comes and says that it has no room to keep it, as a disk channel does.
     chokes: bool,
+    /// The values that the source says it sets; none before one runs.
+    values: &'static [&'static str],
     batches: Vec<Batch>,
     held: Vec<Token>,
     origins: HashMap<FileId, u64>,
@@ -204,6 +206,8 @@ impl Downstream {
         let mut state = self.lock();
         assert_eq!(group.batches.len(), 1);
         for batch in group.batches {
+            let declared = |(name, _): (&str, &str)| state.values.contains(&name);
+            assert!(batch.values.iter().all(declared), "{:?}", batch.values);
             let batch = if state.durable {
                 state.cut(batch)
             } else {
@@ -276,6 +280,9 @@ impl Running {
         let meters = Meters::default();
         let (stopper, stop) = stop();
         let rejected = Downstream::memory();
+        for port in [downstream, &rejected] {
+            port.lock().values = source.values();
+        }
         let (all, to, rejects) = (meters.clone(), downstream.clone(), rejected.clone());
         let folder = folder.to_owned();
         let thread = thread::spawn(move || {

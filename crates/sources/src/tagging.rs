@@ -3,12 +3,15 @@
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
+use millstream_pipeline::layout::nearest_value;
 use millstream_record::{Tag, Time, Values};
 use millstream_wire::{
     event::{Event, Record},
     template::{Depends, Renderer, Shared, Template},
 };
 
+/// What is known of this machine.
+pub(crate) const LOCAL_VALUES: &[&str] = &["host"];
 /// What is known of a peer: both are its address; of a unix socket this machine and `unix`.
 pub(crate) const PEER_VALUES: &[&str] = &["host", "peer"];
 
@@ -71,17 +74,18 @@ pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, Str
     if template.depends() > Depends::Batch {
         return Err("it holds for many records: it cannot name a field or the time".to_owned());
     }
-    let foreign = template.names().find(|name| !known.contains(name));
-    match foreign.map(str::to_owned) {
-        Some(name) => {
-            let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
-            let known = known.join(", ");
-            Err(format!(
-                "there is no value `{name}` here: there are {known}"
-            ))
-        }
-        None => Ok(template),
-    }
+    let foreign = template.values().find(|(name, _)| !known.contains(name));
+    let Some((name, _)) = foreign else {
+        return Ok(template);
+    };
+    let meant = nearest_value(name, known);
+    let meant = meant.map(|meant| format!("; did you mean `{meant}`?"));
+    let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+    let known = known.join(", ");
+    Err(format!(
+        "there is no value `{name}` here: there are {known}{}",
+        meant.unwrap_or_default()
+    ))
 }
 
 #[cfg(test)]
@@ -109,6 +113,7 @@ mod tests {
         assert!(refused("{.user}").contains("field"));
         assert!(refused("x-%Y").contains("time"));
         assert!(refused("{pod}").contains("`pod` here: there are `host`, `peer`"));
+        assert!(refused("{hostname}").ends_with("did you mean `host`?"));
         assert!(Tagging::new(Some("{host"), &[]).is_err());
     }
 }

@@ -4,6 +4,7 @@ pub mod channel;
 pub mod check;
 pub mod components;
 pub mod explain;
+pub mod rejected;
 pub mod run;
 pub mod schema;
 pub mod status;

@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     api::{self, Shown},
-    config, exit, log,
+    config, exit, log, page,
     progress::Progress,
     systemd,
 };
@@ -31,6 +31,9 @@ Examples:
   millstream run --once millstream.yaml  until the inputs have ended and everything is settled
   echo hello | millstream run --once stdin.yaml
 
+With `--once`, records that were rejected and that no node takes (`inputs: [\"*.rejected\"]`) make the exit code 1: they are
+kept in data_dir/rejected, and `millstream rejected cat` shows them.
+
 Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
 SIGHUP is ignored: this version cannot reload yet.
 
@@ -38,7 +41,7 @@ A stop never waits longer than `--drain`. What a disk channel holds stays there 
 a full one was not accepted; senders that wait for an answer send it again.
 
 Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left
-something; 64 wrong command line; 78 wrong configuration")]
+something behind (also rejected records); 64 wrong command line; 78 wrong configuration")]
 pub struct Run {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
@@ -85,15 +88,7 @@ impl Run {
         tracing::info!("started {} nodes", running.nodes.len());
         systemd::notify("READY=1");
         match self.until_ended(&mut running, &shown, &mut signals).await {
-            Some(failures) if failures.is_empty() => match running.lost_records() {
-                0 => exit::DRAINED,
-                lost => {
-                    tracing::error!(
-                        "{lost} records found no room before the stop and are lost: their senders wait for no answer"
-                    );
-                    exit::FAILED
-                }
-            },
+            Some(failures) if failures.is_empty() => self.drained(&running),
             // The node that failed has said why.
             Some(_) => exit::FAILED,
             None => {
@@ -104,6 +99,34 @@ impl Run {
                 exit::FAILED
             }
         }
+    }
+
+    /// The exit code when everything was settled. Lost records, and rejected records that a job (`--once`) leaves behind, are
+    /// failures.
+    fn drained(&self, running: &Running) -> u8 {
+        let lost = running.lost_records();
+        if lost > 0 {
+            tracing::error!(
+                "{lost} records found no room before the stop and are lost: their senders wait for no answer"
+            );
+            return exit::FAILED;
+        }
+        let rejected = running.rejected_records();
+        if !self.once || rejected.is_empty() {
+            return exit::DRAINED;
+        }
+        let nodes = rejected.iter();
+        let nodes: Vec<_> = nodes
+            .map(|(node, count)| format!("{node}: {count}"))
+            .collect();
+        let all: u64 = rejected.iter().map(|(_, count)| count).sum();
+        tracing::error!(
+            "{} rejected and kept in {} ({}); show them with `millstream rejected cat`",
+            page::count(usize::try_from(all).unwrap_or(usize::MAX), "record"),
+            running.rejected_place().display(),
+            nodes.join(", ")
+        );
+        exit::FAILED
     }
 
     /// Signals come first, so that none ends the process from here on; then addresses; then the pipeline.

@@ -23,6 +23,9 @@ impl SourceNode for Fake {
     fn run<'a>(&'a mut self, _: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
     }
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
     fn promise(&self, durable: bool) -> Promise {
         match durable {
             true => Promise::new(self.0, "if the sender keeps its ids"),

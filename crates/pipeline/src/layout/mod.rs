@@ -3,6 +3,7 @@
 mod assemble;
 mod faults;
 mod inputs;
+mod templates;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,10 +16,13 @@ use crate::{
     tags::TagFilter,
 };
 
+pub use templates::nearest_value;
+
 use self::{
     assemble::assemble,
     faults::{check_graph, unused},
     inputs::{resolve, take_inputs},
+    templates::check_templates,
 };
 
 /// One node as the configuration names it.
@@ -96,12 +100,14 @@ pub fn lay_out(
         .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
         .collect::<Vec<_>>();
     check_graph(&entries, &built, &takers, &inputs, &mut problems);
-    let mut warnings = Vec::new();
+    let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     // A node with an error of its own may be the one that takes what seems unused.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers);
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
-        (problems, warnings) = unused.into_iter().partition(is_error);
+        let (errors, unused): (Vec<_>, Vec<_>) = unused.into_iter().partition(is_error);
+        problems = errors;
+        warnings.extend(unused);
     }
     if !problems.is_empty() {
         problems.extend(warnings);

@@ -147,8 +147,9 @@ impl JsonSchema for DocumentId {
         "DocumentId".into()
     }
 
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "default": "position" })
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let template = generator.subschema_for::<Template>();
+        schemars::json_schema!({ "anyOf": [template], "default": "position" })
     }
 }
 

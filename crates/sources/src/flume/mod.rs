@@ -107,6 +107,10 @@ impl Source for Flume {
         })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        PEER_VALUES
+    }
+
     fn promise(&self, _durable: bool) -> Promise {
         Promise::new(
             Guarantee::AtLeastOnce,

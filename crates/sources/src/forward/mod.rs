@@ -31,6 +31,7 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
+use millstream_record::VALUE_NAMES;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -156,6 +157,10 @@ impl Source for Forward {
             let (served, ()) = tokio::join!(self.server.serve(&context, each), heartbeats);
             served
         })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &VALUE_NAMES
     }
 
     fn promise(&self, durable: bool) -> Promise {

@@ -284,11 +284,6 @@ impl Outgoing {
             values: self.values.clone(),
             origins: Vec::new(),
         };
-        let text = format_args!(
-            "{} sent what is no record, it is set aside: {reason}",
-            self.peer
-        );
-        context.reporter.warn("rejected", text);
         let (node, items) = (&*context.name, items.into_iter().collect::<Vec<_>>());
         let bytes = items
             .iter()

@@ -88,6 +88,10 @@ impl Source for Fuse {
         })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        rules::VALUES
+    }
+
     fn promise(&self, durable: bool) -> Promise {
         match durable {
             true => Promise::new(

@@ -15,6 +15,8 @@ use crate::tagging::{Tagging, batch_template};
 
 /// Names that a tag and a `tee` can ask for.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
+/// The same with what is known of most records: the process that wrote them.
+pub(super) const VALUES: &[&str] = &[NAMES[0], NAMES[1], "pid"];
 
 /// A checked rule.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::flight::Flight;
+use crate::{flight::Flight, tagging::LOCAL_VALUES};
 use record::{HEAD_BYTES, Series};
 
 /// The entry in the list of sources.
@@ -124,6 +124,10 @@ impl Source for Generate {
             self.run = Some((run, maker.flight.settled()));
             Ok(())
         })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        LOCAL_VALUES
     }
 
     fn promise(&self, durable: bool) -> Promise {

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{Request, StatusCode, body::Incoming, header::CONTENT_LENGTH};
 use millstream_record::Buffer;
-use millstream_wire::compression::{Codec, Inflated, Inflater, size_claimed};
+use millstream_wire::compression::{
+    Codec, InflateError, Inflated, Inflater, codec_of, size_claimed,
+};
 use tokio::time::timeout;
 
 use super::{Shared, answer::Refusal};
@@ -95,7 +97,7 @@ pub(super) async fn inflate(
     loop {
         let inflated = inflater
             .inflate(input, &mut output)
-            .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+            .map_err(|error| cannot_inflate(codec, error))?;
         // A buffer that is full to its bound has more than that.
         if output.len() > bytes_max {
             return Err(too_large(bytes_max, "limits.decompressed"));
@@ -106,6 +108,39 @@ pub(super) async fn inflate(
         output = enlarge(&output, output.capacity(), shared).await?;
         // Other connections of this thread wait.
         tokio::task::yield_now().await;
+    }
+}
+
+fn cannot_inflate(codec: Codec, error: InflateError) -> Refusal {
+    let name = encoding(codec);
+    let text = match error {
+        InflateError::Corrupt => format!(
+            "the request says `Content-Encoding: {name}`, but its body is not {name}, or it is damaged"
+        ),
+        InflateError::Truncated => {
+            format!(
+                "the body, `Content-Encoding: {name}`, ends before its {name} data are complete"
+            )
+        }
+    };
+    Refusal::new(StatusCode::BAD_REQUEST, text)
+}
+
+/// Refuses a body that is compressed although its request does not say so.
+pub(super) fn check_plain(body: &[u8]) -> Result<(), Refusal> {
+    let Some(codec) = codec_of(body) else {
+        return Ok(());
+    };
+    let name = encoding(codec);
+    let text = format!("the body is {name}: send it with the header `Content-Encoding: {name}`");
+    Err(Refusal::new(StatusCode::BAD_REQUEST, text))
+}
+
+/// The codec as `Content-Encoding` names it.
+fn encoding(codec: Codec) -> &'static str {
+    match codec {
+        Codec::Gzip => "gzip",
+        Codec::Zstd => "zstd",
     }
 }
 

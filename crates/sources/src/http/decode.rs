@@ -15,7 +15,7 @@ use super::{
     Shared,
     answer::Refusal,
     body::{enlarge, memory, too_large},
-    lines::{self, Lines, place},
+    lines::{self, Lines, Places},
 };
 
 /// Bad parts of one request are set aside one by one up to so many; more as one: each costs a hundred bytes.
@@ -137,17 +137,14 @@ impl<'s> Output<'s> {
 /// JSON lines, or an array.
 pub(super) async fn json(text: &[u8], received: Time, shared: &Shared) -> Result<Decoded, Refusal> {
     let mut output = Output::new(text, shared).await?;
-    let mut lines = Lines::new(text);
+    let (mut lines, mut places) = (Lines::new(text), Places::default());
     let mut turn = YIELD_BYTES;
     loop {
         match lines.next(received, &mut output.body) {
             lines::Next::Record => output.records += 1,
             lines::Next::Bad(range, fault) => {
                 let bytes = text.get(range).unwrap_or_default();
-                let told = || {
-                    let (line, byte) = place(text, fault.at);
-                    format!("line {line}, byte {byte}: {} expected", fault.expected)
-                };
+                let told = || format!("{}: {} expected", places.of(text, fault.at), fault.expected);
                 output.bad.add(bytes, told, shared).await?;
             }
             lines::Next::Room(bytes) => output.room(bytes).await?,
@@ -171,16 +168,20 @@ pub(super) async fn otlp(
         return logs(Logs::protobuf(text), text, form, received, shared).await;
     }
     let mut packed = memory(lines::room(text), shared).await?;
-    let fault = match to_msgpack(text, &mut packed) {
-        Ok(Progress::Consumed(_)) => {
-            return logs(Logs::json(&packed), text, form, received, shared).await;
+    let (at, expected) = match to_msgpack(text, &mut packed) {
+        Ok(Progress::Consumed(length)) => {
+            let behind = length + lines::blank(text.get(length..).unwrap_or_default());
+            if behind == text.len() {
+                return logs(Logs::json(&packed), text, form, received, shared).await;
+            }
+            // Another request behind it, such as the lines of OTLP's file exporter: nothing of the body is taken.
+            (behind, "the end of the request")
         }
-        Ok(Progress::NeedMore) => "the JSON ends too early".to_owned(),
-        Err(error) => {
-            let (line, byte) = place(text, error.offset);
-            format!("line {line}, byte {byte}: {} expected", error.expected)
-        }
+        Ok(Progress::NeedMore) => (text.len(), "more of the request"),
+        Err(error) => (error.offset, error.expected),
     };
+    let place = Places::default().of(text, at);
+    let fault = format!("{place}: {expected} expected");
     Err(Refusal::new(StatusCode::BAD_REQUEST, fault))
 }
 

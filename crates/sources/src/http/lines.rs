@@ -1,6 +1,12 @@
-//! JSON text to packed records, one by one: a line each, or the elements of one array, or one object over several lines.
+//! JSON text to packed records, one by one: a line each, or the elements of an array, or one object over several lines.
 //!
-//! Hop: read [decode] send keep take encode write settle. Nothing is written beyond the capacity of the output.
+//! Hop: read [decode] send keep take encode write settle. Nothing is written beyond the capacity of the output. Every byte
+//! of the text belongs to a record, to white space and commas around records, or to a part that is reported as bad.
+//!
+//! The elements of an array are told apart before they are parsed, so a bad element costs only itself. In an object only
+//! braces are counted, in a nested array only brackets, both outside of strings: a missing `]` within an object ends with
+//! that object. An object without its closing brace, or a string without its closing quote, takes the rest of the text
+//! with it: where the next element begins cannot be known, and a guess could make a record of a part of one.
 
 use std::ops::Range;
 
@@ -58,21 +64,36 @@ pub(super) struct Fault {
     pub(super) expected: &'static str,
 }
 
+impl Fault {
+    fn new(at: usize, expected: &'static str) -> Self {
+        Self { at, expected }
+    }
+}
+
 impl<'t> Lines<'t> {
     pub(super) fn new(text: &'t [u8]) -> Self {
-        let start = match text.starts_with(BYTE_ORDER_MARK) {
+        let mut lines = Self {
+            text,
+            at: 0,
+            mode: Mode::End,
+        };
+        lines.begin(match text.starts_with(BYTE_ORDER_MARK) {
             true => BYTE_ORDER_MARK.len(),
             false => 0,
-        };
-        let first = start + blank(text.get(start..).unwrap_or_default());
-        let rest = text.get(first..).unwrap_or_default();
-        let mode = match rest.first() {
+        });
+        lines
+    }
+
+    /// Begins to read at `at`: at the start of the text, or behind an array.
+    fn begin(&mut self, at: usize) {
+        self.at = self.skip(at);
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        self.mode = match rest.first() {
             Some(b'[') => Mode::Array(false),
             Some(b'{') if is_one_object(rest) => Mode::Whole,
             _ => Mode::Lines,
         };
-        let at = first + usize::from(mode == Mode::Array(false));
-        Self { text, at, mode }
+        self.at += usize::from(self.mode == Mode::Array(false));
     }
 
     /// Bytes that were read.
@@ -81,18 +102,23 @@ impl<'t> Lines<'t> {
     }
 
     pub(super) fn next(&mut self, received: Time, out: &mut Vec<u8>) -> Next {
-        match self.mode {
-            Mode::End => Next::End,
-            Mode::Lines => self.line(received, out),
-            Mode::Whole => {
-                let end = self.text.len();
-                let next = self.value(end, received, out);
-                if !matches!(next, Next::Room(_)) {
-                    self.mode = Mode::End;
+        loop {
+            match self.mode {
+                Mode::End => return Next::End,
+                Mode::Lines => return self.line(received, out),
+                Mode::Whole => {
+                    let next = self.value(self.text.len(), received, out);
+                    if !matches!(next, Next::Room(_)) {
+                        self.mode = Mode::End;
+                    }
+                    return next;
                 }
-                next
+                Mode::Array(begun) => {
+                    if let Some(next) = self.element(begun, received, out) {
+                        return next;
+                    }
+                }
             }
-            Mode::Array(begun) => self.element(begun, received, out),
         }
     }
 
@@ -123,53 +149,50 @@ impl<'t> Lines<'t> {
                     return Next::Record;
                 }
                 out.truncate(before);
-                let at = length + left;
-                let expected = "the end of the line";
-                Fault { at, expected }
+                Fault::new(length + left, "the end of the line")
             }
             Err(fault) => fault,
         };
-        let at = start + fault.at;
-        Next::Bad(start..end, Fault { at, ..fault })
+        Next::Bad(start..end, Fault::new(start + fault.at, fault.expected))
     }
 
-    /// The next element of the array, with the comma before it.
-    fn element(&mut self, begun: bool, received: Time, out: &mut Vec<u8>) -> Next {
+    /// The next element of the array, with the comma before it. `None` at the end of the array.
+    fn element(&mut self, begun: bool, received: Time, out: &mut Vec<u8>) -> Option<Next> {
         let mut at = self.skip(self.at);
-        match (self.text.get(at), begun) {
-            (Some(b']'), _) => {
-                self.at = self.skip(at + 1);
-                if self.at == self.text.len() {
-                    self.mode = Mode::End;
-                    return Next::End;
-                }
-                return self.broken(self.at, "the end");
+        let mut is_element = true;
+        match self.text.get(at) {
+            Some(b']') => {
+                self.begin(at + 1);
+                return None;
             }
-            (Some(b','), true) => at = self.skip(at + 1),
-            (_, true) => return self.broken(at, "`,` or `]`"),
-            (_, false) => {}
+            Some(b',') if begun => at = self.skip(at + 1),
+            _ => is_element = !begun,
         }
         let rest = self.text.get(at..).unwrap_or_default();
-        let length = Scan::new().end(rest).unwrap_or(rest.len());
-        if let Some(room) = missing(rest.get(..length).unwrap_or(rest), out) {
-            return room;
+        let part = rest.get(..part_length(rest)).unwrap_or_default();
+        if is_element && let Some(room) = missing(part, out) {
+            return Some(room);
         }
-        self.mode = Mode::Array(true);
-        match entry(rest, received, out) {
+        let end = at + part.len();
+        let read = match is_element {
+            _ if rest.is_empty() => Err(Fault::new(0, "more of the array")),
+            false => Err(Fault::new(0, "`,` or `]`")),
+            true => entry(part, received, out),
+        };
+        self.mode = match read.is_err() && end == self.text.len() {
+            true => Mode::End,
+            false => Mode::Array(true),
+        };
+        Some(match read {
             Ok(length) => {
                 self.at = at + length;
                 Next::Record
             }
-            Err(fault) => self.broken(at + fault.at, fault.expected),
-        }
-    }
-
-    /// From here to the end nothing can be read: an array has no lines to begin again at.
-    fn broken(&mut self, at: usize, expected: &'static str) -> Next {
-        let start = self.at.min(at);
-        self.mode = Mode::End;
-        self.at = self.text.len();
-        Next::Bad(start..self.at, Fault { at, expected })
+            Err(fault) => {
+                self.at = end;
+                Next::Bad(at..end, Fault::new(at + fault.at, fault.expected))
+            }
+        })
     }
 
     fn skip(&self, at: usize) -> usize {
@@ -203,26 +226,71 @@ fn entry(text: &[u8], received: Time, out: &mut Vec<u8>) -> Result<usize, Fault>
     let fault = match to_msgpack(text, out) {
         Ok(Progress::Consumed(length)) => match out.get(record) {
             Some(0x80..=0x8f | 0xde | 0xdf) => return Ok(length),
-            _ => Fault {
-                at: blank(text),
-                expected: "an object",
-            },
+            _ => Fault::new(blank(text), "an object"),
         },
-        Ok(Progress::NeedMore) => Fault {
-            at: text.len(),
-            expected: "more of the value",
-        },
-        Err(error) => Fault {
-            at: error.offset,
-            expected: error.expected,
-        },
+        Ok(Progress::NeedMore) if blank(text) == text.len() => Fault::new(0, "a value"),
+        Ok(Progress::NeedMore) => Fault::new(text.len(), "more of the value"),
+        Err(error) => Fault::new(error.offset, error.expected),
     };
     out.truncate(before);
     Err(fault)
 }
 
+/// Bytes up to the `,` or `]` that ends this element of an array, or to the end of the text.
+fn part_length(text: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let rest = text.get(at..).unwrap_or_default();
+        at += match byte {
+            b',' | b']' => return at,
+            b'"' => string_length(rest),
+            b'{' => nested_length(rest, b'{', b'}'),
+            b'[' => nested_length(rest, b'[', b']'),
+            _ => 1,
+        };
+    }
+    text.len()
+}
+
+/// Bytes of the object or array at the front, up to its closing bracket.
+fn nested_length(text: &[u8], open: u8, close: u8) -> usize {
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(rest) = text.get(at..)
+        && let Some(found) = memchr::memchr3(b'"', open, close, rest)
+    {
+        let rest = rest.get(found..).unwrap_or_default();
+        at += found;
+        if rest.first() == Some(&b'"') {
+            at += string_length(rest);
+            continue;
+        }
+        at += 1;
+        match rest.first() == Some(&open) {
+            true => depth += 1,
+            false if depth <= 1 => return at,
+            false => depth -= 1,
+        }
+    }
+    text.len()
+}
+
+/// Bytes of the string at the front, with its quotes.
+fn string_length(text: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(rest) = text.get(at..)
+        && let Some(found) = memchr::memchr2(b'"', b'\\', rest)
+    {
+        at += found + 1;
+        if rest.get(found) == Some(&b'"') {
+            return at;
+        }
+        at += 1;
+    }
+    text.len()
+}
+
 /// White space at the front.
-fn blank(text: &[u8]) -> usize {
+pub(super) fn blank(text: &[u8]) -> usize {
     let other = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     text.iter().position(other).unwrap_or(text.len())
 }
@@ -240,10 +308,30 @@ fn is_one_object(text: &[u8]) -> bool {
     })
 }
 
-/// Line and byte within it, both from 1, of an offset.
-pub(super) fn place(text: &[u8], at: usize) -> (usize, usize) {
-    let before = text.get(..at).unwrap_or(text);
-    let line = memchr::memchr_iter(b'\n', before).count() + 1;
-    let start = memchr::memrchr(b'\n', before).map_or(0, |end| end + 1);
-    (line, before.len() - start + 1)
+/// Lines and bytes of offsets that never decrease: each byte of the text is looked at once, however many there are.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// The last offset.
+    at: usize,
+    /// Where its line starts.
+    start: usize,
+    /// Lines before that one.
+    lines: usize,
+}
+
+impl Places {
+    /// The place of an offset, for a message.
+    pub(super) fn of(&mut self, text: &[u8], at: usize) -> String {
+        let passed = text.get(self.at..at).unwrap_or_default();
+        self.lines += memchr::memchr_iter(b'\n', passed).count();
+        if let Some(end) = memchr::memrchr(b'\n', passed) {
+            self.start = self.at + end + 1;
+        }
+        self.at = at;
+        format!(
+            "line {}, byte {}",
+            self.lines + 1,
+            at.saturating_sub(self.start) + 1
+        )
+    }
 }

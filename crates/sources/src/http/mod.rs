@@ -138,6 +138,10 @@ impl Source for Http {
         })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        PEER_VALUES
+    }
+
     fn promise(&self, durable: bool) -> Promise {
         if durable {
             Promise::new(

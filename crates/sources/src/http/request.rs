@@ -111,7 +111,10 @@ impl Client {
             key: key.map(|key| key.as_bytes()),
         };
         let inflated = match codec {
-            None => None,
+            None => {
+                body::check_plain(read.bytes())?;
+                None
+            }
             Some(codec) => Some(body::inflate(codec, read.bytes(), shared).await?),
         };
         let text = inflated.as_ref().map_or(read.bytes(), |buffer| buffer);
@@ -199,7 +202,8 @@ fn codec_of(headers: &HeaderMap) -> Result<Option<Codec>, Refusal> {
         "gzip" | "x-gzip" => Ok(Some(Codec::Gzip)),
         "zstd" => Ok(Some(Codec::Zstd)),
         _ => {
-            let text = "Content-Encoding may be gzip, zstd or identity";
+            let text =
+                format!("`Content-Encoding: {name}` is not supported: use gzip, zstd or identity");
             Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
         }
     }

@@ -152,12 +152,6 @@ fn origin(
 /// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
 async fn set_aside(client: &Client, from: &Batch, bad: &mut Bad) -> Result<Batch, Refusal> {
     let context = &client.shared.context;
-    let first = bad.errors.first().map_or("", String::as_str);
-    let text = format_args!(
-        "{} sent {} parts that are no records, they are set aside: {first}",
-        client.peer, bad.count
-    );
-    context.reporter.warn("rejected", text);
     let node = &*context.name;
     let bytes = bad
         .items()

@@ -23,7 +23,7 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tagging::Tagging;
+use crate::tagging::{LOCAL_VALUES, Tagging};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -99,7 +99,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     if config.units.iter().any(|unit| unit.is_empty()) {
         problems.push(node.problem_at("units", "a unit without a name"));
     }
-    let tag = Tagging::of(config.tag.as_deref(), &["host"], node);
+    let tag = Tagging::of(config.tag.as_deref(), LOCAL_VALUES, node);
     match tag.map_err(|problem| problems.push(problem)) {
         Ok(tag) if problems.is_empty() => Ok(Box::new(Journald { config, tag })),
         _ => Err(problems),
@@ -128,6 +128,10 @@ impl Source for Journald {
                 .run()
                 .await
         })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        LOCAL_VALUES
     }
 
     fn promise(&self, durable: bool) -> Promise {

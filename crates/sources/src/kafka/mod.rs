@@ -109,6 +109,10 @@ impl Source for Kafka {
         })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        options::VALUES
+    }
+
     fn promise(&self, durable: bool) -> Promise {
         match (durable, self.config.partitions.is_some()) {
             (true, true) => Promise::new(

@@ -13,6 +13,9 @@ use serde::{
 
 use crate::tagging::Tagging;
 
+/// What the records of a partition share.
+pub(super) const VALUES: &[&str] = &["topic", "partition", "host"];
+
 /// The options of `kafka`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -237,7 +240,7 @@ impl Config {
 
     /// How the records of a partition are called.
     pub(super) fn tagging(&self) -> Result<Tagging, String> {
-        Tagging::new(self.tag.as_deref(), &["topic", "partition", "host"])
+        Tagging::new(self.tag.as_deref(), VALUES)
     }
 
     /// What the client is told; `once`: the ends of partitions are wanted.

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 use crate::{
     flight::Flight,
     framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, NOT_FRAMED, TooLong},
-    tagging::Tagging,
+    tagging::{LOCAL_VALUES, Tagging},
 };
 use input::{Input, Piece};
 
@@ -90,7 +90,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     let line_max = config.line_max.as_usize();
     let framer = Framer::new(&config.framing, charset, line_max, config.too_long)
         .map_err(|why| vec![node.problem_at("framing", why)])?;
-    let tag = Tagging::of(config.tag.as_deref(), &["host"], node).map_err(|why| vec![why])?;
+    let tag = Tagging::of(config.tag.as_deref(), LOCAL_VALUES, node).map_err(|why| vec![why])?;
     Ok(Box::new(Stdin::new(config, tag, framer, None)))
 }
 
@@ -163,6 +163,10 @@ impl Source for Stdin {
                 None => Ok(()),
             }
         })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        LOCAL_VALUES
     }
 
     fn promise(&self, durable: bool) -> Promise {

@@ -140,21 +140,8 @@ impl Flow {
                 meter.add(amount);
             }
         }
-        match (&run.left_over, self.shared.settings.too_long) {
-            (Some((_, LeftOver::NoHeader)), _) => {
-                self.warn(
-                    peer,
-                    "unparsed",
-                    "without a header of syslog; it is set aside",
-                );
-            }
-            (_, TooLong::Reject) if run.long > 0 => {
-                self.warn(peer, "too_long", "longer than line_max; it is set aside");
-            }
-            (_, TooLong::Truncate) if run.long > 0 => {
-                self.warn(peer, "too_long", "longer than line_max; its end is dropped");
-            }
-            _ => {}
+        if run.long > 0 && self.shared.settings.too_long == TooLong::Truncate {
+            self.warn_of_truncation(peer);
         }
         if let Some((range, why)) = run.left_over {
             let bytes = text.get(range).unwrap_or_default();
@@ -164,13 +151,13 @@ impl Flow {
 
     /// Says whose message does not become a record as a whole.
     #[cold]
-    fn warn(&self, peer: Option<&[u8]>, kind: &'static str, fault: &str) {
+    fn warn_of_truncation(&self, peer: Option<&[u8]>) {
         let peer = match peer {
             Some(peer) => String::from_utf8_lossy(peer),
             None => self.values.get("peer").unwrap_or_default().into(),
         };
-        let text = format_args!("{peer}: a message is {fault}");
-        self.shared.context.reporter.warn(kind, text);
+        let text = format_args!("{peer}: a message is longer than line_max; its end is dropped");
+        self.shared.context.reporter.warn("too_long", text);
     }
 
     async fn reject(&mut self, bytes: &[u8], why: LeftOver, peer: Option<&[u8]>) {

@@ -222,6 +222,10 @@ impl Source for Syslog {
         })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        PEER_VALUES
+    }
+
     fn promise(&self, durable: bool) -> Promise {
         let until = if durable { "kept" } else { "settled" };
         let relp = |listen: &Listen| listen.scheme() == Scheme::Relp;

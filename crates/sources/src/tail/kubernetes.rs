@@ -15,12 +15,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// The values of a pod's log.
-pub(super) const VALUES: [&str; 4] = [
+const VALUES: [&str; 4] = [
     "kubernetes.namespace",
     "kubernetes.pod",
     "kubernetes.container",
     "kubernetes.uid",
 ];
+
+/// The same with those of every file.
+pub(super) const FILE_VALUES: [&str; 6] =
+    ["host", "path", VALUES[0], VALUES[1], VALUES[2], VALUES[3]];
 
 /// Where a pod finds the namespace it is in.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

@@ -77,6 +77,10 @@ impl Source for Tail {
         Box::pin(async move { run::Run::new(self.0.clone(), context)?.run().await })
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        self.0.values()
+    }
+
     fn promise(&self, durable: bool) -> Promise {
         match durable {
             true => Promise::new(

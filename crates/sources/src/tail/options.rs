@@ -155,9 +155,21 @@ impl Options {
         values
     }
 
+    /// The names of what the records of its files share.
+    pub(super) fn values(&self) -> &'static [&'static str] {
+        values(self.kubernetes.is_some())
+    }
+
     /// The tag of a file.
     pub(super) fn tag_of(&self, path: &Path, node: &str, values: &Values) -> Tag {
         self.tag.tag(node, Some(&path.to_string_lossy()), values)
+    }
+}
+
+fn values(pods: bool) -> &'static [&'static str] {
+    match pods {
+        true => &kubernetes::FILE_VALUES,
+        false => &["host", "path"],
     }
 }
 
@@ -192,12 +204,9 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
         exclude.iter().map(String::as_str),
     );
     let patterns = patterns.map_err(|why| problem("paths", why));
-    let mut known = vec!["host", "path"];
-    if pods.is_some() {
-        known.extend(kubernetes::VALUES);
-    }
+    let known = values(pods.is_some());
     let own = config.tag.as_deref();
-    let tag = Tagging::new(own.or(pods.map(|_| kubernetes::TAG)), &known);
+    let tag = Tagging::new(own.or(pods.map(|_| kubernetes::TAG)), known);
     let tag = tag.map_err(|why| problem("tag", why));
     let charset = Charset::named(&config.encoding).unwrap_or_else(|| {
         let why = format!("no encoding is called `{}`", config.encoding);

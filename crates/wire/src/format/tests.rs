@@ -247,7 +247,7 @@ fn a_record_without_what_a_template_asks_for_is_rejected_and_its_neighbours_go_o
     );
     assert_eq!(
         rejects[0].reason.to_string(),
-        "no value for `.user`; a default would be `{.user|...}`"
+        "no value for `.user`; to write such records give it a default: `{.user|unknown}`"
     );
     let options = Options {
         add: only([("p", "{pod}")]),

@@ -162,10 +162,10 @@ impl Template {
         self.parts.iter().any(is_time)
     }
 
-    /// The batch's values it asks for, without the tag and the time.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    /// The batch's values it asks for, without the tag and the time, each with its default.
+    pub fn values(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.parts.iter().filter_map(|part| match part.plain() {
-            Part::Value { name, .. } => Some(&**name),
+            Part::Value { name, default } => Some((&**name, default.as_deref())),
             _ => None,
         })
     }

@@ -3,7 +3,7 @@
 //! Hop: read decode send keep take [encode] write settle. Promises: no allocation once the buffers have their size; a
 //! text that cannot be rendered leaves nothing behind.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use jiff::tz::TimeZone;
 use millstream_record::{Batch, Time, Values};
@@ -19,12 +19,26 @@ use crate::{
     room::Room,
 };
 
+/// The name of the whole record.
+const RECORD: &str = "record";
+
 /// A value that a template asks for is not there and has no default: the record cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no value for `{name}`; a default would be `{{{name}|...}}`")]
 pub struct Missing {
     /// As the template names it.
     pub name: Arc<str>,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.name {
+            RECORD => f.write_str("the record has no JSON form for `{record}`"),
+            name => write!(
+                f,
+                "no value for `{name}`; to write such records give it a default: `{{{name}|unknown}}`"
+            ),
+        }
+    }
 }
 
 /// What all records of a batch share, as far as templates ask for it.
@@ -286,7 +300,7 @@ fn json_part(
 /// The whole record as JSON.
 fn record(record: Record<'_>, room: &mut Room<'_>) -> Result<(), Missing> {
     let missing = || Missing {
-        name: "record".into(),
+        name: RECORD.into(),
     };
     match record {
         Record::None => Err(missing()),

@@ -121,7 +121,10 @@ fn a_template_knows_what_it_depends_on() {
         assert_eq!(Template::parse(text).unwrap().depends(), depends, "{text}");
     }
     let names = Template::parse("{host}{tag}{pod|}").unwrap();
-    assert_eq!(names.names().collect::<Vec<_>>(), ["host", "pod"]);
+    assert_eq!(
+        names.values().map(|(name, _)| name).collect::<Vec<_>>(),
+        ["host", "pod"]
+    );
 }
 
 #[test]

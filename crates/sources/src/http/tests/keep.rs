@@ -183,6 +183,66 @@ fn compressed_bodies_are_read() {
 }
 
 #[test]
+fn a_body_whose_compression_is_not_what_its_header_says_is_told_the_header() {
+    let rig = Rig::new("");
+    for (codec, name) in [(Codec::Gzip, "gzip"), (Codec::Zstd, "zstd")] {
+        let mut packed = Vec::new();
+        compress(codec, b"{\"n\":1}\n", &mut packed).unwrap();
+        let header = format!("Content-Encoding: {name}");
+        let cut = &packed[..packed.len() - 5];
+        for (headers, body, why) in [
+            (
+                &[&*header][..],
+                &b"{\"n\":1}\n"[..],
+                format!("but its body is not {name}"),
+            ),
+            (
+                &[&*header],
+                cut,
+                format!("ends before its {name} data are complete"),
+            ),
+            (&[], &packed, format!("send it with the header `{header}`")),
+        ] {
+            let answer = rig.post("/", headers, body);
+            let error = answer.json()["error"].as_str().unwrap().to_owned();
+            assert_eq!(answer.status, 400, "{error}");
+            assert!(error.contains(&why) && error.contains(&header), "{error}");
+        }
+    }
+    assert!(rig.records().is_empty() && rig.rejected().is_empty());
+    rig.running.stop();
+}
+
+#[test]
+fn every_element_of_an_array_is_kept_or_set_aside() {
+    let rig = Rig::new("");
+    let answer = rig.post("/", &[], b"[{\"ok\":1},2,{\"ok\":3}]");
+    let errors = ["line 1, byte 11: an object expected"];
+    let expected = json!({"accepted": 2, "rejected": 1, "errors": errors});
+    assert_eq!((answer.status, answer.json()), (200, expected));
+    let answer = rig.post("/", &[], b"[2,{\"ok\":4}]");
+    assert_eq!(
+        (answer.status, &answer.json()["accepted"]),
+        (200, &json!(1))
+    );
+    // Cut off by its sender: the element before the cut is whole.
+    let answer = rig.post("/", &[], b"[{\"ok\":5},");
+    let errors = ["line 1, byte 11: more of the array expected"];
+    let expected = json!({"accepted": 1, "rejected": 1, "errors": errors});
+    assert_eq!((answer.status, answer.json()), (200, expected));
+    assert_eq!(rig.post("/", &[], b"[1,2]").status, 400);
+    let kept = [1, 3, 4, 5].map(|n| json!({"ok": n}));
+    assert_eq!(rig.records(), kept);
+    let messages: Vec<_> = rig
+        .rejected()
+        .into_iter()
+        .map(|(_, message)| message)
+        .collect();
+    assert_eq!(messages, ["2", "2", ""]);
+    rig.running.stop();
+}
+
+#[test]
 fn an_idempotency_key_goes_to_the_channel_as_an_origin() {
     let rig = Rig::before(Downstream::durable(), "");
     let key = "Idempotency-Key: 0123456789abcdef0123456789abcdef";

@@ -66,8 +66,12 @@ fn what_cannot_be_read_at_all_is_a_status_of_the_same_form() {
     let answer = rig.post("/v1/logs", &[PROTOBUF], b"\xff\xff\xff");
     assert_eq!((answer.status, &answer.body[..2]), (400, &[0x08, 3][..]));
     for (body, why) in [
-        ("{", "the JSON ends too early"),
+        ("{", "line 1, byte 2: more of the request expected"),
         ("{\"a\" 1}", "line 1, byte 6: `:` expected"),
+        (
+            "{\"resourceLogs\":[{\"scopeLogs\":[{\"logRecords\":[{}]}]}]}\n{\"resourceLogs\":[]}\n",
+            "line 2, byte 1: the end of the request expected",
+        ),
         ("[]", "of another type"),
     ] {
         let answer = rig.post("/v1/logs", &[JSON], body.as_bytes());

@@ -3,13 +3,13 @@
 use millstream_record::Time;
 use serde_json::{Value, json};
 
-use super::super::lines::{Lines, Next, place};
+use super::super::lines::{Lines, Next, Places};
 
 const RECEIVED: Time = Time(1_700_000_000_000_000_001);
 
 /// Records, and the bad parts with their faults.
 fn read(text: &str) -> (Vec<Value>, Vec<String>) {
-    let mut lines = Lines::new(text.as_bytes());
+    let (mut lines, mut places) = (Lines::new(text.as_bytes()), Places::default());
     let (mut out, mut records, mut bad) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         let (start, capacity) = (out.len(), out.capacity());
@@ -25,11 +25,8 @@ fn read(text: &str) -> (Vec<Value>, Vec<String>) {
                 records.push(serde_json::from_slice(&json).unwrap());
             }
             Next::Bad(range, fault) => {
-                let (line, byte) = place(text.as_bytes(), fault.at);
-                bad.push(format!(
-                    "{line}:{byte} {} | {}",
-                    fault.expected, &text[range]
-                ));
+                let place = places.of(text.as_bytes(), fault.at);
+                bad.push(format!("{place}: {} | {}", fault.expected, &text[range]));
             }
             Next::Room(bytes) => out.reserve_exact(bytes),
             Next::End => return (records, bad),
@@ -63,16 +60,22 @@ fn one_object_may_stand_on_several_lines() {
 #[test]
 fn a_bad_line_is_told_and_its_neighbours_are_read() {
     let cases = [
-        ("{\"a\":}", "2:6 a value"),
-        ("{\"a\":1", "2:7 more of the value"),
-        ("{\"a\":1}}", "2:8 the end of the line"),
-        ("{\"a\":1} {\"a\":2}", "2:9 the end of the line"),
-        ("\"text\"", "2:1 an object"),
-        ("42", "2:1 an object"),
-        ("[{}]", "2:1 an object"),
-        ("plain text", "2:1 a value"),
-        ("{\"a\":1e999}", "2:6 a number that 64 bits can hold"),
-        ("{\"a\":\"\t\"}", "2:7 an escaped control character"),
+        ("{\"a\":}", "line 2, byte 6: a value"),
+        ("{\"a\":1", "line 2, byte 7: more of the value"),
+        ("{\"a\":1}}", "line 2, byte 8: the end of the line"),
+        ("{\"a\":1} {\"a\":2}", "line 2, byte 9: the end of the line"),
+        ("\"text\"", "line 2, byte 1: an object"),
+        ("42", "line 2, byte 1: an object"),
+        ("[{}]", "line 2, byte 1: an object"),
+        ("plain text", "line 2, byte 1: a value"),
+        (
+            "{\"a\":1e999}",
+            "line 2, byte 6: a number that 64 bits can hold",
+        ),
+        (
+            "{\"a\":\"\t\"}",
+            "line 2, byte 7: an escaped control character",
+        ),
     ];
     for (line, fault) in cases {
         let text = format!("{{\"n\":1}}\n{line}\n{{\"n\":2}}\n");
@@ -86,20 +89,98 @@ fn a_bad_line_is_told_and_its_neighbours_are_read() {
 }
 
 #[test]
-fn an_array_is_read_up_to_its_fault() {
+fn a_bad_element_of_an_array_costs_only_itself() {
+    let (first, last) = (json!({"n": 1}), json!({"n": 3}));
     let cases = [
-        ("[{\"n\":1},7,{\"n\":2}]", "1:10 an object | ,7,{\"n\":2}]"),
-        ("[{\"n\":1} {\"n\":2}]", "1:10 `,` or `]` |  {\"n\":2}]"),
-        ("[{\"n\":1},\n{\"n\":}]", "2:6 a value | ,\n{\"n\":}]"),
-        ("[{\"n\":1},", "1:10 more of the value | ,"),
-        ("[{\"n\":1}", "1:9 `,` or `]` | "),
-        ("[{\"n\":1}] x", "1:11 the end | x"),
+        ("7", "line 1, byte 10: an object | 7"),
+        ("null", "line 1, byte 10: an object | null"),
+        ("\"],{\\\"[\"", "line 1, byte 10: an object | \"],{\\\"[\""),
+        ("[{\"n\":2}]", "line 1, byte 10: an object | [{\"n\":2}]"),
+        ("[[],[\"]\"]]", "line 1, byte 10: an object | [[],[\"]\"]]"),
+        ("{\"n\":}", "line 1, byte 15: a value | {\"n\":}"),
+        ("{n:2}", "line 1, byte 11: a key | {n:2}"),
+        ("{\"a\":[1,2}", "line 1, byte 19: `,` or `]` | {\"a\":[1,2}"),
+        (
+            "{\"a\":\"\t\"}",
+            "line 1, byte 16: an escaped control character | {\"a\":\"\t\"}",
+        ),
+        (
+            "nonsense",
+            "line 1, byte 11: `true`, `false` or `null` | nonsense",
+        ),
+        ("", "line 1, byte 10: a value | "),
+    ];
+    for (bad, fault) in cases {
+        let text = format!("[{{\"n\":1}},{bad},{{\"n\":3}}]");
+        let expected = (vec![first.clone(), last.clone()], vec![fault.to_owned()]);
+        assert_eq!(read(&text), expected, "{text}");
+        // At either end, too.
+        let (records, faults) = read(&format!("[{bad},{{\"n\":1}},{{\"n\":3}},{bad}]"));
+        assert_eq!(records, expected.0, "{bad}");
+        assert_eq!(faults.len(), 2, "{bad}: {faults:?}");
+    }
+    let (records, faults) = read("[2,{\"n\":3}]");
+    assert_eq!((records, faults.len()), (vec![last], 1));
+}
+
+#[test]
+fn what_stands_between_the_elements_of_an_array_is_bad_and_they_are_read() {
+    let cases = [
+        (
+            "[{\"n\":1} {\"n\":2},{\"n\":3}]",
+            "line 1, byte 10: `,` or `]` | {\"n\":2}",
+        ),
+        ("[{\"n\":1}},\n{\"n\":3}]", "line 1, byte 9: `,` or `]` | }"),
+        ("[{\"n\":1}]\nx\n{\"n\":3}\n", "line 2, byte 1: a value | x"),
+        ("[{\"n\":1},{\"n\":3},]", "line 1, byte 18: a value | "),
+        ("[,{\"n\":1},{\"n\":3}]", "line 1, byte 2: a value | "),
     ];
     for (text, fault) in cases {
-        let (records, bad) = read(text);
-        assert_eq!(records, [json!({"n": 1})], "{text}");
-        assert_eq!(bad, [fault]);
+        let expected = (
+            vec![json!({"n": 1}), json!({"n": 3})],
+            vec![fault.to_owned()],
+        );
+        assert_eq!(read(text), expected, "{text}");
     }
+    let two = (vec![json!({"n": 1}), json!({"n": 3})], vec![]);
+    assert_eq!(read("[{\"n\":1}]\n[{\"n\":3}]\n"), two);
+}
+
+#[test]
+fn of_an_array_that_is_cut_anywhere_the_whole_elements_are_kept_and_one_part_is_bad() {
+    let text = "[ {\"n\":1} ,\n{\"a\":[1,{\"b\":\"]},[{\\\\\"}],\"c\":{}} , {\"n\":3} ]";
+    let (all, bad) = read(text);
+    assert_eq!((all.len(), bad.len()), (3, 0));
+    for cut in 1..text.len() {
+        let (records, bad) = read(&text[..cut]);
+        assert_eq!(records, all[..records.len()], "{}", &text[..cut]);
+        let whole = [text.find(" ,\n"), text.find(" , {"), text.find(" ]")];
+        let whole = whole.iter().filter(|end| end.unwrap() <= cut).count();
+        assert_eq!((records.len(), bad.len()), (whole, 1), "{}", &text[..cut]);
+        assert!(bad[0].contains("more of the "), "{bad:?}");
+    }
+    // Where an element that is not closed ends, cannot be known: it takes the rest with it, as one part.
+    let (records, bad) = read("[{\"n\":1},{\"a\":{\"b\":1},{\"n\":3}]");
+    assert_eq!(records, [json!({"n": 1})]);
+    assert_eq!(
+        bad,
+        ["line 1, byte 23: a key | {\"a\":{\"b\":1},{\"n\":3}]"]
+    );
+}
+
+#[test]
+fn very_many_bad_elements_and_arrays_cost_no_more_than_their_bytes() {
+    let many = 200_000;
+    let (records, bad) = read(&format!("[{}{{}}]", "1,".repeat(many)));
+    assert_eq!((records.len(), bad.len()), (1, many));
+    assert_eq!(
+        bad[many - 1],
+        format!("line 1, byte {}: an object | 1", 2 * many)
+    );
+    let (records, bad) = read(&format!("{}[{{}}]", "[]".repeat(many)));
+    assert_eq!((records.len(), bad.len()), (1, 0));
+    let (records, bad) = read(&format!("{}{{}}", "[".repeat(many)));
+    assert_eq!((records.len(), bad.len()), (0, 1));
 }
 
 #[test]

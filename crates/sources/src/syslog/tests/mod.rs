@@ -39,6 +39,10 @@ impl Source for Telling {
         self.source.run(context)
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        self.source.values()
+    }
+
     fn promise(&self, durable: bool) -> Promise {
         self.source.promise(durable)
     }
