@@ -132,10 +132,11 @@ fn records_become_fields_with_what_stands_beside_them() {
          sinks:\n  out: {{ type: file, inputs: [in], path: \"{place}/{{tag}}.{{partition}}.log\", add: {{}} }}\n",
         broker.address()
     );
+    // The record that is no JSON is left behind.
     let program = Program::start_with(folder.path(), &config, &["--once"]);
     assert_eq!(
         program.ended(),
-        Some(0),
+        Some(1),
         "{}",
         fs::read_to_string(folder.path().join("log")).unwrap()
     );

@@ -263,7 +263,10 @@ impl Channel for RejectedStore {
 
 #[cfg(test)]
 mod tests {
+    use millstream_record::{Batch, Encoding, Time};
+
     use super::*;
+    use crate::{delivery, reject};
 
     fn store(folder: &Path) -> Store {
         Store::new(
@@ -303,6 +306,64 @@ mod tests {
         assert_eq!(
             fs::read(aside.unwrap()).unwrap(),
             [record, &record[..3]].concat()
+        );
+    }
+
+    #[test]
+    fn a_full_store_blocks_its_node_until_there_is_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("old.msgpack");
+        fs::File::create(&old)
+            .unwrap()
+            .set_len(KEPT_BYTES_MAX)
+            .unwrap();
+        let (reporter, kept) = (Reporter::new("in"), Meter::default());
+        let store = RejectedStore::open(
+            folder.path().to_owned(),
+            "in",
+            reporter.clone(),
+            kept.clone(),
+        );
+        let from = Batch {
+            tag: "web".into(),
+            encoding: Encoding::Lines,
+            body: bytes::Bytes::new(),
+            count: 0,
+            received: Time(0),
+            values: Arc::default(),
+            origins: Vec::new(),
+        };
+        let batches = vec![reject::batch("in", &from, [&b"a"[..], b"b"], "why")];
+        let (token, receipt) = delivery::receipt(true, 2, Meter::default());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let make_room = async {
+                while reporter.conditions().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                let held = reporter.conditions();
+                assert_eq!(held[0].trouble, Trouble::Blocked);
+                assert!(held[0].why.contains("which is the limit"), "{held:?}");
+                assert!(store.is_full() && kept.get() == 0);
+                fs::remove_file(&old).unwrap();
+            };
+            tokio::join!(store.put(Group { batches, token }), make_room);
+            receipt.await.unwrap();
+        });
+        assert!(reporter.conditions().is_empty() && !store.is_full());
+        assert_eq!(kept.get(), 2);
+        let mut read = Vec::new();
+        let mut file = RejectedFile::open(&RejectedStore::file(folder.path(), "in")).unwrap();
+        let rest = file.read(|rejected| {
+            read.push(rejected.unwrap().message.to_vec());
+            Ok::<_, io::Error>(())
+        });
+        assert_eq!(
+            (rest.unwrap(), read),
+            (0, vec![b"a".to_vec(), b"b".to_vec()])
         );
     }
 
