@@ -3,10 +3,10 @@
 //! A [`Problem`] is an error or a warning. [`Problems`] sorts them by place and prints all of them at once:
 //!
 //! ```text
-//! line.yaml:4:3: error: unknown option `transforms`
-//!   4 |   transforms: {}
-//!     |   ^^^^^^^^^^
-//!   help: it is called `processors` here
+//! line.yaml:4:1: error: unknown setting `outputs`
+//!   4 | outputs: {}
+//!     | ^^^^^^^
+//!   help: it is called `sinks` here
 //! ```
 //!
 //! Values of options whose name says that they are secret are masked in the line that is shown.

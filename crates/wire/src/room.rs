@@ -43,8 +43,10 @@ impl<'a> Room<'a> {
     /// How `text` must be rewritten, if it must.
     #[inline(always)]
     pub(crate) fn rewrites(&self, text: &[u8]) -> Option<InvalidUtf8> {
-        let how = self.invalid_utf8?;
-        std::str::from_utf8(text).is_err().then_some(how)
+        match self.invalid_utf8 {
+            None => None,
+            Some(how) => how.of_invalid(text),
+        }
     }
 
     /// Stores `text`, rewritten if it must be.

@@ -23,6 +23,13 @@ pub enum InvalidUtf8 {
 const BASE64_BYTES: usize = 96;
 
 impl InvalidUtf8 {
+    /// The same if `text` is not UTF-8.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn of_invalid(self, text: &[u8]) -> Option<Self> {
+        std::str::from_utf8(text).is_err().then_some(self)
+    }
+
     /// Gives `text` as pieces of UTF-8 to `write`.
     #[cold]
     #[inline(never)]
