@@ -10,6 +10,7 @@
 )]
 
 mod flow;
+mod frames;
 mod generate;
 mod msgpack;
 mod record;

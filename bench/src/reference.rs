@@ -25,12 +25,13 @@ use rustix::{
 };
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::{Failure, run::process, tls, units};
+use crate::{Failure, frames::Frames, run::process, tls, units};
 
 /// Reads and throws away: what receiving costs without any work on it.
 ///
 /// Examples:
 ///   millbench reader --listen 127.0.0.1:24224
+///   millbench reader --listen 127.0.0.1:24224 --acks
 ///   millbench reader --file big.log --read 256KiB
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, group(ArgGroup::new("from").required(true).args(["listen", "file"])))]
@@ -44,6 +45,10 @@ pub struct ReaderOptions {
     /// Bytes per read
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
     read: u64,
+    /// Read frames of the forward protocol, each whole into a buffer of its connection (up to 2 MiB), and acknowledge those
+    /// that ask for it
+    #[arg(long, requires = "listen", conflicts_with = "tls_cert")]
+    acks: bool,
     /// Decrypt what comes: the certificate in PEM
     #[arg(long, value_name = "PATH", requires_all = ["tls_key", "listen"])]
     tls_cert: Option<PathBuf>,
@@ -74,9 +79,10 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let address = options.listen.as_deref().unwrap_or_default();
-    let secure = match (&options.tls_cert, &options.tls_key) {
-        (Some(cert), Some(key)) => Some(tls::server(cert, key)?),
-        _ => None,
+    let how = match (&options.tls_cert, &options.tls_key) {
+        (Some(cert), Some(key)) => Take::Decrypt(tls::server(cert, key)?),
+        _ if options.acks => Take::Acknowledge,
+        _ => Take::Drop,
     };
     let listener = TcpListener::bind(address)
         .map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?;
@@ -85,8 +91,8 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
             let (sender, receiver) = std::sync::mpsc::sync_channel::<TcpStream>(1024);
             let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let other = poll.try_clone()?;
-            let secure = secure.clone();
-            thread::spawn(move || drop_bytes(&other, &receiver, size, secure.as_ref()));
+            let how = how.clone();
+            thread::spawn(move || drop_bytes(&other, &receiver, size, &how));
             Ok((poll, sender))
         })
         .collect::<io::Result<Vec<_>>>()?;
@@ -102,14 +108,54 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the reader does with connections.
+#[derive(Clone)]
+enum Take {
+    /// Reads them.
+    Drop,
+    /// Reads frame by frame, and answers.
+    Acknowledge,
+    /// Decrypts them.
+    Decrypt(Arc<ServerConfig>),
+}
+
+/// What one connection holds for that.
+enum State {
+    Nothing,
+    Frames(Frames),
+    Session(Box<ServerConnection>),
+}
+
+impl State {
+    fn new(how: &Take) -> io::Result<Self> {
+        Ok(match how {
+            Take::Drop => Self::Nothing,
+            Take::Acknowledge => Self::Frames(Frames::new()),
+            Take::Decrypt(config) => {
+                let session = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+                Self::Session(Box::new(session))
+            }
+        })
+    }
+
+    /// Takes what is there; false: the peer has closed.
+    fn take(&mut self, stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<bool> {
+        match self {
+            Self::Nothing => Ok(stream.read(buffer)? > 0),
+            Self::Frames(frames) => frames.read(stream, buffer.len()),
+            Self::Session(session) => tls::drop_bytes(stream, session, buffer),
+        }
+    }
+}
+
 /// One thread's connections: one read for every time that one is ready, or, under TLS, until nothing more is there.
 fn drop_bytes(
     poll: &std::os::fd::OwnedFd,
     fresh: &std::sync::mpsc::Receiver<TcpStream>,
     size: usize,
-    secure: Option<&Arc<ServerConfig>>,
+    how: &Take,
 ) -> io::Result<()> {
-    let mut streams: HashMap<u64, (TcpStream, Option<ServerConnection>)> = HashMap::new();
+    let mut streams: HashMap<u64, (TcpStream, State)> = HashMap::new();
     let mut events = [MaybeUninit::uninit(); 64];
     let mut buffer = vec![0; size];
     loop {
@@ -122,25 +168,17 @@ fn drop_bytes(
             let key = event.data.u64();
             while !streams.contains_key(&key) {
                 let stream = fresh.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
-                let session = secure.map(|config| ServerConnection::new(config.clone()));
-                let session = session.transpose().map_err(io::Error::other)?;
-                streams.insert(stream.as_raw_fd() as u64, (stream, session));
+                streams.insert(stream.as_raw_fd() as u64, (stream, State::new(how)?));
             }
-            let Some((stream, session)) = streams.get_mut(&key) else {
+            let Some((stream, state)) = streams.get_mut(&key) else {
                 continue;
             };
-            if let Some(session) = session {
-                if !matches!(tls::drop_bytes(stream, session, &mut buffer), Ok(true)) {
-                    streams.remove(&key);
-                }
-                continue;
-            }
-            match stream.read(&mut buffer) {
-                Ok(1..) => {}
+            match state.take(stream, &mut buffer) {
+                Ok(true) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Closing takes it out of the poll as well.
-                Ok(0) | Err(_) => drop(streams.remove(&key)),
+                Ok(false) | Err(_) => drop(streams.remove(&key)),
             }
         }
     }

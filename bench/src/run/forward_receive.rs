@@ -22,6 +22,8 @@ enum Work {
     Reader(Load),
     /// `millbench writer` with these arguments.
     Writer(&'static [&'static str]),
+    /// Millstream takes packed chunks with acks, under tags of every length up to [`TAG`]'s.
+    Tags { connections: u16 },
     /// Millstream does.
     Server {
         load: Load,
@@ -34,6 +36,11 @@ enum Work {
         output: bool,
     },
 }
+
+/// The longest tag of the sweep: the others are its beginnings.
+const TAG: &str = "tags.of.every.length.from.one.byte.to.sixty-four.in.turn.aaaaaaa";
+/// A tag of the sweep is loaded for this share of a measurement.
+const TAG_SHARE: f64 = 0.25;
 
 const DISCARD: &str = include_str!("../../scenarios/forward_receive/discard.yaml");
 const DISK: &str = include_str!("../../scenarios/forward_receive/disk.yaml");
@@ -49,7 +56,7 @@ struct Rows {
 
 impl Rows {
     fn add(&mut self, name: String, goals: Vec<Goal>, work: Work) -> String {
-        let reference = !matches!(work, Work::Server { .. });
+        let reference = matches!(work, Work::Reader(_) | Work::Writer(_));
         self.rows.push(Row::new(&name, reference, goals));
         self.works.push((name.clone(), work));
         name
@@ -75,13 +82,15 @@ fn share(least: f64, of: &str) -> Goal {
 /// Packed chunks into nothing: connections, acks, threads.
 fn packed(rows: &mut Rows) {
     for connections in [1, 2, 8] {
-        let plain = load("packed", connections, false);
-        let bare = rows.add(
-            format!("bare reader, packed, {connections} conn"),
-            Vec::new(),
-            Work::Reader(plain.clone()),
-        );
         for acks in [false, true] {
+            let bare = rows.add(
+                format!(
+                    "bare reader{}, packed, {connections} conn",
+                    if acks { " that acks" } else { "" }
+                ),
+                Vec::new(),
+                Work::Reader(load("packed", connections, acks)),
+            );
             let name = |threads| {
                 let acks = if acks { ", acks" } else { "" };
                 format!("packed -> discard, {connections} conn{acks}, {threads} thread")
@@ -106,6 +115,11 @@ fn packed(rows: &mut Rows) {
             let one = rows.add(name(1), goals, work(1));
             if connections > 1 {
                 rows.add(name(2), vec![share(0.75, &one)], work(2));
+            }
+            if connections == 2 && acks {
+                let name = "packed, tags of 1-64 bytes -> discard, 2 conn, acks";
+                let goals = vec![Goal::Even(0.9), share(0.6, &bare)];
+                rows.add(name.to_owned(), goals, Work::Tags { connections });
             }
         }
     }
@@ -242,22 +256,23 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
             eprintln!("{round}/{}: {}", bench.runs, row.name);
             let work = works.iter().find(|(name, _)| *name == row.name);
             if let Some((_, work)) = work {
-                row.runs.push(measure(bench, work)?);
+                row.runs.extend(measure(bench, work)?);
             }
         }
     }
     Ok(rows)
 }
 
-fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
-    match work {
-        Work::Reader(load) => server::bare_reader(bench, load, 1),
+fn measure(bench: &Bench, work: &Work) -> Result<Vec<Run>, Failure> {
+    let run = match work {
+        Work::Reader(load) => server::bare_reader(bench, load, 1)?,
         Work::Writer(how) => {
             let folder = bench.work.join("writer");
             let folder = folder.to_string_lossy();
             let start = ["writer", "--folder", &folder, "--bytes", "4GiB"];
-            server::reference(bench, &[&start[..], how].concat(), RECORD)
+            server::reference(bench, &[&start[..], how].concat(), RECORD)?
         }
+        Work::Tags { connections } => return tags(bench, *connections),
         Work::Server {
             load,
             config,
@@ -286,7 +301,31 @@ fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
             if *output {
                 run.wrong = run.wrong.or(server::outcome(&out)?);
             }
-            Ok(run)
+            run
         }
+    };
+    Ok(vec![run])
+}
+
+/// One millstream, loaded under one tag after the other.
+fn tags(bench: &Bench, connections: u16) -> Result<Vec<Run>, Failure> {
+    let mut server = Server::start(bench, DISCARD, &[("THREADS", "1")])?;
+    let bench = Bench {
+        seconds: bench.seconds * TAG_SHARE,
+        ..bench.clone()
+    };
+    let mut runs = Vec::new();
+    for length in 1..=TAG.len() {
+        let load = Load {
+            protocol: Protocol::ForwardAs(&TAG[..length]),
+            ..load("packed", connections, true)
+        };
+        let mut run = server::measure(&mut server, &bench, &load, false)?;
+        run.variant = Some(format!("a tag of {length} bytes"));
+        runs.push(run);
     }
+    if let Some(last) = runs.last_mut() {
+        last.wrong = last.wrong.take().or(server.stop());
+    }
+    Ok(runs)
 }

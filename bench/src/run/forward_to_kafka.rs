@@ -186,6 +186,7 @@ fn peer(mut command: Command, lines: &Path) -> Result<Run, Failure> {
         seconds: started.elapsed().as_secs_f64(),
         usage,
         latency: None,
+        variant: None,
         wrong: (!status.success()).then(|| format!("it ended with {status}")),
     })
 }

@@ -65,8 +65,16 @@ fn measure_all(bench: &Bench, mut rows: Vec<Row>) -> Result<Vec<Row>, Failure> {
     bench.choose(&mut rows);
     let mount = bench.work.join("mnt");
     fs::create_dir_all(&mount)?;
+    if rows.iter().any(|row| row.reference)
+        && let Err(why) = build_pass_through(bench)
+    {
+        eprintln!("millbench: no pass-through mount to compare with: {why}");
+        for row in rows.iter_mut().filter(|row| row.reference) {
+            row.missing = Some(why.clone());
+        }
+    }
     for round in 1..=bench.runs {
-        for row in &mut rows {
+        for row in rows.iter_mut().filter(|row| row.missing.is_none()) {
             eprintln!("{round}/{}: {}", bench.runs, row.name);
             let size = SIZES
                 .into_iter()
@@ -143,22 +151,33 @@ fn through(
     Ok(run(bytes, size, settled, usage, wrong))
 }
 
+/// Where [`build_pass_through`] leaves libfuse's example.
+fn pass_through_program(bench: &Bench) -> PathBuf {
+    bench.work.join("passthrough")
+}
+
+/// Compiles libfuse's example; or why that cannot be done here, on one line.
+fn build_pass_through(bench: &Bench) -> Result<(), String> {
+    let script = format!(
+        "cc -O2 -o '{}' {EXAMPLE} $(pkg-config --cflags --libs fuse3)",
+        pass_through_program(bench).display()
+    );
+    let made = Command::new("sh").args(["-c", &script]).output();
+    let made = made.map_err(|error| error.to_string())?;
+    if made.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&made.stderr);
+    let first = said.lines().find(|line| !line.is_empty());
+    Err(format!(
+        "it takes a C compiler, pkg-config and libfuse3-dev ({})",
+        first.unwrap_or("the compiler failed without a word")
+    ))
+}
+
 /// `cat` through libfuse's example into a file.
 fn pass_through(bench: &Bench, input: &Path, size: u64) -> Result<Run, Failure> {
-    let (program, mount) = (bench.work.join("passthrough"), bench.work.join("mnt"));
-    if !program.exists() {
-        let script = format!(
-            "cc -O2 -o '{}' {EXAMPLE} $(pkg-config --cflags --libs fuse3)",
-            program.display()
-        );
-        let made = Command::new("sh").args(["-c", &script]).output()?;
-        if !made.status.success() {
-            let error = String::from_utf8_lossy(&made.stderr);
-            return Err(Failure::Other(format!(
-                "no pass-through mount: {error}; it takes a C compiler, pkg-config and libfuse3-dev"
-            )));
-        }
-    }
+    let (program, mount) = (pass_through_program(bench), bench.work.join("mnt"));
     let process = Process::start(Command::new(&program).arg("-f").arg(&mount))?;
     let started = Instant::now();
     while !is_mount(&mount) && started.elapsed() < LIMIT {
@@ -186,6 +205,7 @@ fn run(bytes: u64, size: u64, time: Duration, usage: Usage, wrong: Option<String
         seconds: time.as_secs_f64(),
         usage,
         latency: None,
+        variant: None,
         wrong,
     }
 }

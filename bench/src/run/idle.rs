@@ -98,6 +98,7 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
         seconds: started.elapsed().as_secs_f64(),
         usage: server.usage()?.since(before),
         latency: None,
+        variant: None,
         wrong: None,
     };
     drop(clients);
@@ -129,6 +130,7 @@ fn files(bench: &Bench) -> Result<Run, Failure> {
         seconds: started.elapsed().as_secs_f64(),
         usage: server.usage()?.since(before),
         latency: None,
+        variant: None,
         wrong: None,
     };
     let wrong = server.stop();
@@ -176,6 +178,7 @@ fn acked(address: SocketAddr) -> Result<Run, Failure> {
         seconds: started.elapsed().as_secs_f64(),
         usage: super::process::Usage::default(),
         latency: Some([at(0.5), at(0.99), at(1.0)]),
+        variant: None,
         wrong: None,
     })
 }

@@ -9,6 +9,8 @@ use serde::Serialize;
 pub struct Machine {
     /// As /proc/cpuinfo names it.
     pub cpu: String,
+    /// Its family, model and stepping, where the processor has such numbers: a virtual machine may hide the rest of the name.
+    pub model: String,
     /// Cores this process may use.
     pub cores: usize,
     /// Bytes of memory.
@@ -34,8 +36,11 @@ impl Machine {
             .next()
             .and_then(|kib| kib.parse::<u64>().ok());
         let load = read("/proc/loadavg");
+        let cpu = read("/proc/cpuinfo");
+        let numbers = ["cpu family", "model\t", "stepping"].map(|name| behind(&cpu, name));
         Self {
-            cpu: behind(&read("/proc/cpuinfo"), "model name"),
+            cpu: behind(&cpu, "model name"),
+            model: numbers.join("/"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory: kib.unwrap_or(0) * 1024,
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
@@ -44,6 +49,14 @@ impl Machine {
                 .next()
                 .and_then(|load| load.parse().ok())
                 .unwrap_or(0.0),
+        }
+    }
+
+    /// The model behind the name of the processor in the head of a table.
+    pub fn model_text(&self) -> String {
+        match self.model.chars().any(|c| c.is_ascii_digit()) {
+            true => format!(" (family/model/stepping {})", self.model),
+            false => String::new(),
         }
     }
 

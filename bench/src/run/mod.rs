@@ -130,6 +130,7 @@ pub struct Options {
 }
 
 /// What a scenario works with.
+#[derive(Clone)]
 struct Bench {
     millstream: PathBuf,
     millbench: PathBuf,

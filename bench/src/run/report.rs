@@ -40,12 +40,13 @@ impl Report {
     pub fn text(&self) -> String {
         let machine = &self.machine;
         let mut out = format!(
-            "{} on {}: {}, {} cores, {:.0} GB, {}, load {:.1} at the start\n\
+            "{} on {}: {}{}, {} cores, {:.0} GB, {}, load {:.1} at the start\n\
              medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines, syslog: 300-byte messages); every sender's SO_SNDBUF 128 KiB unless it says own;\n\
              memory cold unless it says warm; CPU-seconds of the program under test alone\n\n",
             self.scenario,
             self.date,
             machine.cpu,
+            machine.model_text(),
             machine.cores,
             machine.memory as f64 / 1e9,
             machine.kernel,
@@ -75,6 +76,9 @@ impl Report {
             }
         }
         for row in &self.rows {
+            if let Some(why) = &row.missing {
+                out += &format!("MISSING  {}: {why}\n", row.name);
+            }
             for goal in &row.goals {
                 if let Some((words, met)) = row.reached(goal, &self.rows) {
                     let verdict = if met { "reached" } else { "MISSED " };

@@ -134,6 +134,8 @@ pub enum Protocol {
     Forward,
     /// The same, with these options of the generator.
     ForwardOf(&'static [&'static str]),
+    /// The same under this tag.
+    ForwardAs(&'static str),
     /// Syslog over TCP, with these options of its own.
     Syslog(&'static [&'static str]),
 }
@@ -168,6 +170,9 @@ impl Load {
             Protocol::ForwardOf(how) => command
                 .args(["--forward", &address, "--mode", self.mode])
                 .args(how),
+            Protocol::ForwardAs(tag) => command
+                .args(["--forward", &address, "--mode", self.mode])
+                .args(["--tag", tag]),
             Protocol::Syslog(how) => command.args(["--syslog", &address]).args(how),
         };
         command
@@ -225,11 +230,12 @@ pub fn measure(
         seconds: sent.seconds.max(settled.as_secs_f64()),
         usage: server.usage()?.since(before),
         latency: None,
+        variant: None,
         wrong: wrong(&sent),
     })
 }
 
-/// Loads the bare reader in the same way; it cannot answer acks, so none are asked for.
+/// Loads the bare reader in the same way; it acknowledges what the load wants acknowledged.
 pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut command = Command::new(&bench.millbench);
@@ -241,11 +247,10 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
         command.arg("--tls-cert").arg(&certificate.cert);
         command.arg("--tls-key").arg(&certificate.key);
     }
-    let load = Load {
-        acks: false,
-        ..load.clone()
-    };
-    measure_reference(bench, &mut command, address, &load)
+    if load.acks {
+        command.arg("--acks");
+    }
+    measure_reference(bench, &mut command, address, load)
 }
 
 /// Loads the bare relay in the same way.
@@ -275,6 +280,7 @@ fn measure_reference(
         seconds: sent.seconds,
         usage: process.usage()?.since(before),
         latency: None,
+        variant: None,
         wrong: wrong(&sent),
     })
 }
@@ -309,6 +315,7 @@ pub fn reference(bench: &Bench, arguments: &[&str], record: u64) -> Result<Run, 
             ..Usage::default()
         },
         latency: None,
+        variant: None,
         wrong: None,
     })
 }

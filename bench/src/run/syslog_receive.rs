@@ -188,6 +188,7 @@ fn peer(bench: &Bench, port: u16, mut command: Command) -> Result<Run, Failure> 
         seconds: sent.seconds.max(settled.as_secs_f64()),
         usage,
         latency: None,
+        variant: None,
         wrong,
     })
 }

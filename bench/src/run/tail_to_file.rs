@@ -93,6 +93,7 @@ fn cat(input: &Path, out: &Path, bytes: u64) -> Result<Run, Failure> {
         seconds,
         usage,
         latency: None,
+        variant: None,
         wrong: (!status.success()).then(|| format!("cat ended with {status}")),
     })
 }
@@ -144,6 +145,7 @@ fn tail(
         seconds: settled.as_secs_f64(),
         usage,
         latency: None,
+        variant: None,
         wrong,
     })
 }

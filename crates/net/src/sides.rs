@@ -30,9 +30,10 @@ use crate::{
     stream::{Secure, Socket, Stream, Unwatched},
 };
 
-/// A connection that is set aside wakes when so many bytes are there: a hundred messages make a wake-up cheap, and a sender
-/// with a small buffer, of which a message takes a kilobyte, is not held up for the whole time.
+/// A connection that is set aside wakes when this many bytes are there, at first: a hundred messages make a wake-up cheap.
 const ENOUGH_BYTES: usize = 16 << 10;
+/// It wakes from no fewer bytes than this.
+const ENOUGH_BYTES_MIN: usize = 4 << 10;
 
 enum Place {
     Tcp(TcpStream),
@@ -54,6 +55,10 @@ struct Shared {
     writer: Cell<Option<Waker>>,
     /// From how many bytes on TCP wakes.
     wake: Cell<usize>,
+    /// From how many bytes on it wakes while it is set aside.
+    enough: Cell<usize>,
+    /// Whether the last wait for enough bytes took the whole time.
+    waited: Cell<bool>,
     /// Of a peer that has not sent anything without TLS.
     silence: RefCell<Option<Silence>>,
 }
@@ -71,6 +76,22 @@ impl Shared {
         }
         wake_from(stream.as_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
     }
+
+    /// Learns from a read of `bytes` bytes how many are enough. A sender with a small send buffer, of which a short message
+    /// takes a kilobyte, may have no room for as many as are waited for: it then rests for the whole time, and whoever
+    /// reads does its work when it lets it go on. One that is faster than the reader leaves many more.
+    fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
+        let enough = self.enough.get();
+        let next = if self.waited.take() && (ENOUGH_BYTES_MIN..enough).contains(&bytes) {
+            enough / 2
+        } else if bytes >= 2 * enough {
+            (2 * enough).min(ENOUGH_BYTES)
+        } else {
+            return Ok(());
+        };
+        self.enough.set(next);
+        self.set_wake(stream, next)
+    }
 }
 
 impl Stream {
@@ -86,6 +107,8 @@ impl Stream {
             place: RefCell::new(place),
             writer: Cell::new(None),
             wake: Cell::new(1),
+            enough: Cell::new(ENOUGH_BYTES),
+            waited: Cell::new(false),
             silence: RefCell::new(silence),
         });
         (Reading(shared.clone()), Writing(shared))
@@ -108,7 +131,7 @@ impl Reading {
         let mut place = self.0.place.borrow_mut();
         *place = match std::mem::replace(&mut *place, Place::Lost) {
             Place::Tcp(stream) => {
-                self.0.set_wake(&stream, ENOUGH_BYTES)?;
+                self.0.set_wake(&stream, self.0.enough.get())?;
                 Place::Gathering(stream)
             }
             Place::Unix(stream) => Place::Aside(Unwatched::Unix(stream.into_std()?)),
@@ -130,10 +153,14 @@ impl Reading {
     /// Reads what is there into the spare room of `out`; `None`: nothing is there.
     pub fn read_aside(&self, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
         match &mut *self.0.place.borrow_mut() {
-            Place::Gathering(stream) => match read_once(stream, out)? {
-                None => read_now(stream.as_fd(), out),
-                read => Ok(read),
-            },
+            Place::Gathering(stream) => {
+                let read = match read_once(stream, out)? {
+                    None => read_now(stream.as_fd(), out)?,
+                    read => read,
+                };
+                self.0.adapt(stream, read.unwrap_or(0))?;
+                Ok(read)
+            }
             Place::Aside(socket) => read_now(socket.as_fd(), out),
             Place::AsideTls(stream) => read_once(stream, out),
             _ => Ok(None),
@@ -146,7 +173,7 @@ impl Reading {
             Place::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
             _ => Poll::Pending,
         });
-        let _ = timeout(time, enough).await;
+        self.0.waited.set(timeout(time, enough).await.is_err());
     }
 
     /// Who waits to read is woken when `bytes` are there (1: as usual), as far as the socket can tell: TCP without TLS.
@@ -257,5 +284,69 @@ impl AsyncWrite for Writing {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll(context, |stream, context| stream.poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+
+    use super::*;
+
+    /// Long enough to tell a wait that takes it all from one that does not, on a busy machine.
+    const TIME: Duration = Duration::from_millis(500);
+
+    /// Sends `bytes` bytes, waits for them as a connection that is set aside does, and reads them; whether the wait ended
+    /// before its time.
+    async fn is_woken_by(sender: &mut TcpStream, reading: &Reading, bytes: usize) -> bool {
+        sender.write_all(&vec![b'x'; bytes]).await.unwrap();
+        let start = Instant::now();
+        reading.gather(TIME).await;
+        let early = start.elapsed() < TIME;
+        let mut out = Vec::with_capacity(64 << 10);
+        while out.len() < bytes {
+            if reading.read_aside(&mut out).unwrap().is_none() {
+                tokio::task::yield_now().await;
+            }
+        }
+        early
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_has_room_for_less_than_is_waited_for_is_read_before_the_time_is_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut sender = TcpStream::connect(address).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let (reading, _writing) = Stream::Plain(Socket::Tcp(socket)).into_sides();
+        reading.set_aside().unwrap();
+        // The runtime takes a new socket for readable until a read finds nothing.
+        assert_eq!(
+            reading.read_aside(&mut Vec::with_capacity(1)).unwrap(),
+            None
+        );
+        // It rests with 6 KB out, twice, until fewer bytes are taken for enough.
+        let mut waits = 0;
+        while !is_woken_by(&mut sender, &reading, 6_000).await {
+            waits += 1;
+            assert!(
+                waits <= 2,
+                "it is held up for the whole time again and again"
+            );
+        }
+        assert_eq!(waits, 2);
+        assert!(is_woken_by(&mut sender, &reading, 6_000).await);
+        // What is watched again and set aside once more has not forgotten.
+        reading.watch().unwrap();
+        reading.set_aside().unwrap();
+        assert!(is_woken_by(&mut sender, &reading, 6_000).await);
+        // A sender that is faster than its reader makes it wait for more again.
+        assert!(is_woken_by(&mut sender, &reading, 40_000).await);
+        assert!(is_woken_by(&mut sender, &reading, 40_000).await);
+        assert!(!is_woken_by(&mut sender, &reading, 6_000).await);
+        // A trickle is waited for in full, and changes nothing.
+        assert!(!is_woken_by(&mut sender, &reading, 100).await);
     }
 }

@@ -1,0 +1,115 @@
+//! Frames of the forward protocol as the bare reader takes them with `--acks`: each whole in a buffer of its connection, then
+//! acknowledged and thrown away.
+//!
+//! The least that a server does whose senders wait for acks. It looks at the head and the option of a frame, never at its
+//! records.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
+};
+
+use crate::msgpack::{self, Array, Map};
+
+/// Longer frames end their connection: the generator's have 1 MB.
+const FRAME_BYTES_MAX: usize = 2 << 20;
+/// A page.
+const PAGE: usize = 4096;
+
+/// The frames of one connection.
+pub struct Frames {
+    buffer: Vec<u8>,
+    /// Where a frame begins in the buffer: in the middle of a page. The kernel's copy is slow on some processors where source
+    /// and destination are a few bytes apart modulo a page, and the source begins a page. This reader is a reference, so it
+    /// must not depend on the length of a tag.
+    begin: usize,
+    /// Up to where bytes of the frame have come.
+    end: usize,
+}
+
+impl Frames {
+    /// None has come.
+    pub fn new() -> Self {
+        let buffer = vec![0; FRAME_BYTES_MAX + PAGE];
+        let begin = (PAGE + PAGE / 2 - buffer.as_ptr().addr() % PAGE) % PAGE;
+        Self {
+            buffer,
+            begin,
+            end: begin,
+        }
+    }
+
+    /// Reads once, up to `size` bytes, and acknowledges the frames that are whole. False: the peer has closed.
+    pub fn read(&mut self, stream: &mut TcpStream, size: usize) -> io::Result<bool> {
+        let room = size.min(self.buffer.len() - self.end);
+        if room == 0 {
+            return Err(bad("a frame is too long"));
+        }
+        let read = stream.read(&mut self.buffer[self.end..self.end + room])?;
+        self.end += read;
+        let (mut at, mut acks) = (self.begin, Vec::new());
+        while let Some(stop) = self.frame_end(at)? {
+            acknowledge(&self.buffer[at..stop], &mut acks);
+            at = stop;
+        }
+        if at > self.begin {
+            self.buffer.copy_within(at..self.end, self.begin);
+            self.end -= at - self.begin;
+            stream.write_all(&acks)?;
+        }
+        Ok(read > 0)
+    }
+
+    /// Where the frame at `at` ends; none: it is not all there yet.
+    fn frame_end(&self, at: usize) -> io::Result<Option<usize>> {
+        let end = msgpack::skip(&self.buffer[..self.end], at);
+        end.map_err(|_| bad("no MessagePack"))
+    }
+}
+
+/// Writes the ack of a frame that asks for one.
+fn acknowledge(frame: &[u8], acks: &mut Vec<u8>) {
+    let option = Array::read(frame).and_then(|mut frame| frame.nth(2));
+    let option = option.and_then(Map::read);
+    if let Some(id) = option.and_then(|option| option.get(b"chunk")) {
+        acks.extend_from_slice(b"\x81\xa3ack");
+        acks.extend_from_slice(id);
+    }
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::TcpListener, thread};
+
+    #[test]
+    fn every_frame_is_acknowledged_however_it_is_cut() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let frame = |id: u8| [&b"\x93\xa1t\xa5hello\x81\xa5chunk\xa1"[..], &[id]].concat();
+        let sent: Vec<u8> = (b'a'..=b'z').flat_map(frame).collect();
+        let sending = thread::spawn(move || {
+            sender.write_all(&sent).unwrap();
+            sender.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut acks = Vec::new();
+            sender.read_to_end(&mut acks).unwrap();
+            acks
+        });
+        let mut frames = Frames::new();
+        assert_eq!(
+            (frames.buffer.as_ptr().addr() + frames.begin) % PAGE,
+            PAGE / 2
+        );
+        while frames.read(&mut stream, 7).unwrap() {}
+        drop(stream);
+        let expected: Vec<u8> = (b'a'..=b'z')
+            .flat_map(|id| [&b"\x81\xa3ack\xa1"[..], &[id]].concat())
+            .collect();
+        assert_eq!(sending.join().unwrap(), expected);
+    }
+}
