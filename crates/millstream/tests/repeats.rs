@@ -288,10 +288,10 @@ fn what_a_peer_claims_to_be_settled_makes_no_chunk_a_repeat() {
             ("chunk".into(), "the chunk of a liar".into()),
             (
                 "millstream".into(),
-                Value::Map(vec![(
-                    "floor".into(),
-                    format!("{:032x}.5.1000000", 0xff).into(),
-                )]),
+                Value::Map(vec![
+                    ("received".into(), 5.into()),
+                    ("floor".into(), format!("{:032x}.5.1000000", 0xff).into()),
+                ]),
             ),
         ]),
     ]);
@@ -310,7 +310,7 @@ fn what_a_peer_claims_to_be_settled_makes_no_chunk_a_repeat() {
         ack(&mut stream);
     }
     assert_eq!(
-        fixture.metric("millstream_repeated_chunks_total"),
+        fixture.metric("millstream_repeated_chunks"),
         1,
         "the honest repeat"
     );
