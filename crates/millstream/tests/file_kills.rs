@@ -12,6 +12,8 @@ mod program;
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::Command,
     thread::sleep,
@@ -266,4 +268,187 @@ fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
     let log = zombie.log();
     assert_eq!(zombie.stop(), Some(0), "{log}");
     verify(&out, &place.join("ledger"));
+}
+
+/// How often the journal is damaged; `make storm` does it as often as the product is held to.
+fn damages() -> u64 {
+    match std::env::var_os("STORM") {
+        Some(_) => 300,
+        None => 12,
+    }
+}
+
+/// A journal that is damaged between two runs, again and again.
+struct Journal {
+    folder: PathBuf,
+    /// Its files as they were some runs ago.
+    old: Vec<Vec<u8>>,
+}
+
+impl Journal {
+    fn paths(&self) -> [PathBuf; 2] {
+        ["journal.0", "journal.1"].map(|name| self.folder.join(name))
+    }
+
+    /// Bytes up to which something stands in the file, but for the mark at its end.
+    fn used(path: &Path) -> u64 {
+        let bytes = fs::read(path).unwrap();
+        let used = bytes[..bytes.len() - 24]
+            .iter()
+            .rposition(|byte| *byte != 0);
+        used.map_or(1, |at| at as u64 + 1)
+    }
+
+    fn damage(&mut self, random: &mut Random) -> String {
+        let paths = self.paths();
+        let path = &paths[random.below(2) as usize];
+        let at = random.below(Self::used(path));
+        let file = fs::File::options().read(true).write(true).open(path);
+        let file = file.unwrap();
+        let now: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
+        let what = match random.below(7) {
+            0 | 1 => {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                byte[0] ^= 1 << random.below(8);
+                file.write_all_at(&byte, at).unwrap();
+                format!("flip {at} of {path:?}")
+            }
+            2 => {
+                let bytes = 1 + random.below(2000);
+                file.write_all_at(&vec![0; bytes as usize], at).unwrap();
+                format!("{bytes} zeros at {at} of {path:?}")
+            }
+            3 => {
+                file.set_len(at).unwrap();
+                format!("cut {path:?} to {at}")
+            }
+            4 => {
+                fs::remove_file(path).unwrap();
+                format!("remove {path:?}")
+            }
+            5 => {
+                let between = self.folder.join("between");
+                fs::rename(&paths[0], &between).unwrap();
+                fs::rename(&paths[1], &paths[0]).unwrap();
+                fs::rename(&between, &paths[1]).unwrap();
+                "swap".to_owned()
+            }
+            _ => {
+                for (path, old) in paths.iter().zip(&self.old) {
+                    fs::write(path, old).unwrap();
+                }
+                "an old copy".to_owned()
+            }
+        };
+        if random.below(2) == 0 {
+            self.old = now;
+        }
+        what
+    }
+}
+
+/// How often each line stands in the outputs. What is no line of ours can only be half a record at the end of a file that
+/// was put aside.
+fn tally(out: &Path, doubtful: bool) -> BTreeMap<String, u32> {
+    let mut found = BTreeMap::new();
+    for path in files(out) {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.split_inclusive('\n') {
+            let Some(line) = line.strip_suffix('\n') else {
+                assert!(doubtful, "half a record in {path:?}");
+                continue;
+            };
+            let end = line.rsplit(' ').next();
+            assert_eq!(end, Some("end"), "{path:?} holds {line:?}");
+            *found.entry(line.to_owned()).or_default() += 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let (out, input, port) = (place.join("out"), place.join("in"), free_port());
+    fs::create_dir(&input).unwrap();
+    fs::create_dir(&out).unwrap();
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{port}\" }}\nthreads: 2\n\
+         sources:\n  in: {{ type: tail, paths: [\"{0}/in/*\"], tag: \"*\", start: beginning }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{0}/out/{{tag}}.log\", rotate: {{ size: 20KB }} }}\n",
+        place.display()
+    );
+    let mut random = Random::new();
+    let mut journal = Journal {
+        folder: place.join("data/sinks/out"),
+        old: Vec::new(),
+    };
+    let (mut sent, mut before, mut damage) = (0, BTreeMap::new(), "none".to_owned());
+    let mut doubtful = false;
+    for round in 0..=damages() {
+        let logged = fs::read_to_string(place.join("log")).map_or(0, |log| log.len());
+        let program = Program::start(place, &config).listens(port);
+        for _ in 0..=random.below(3) {
+            for name in ["a", "b", "c"] {
+                let path = input.join(name);
+                let mut file = fs::File::options().append(true).create(true).open(path);
+                let lines: String = (0..100)
+                    .map(|n| {
+                        format!(
+                            "{name} {} the line of this number, up to its end\n",
+                            sent + n
+                        )
+                    })
+                    .collect();
+                file.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
+            }
+            sent += 100;
+            wait_until("all lines have arrived", || {
+                tally_all(&out).len() == 3 * sent as usize
+            });
+            sleep(Duration::from_millis(random.below(1300)));
+        }
+        match random.below(3) {
+            0 => assert_eq!(program.stop(), Some(0), "round {round}"),
+            _ => program.kill(),
+        }
+        let log = fs::read_to_string(place.join("log")).unwrap();
+        let named = log[logged..].contains("No output is cut back");
+        doubtful |= named;
+        let found = tally(&out, doubtful);
+        let again = |line: &&String| found[*line] > before.get(*line).copied().unwrap_or(1).max(1);
+        let doubled = found.keys().filter(again).count();
+        println!("round {round} after {damage}: {doubled} lines came twice, named: {named}");
+        assert!(
+            doubled == 0 || named,
+            "round {round} after {damage}: {doubled} lines came twice and no error says so:\n{}",
+            &log[logged..]
+        );
+        assert!(
+            doubled <= 900,
+            "round {round} after {damage}: {doubled} lines came twice"
+        );
+        before = found;
+        if journal.old.is_empty() {
+            journal.old = journal.paths().map(|path| fs::read(path).unwrap()).to_vec();
+        }
+        damage = journal.damage(&mut random);
+    }
+}
+
+/// The lines that stand in the outputs while they are written.
+fn tally_all(out: &Path) -> std::collections::BTreeSet<String> {
+    let mut lines = std::collections::BTreeSet::new();
+    for path in files(out) {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        lines.extend(
+            text.lines()
+                .map(str::to_owned)
+                .filter(|line| line.ends_with(" end")),
+        );
+    }
+    lines
 }

@@ -271,3 +271,117 @@ fn ids_that_leave_the_window_are_counted() {
     fixture.stop_after("t", 3000);
     assert_eq!(fixture.lines("t").len(), 3000);
 }
+
+/// The id that a Millstream gives a chunk: channel, position, part and checksum.
+fn ours(seq: usize) -> Value {
+    format!("{:032x}.5.{seq}.0.{seq:08x}", 0xff).into()
+}
+
+/// Any peer can write the option `floor`, which versions up to 2026-11 sent and believed.
+#[test]
+fn what_a_peer_claims_to_be_settled_makes_no_chunk_a_repeat() {
+    let mut fixture = Fixture::new("");
+    let liar = Value::Array(vec![
+        "other".into(),
+        Value::Binary(encode(&entry("lie"))),
+        Value::Map(vec![
+            ("chunk".into(), "the chunk of a liar".into()),
+            (
+                "millstream".into(),
+                Value::Map(vec![
+                    ("received".into(), 5.into()),
+                    ("floor".into(), format!("{:032x}.5.1000000", 0xff).into()),
+                ]),
+            ),
+        ]),
+    ]);
+    let mut stream = fixture.connect();
+    stream.write_all(&encode(&liar)).unwrap();
+    ack(&mut stream);
+    let mut stream = fixture.connect();
+    for seq in 1..=500 {
+        let text = format!("{seq}");
+        stream.write_all(&packed("t", &[&text], ours(seq))).unwrap();
+        assert_eq!(ack(&mut stream), ours(seq));
+    }
+    // The same id with other bytes is new data; with the same bytes it is a repeat.
+    for text in ["other bytes", "7"] {
+        stream.write_all(&packed("t", &[text], ours(7))).unwrap();
+        ack(&mut stream);
+    }
+    assert_eq!(
+        fixture.metric("millstream_repeated_chunks"),
+        1,
+        "the honest repeat"
+    );
+    fixture.stop_after("t", 501);
+    let mut expected: Vec<String> = (1..=500).map(|seq| seq.to_string()).collect();
+    expected.push("other bytes".to_owned());
+    assert_eq!(fixture.lines("t"), expected);
+}
+
+/// It numbers its frames again, so that old positions stand for new records.
+#[test]
+fn what_a_sender_sends_whose_data_dir_was_put_back_from_a_copy_is_stored() {
+    let mut fixture = Fixture::new("");
+    let sender = tempfile::tempdir().unwrap();
+    let (port, place) = (free_port(), sender.path().display());
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  next: {{ type: forward, inputs: [kept], servers: [\"127.0.0.1:{}\"], peer: millstream }}\n",
+        fixture.port
+    );
+    let send = |what: &str, count: usize| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        for number in 0..count {
+            let text = format!("{what} {number}");
+            let id = format!("the sender's chunk {text}").into();
+            stream.write_all(&packed("t", &[&text], id)).unwrap();
+            ack(&mut stream);
+        }
+    };
+    let start = || Program::start(sender.path(), &config).listens(port);
+    let copy = |from: &str, to: &str| {
+        let to = sender.path().join(to);
+        let _ = fs::remove_dir_all(&to);
+        let copied = std::process::Command::new("cp")
+            .arg("-a")
+            .args([&sender.path().join(from), &to])
+            .status();
+        assert!(copied.unwrap().success());
+    };
+    let arrived = |lines: usize| {
+        wait_until("the lines have arrived", || {
+            fixture.lines("t").len() >= lines
+        });
+    };
+    let program = start();
+    send("first", 1);
+    arrived(1);
+    assert_eq!(program.stop(), Some(0));
+    copy("data", "copy");
+    let program = start();
+    send("old", 300);
+    arrived(301);
+    // A cut settles what was sent; what is sent behind it can say so.
+    std::thread::sleep(Duration::from_millis(1500));
+    send("last", 1);
+    arrived(302);
+    assert_eq!(program.stop(), Some(0));
+    copy("copy", "data");
+    let program = start();
+    send("new", 300);
+    arrived(602);
+    assert_eq!(program.stop(), Some(0));
+    fixture.stop();
+    let mut lines = fixture.lines("t");
+    lines.sort();
+    let mut expected = vec!["first 0".to_owned(), "last 0".to_owned()];
+    for number in 0..300 {
+        expected.extend([format!("old {number}"), format!("new {number}")]);
+    }
+    expected.sort();
+    assert_eq!(lines, expected);
+}

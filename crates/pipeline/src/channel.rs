@@ -42,14 +42,6 @@ pub enum Note {
     ConnectionClosed(u64),
     /// This connection has ended in any other way: what was last acked on it may not have arrived.
     ConnectionBroken(u64),
-    /// Another Millstream says that everything of its channel up to this position is settled there: it will never send
-    /// those chunks again.
-    Floor {
-        /// The id of the sender's channel.
-        channel: u128,
-        /// Everything up to and with this is settled.
-        position: Position,
-    },
 }
 
 /// How far a consumer of a durable channel may be behind, and what happens then: the option `behind` of a sink.

@@ -63,14 +63,6 @@ impl Ids {
         };
         text
     }
-
-    /// Everything up to `position`, as the option `floor` says it; None behind memory.
-    pub(crate) fn floor(&self, position: Position) -> Option<String> {
-        match self {
-            Self::Channel(channel) => Some(format!("{channel:032x}.{position}")),
-            Self::Run { .. } => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use millstream_pipeline::{
 };
 use tokio::sync::Semaphore;
 
-/// Notes that wait at most: they are small and come once per connection and per reported floor.
+/// Notes that wait at most: they are small and come once per connection.
 const NOTES_MAX: usize = 100_000;
 
 /// What a batch takes in memory beside its bytes, and an origin.

@@ -17,7 +17,7 @@ use millstream_pipeline::{
     tags::TagFilter,
 };
 use millstream_record::{
-    Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Tag, Time, Values,
+    Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Tag, Time, Values,
 };
 use millstream_sys::disk::{Disk, HostDisk};
 use millstream_testkit::{Call, SimulatedDisk};
@@ -298,22 +298,6 @@ fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
         started.elapsed() > Duration::from_secs(5),
         "cleared too early"
     );
-}
-
-#[test]
-fn a_late_copy_below_the_floor_of_its_sender_is_a_repeat() {
-    const OURS: &[u8] = b"\xd9\x2d000000000000000000000000000000ff.1.7.0.00000001";
-    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
-    let fixture = Fixture::on(disk, std::path::Path::new("/buffer"));
-    let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
-    opened.channel.note(Note::Floor {
-        channel: 255,
-        position: Position { epoch: 1, seq: 7 },
-    });
-    run(put(&opened.channel, chunk("x\n", OURS, 1))).unwrap();
-    opened.channel.close();
-    run(opened.finished).unwrap();
-    assert_eq!(fixture.meters.value("buffer", "repeated_chunks"), 1);
 }
 
 #[test]

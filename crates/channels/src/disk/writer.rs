@@ -194,7 +194,6 @@ impl Writer {
         match note {
             Note::ConnectionClosed(connection) => self.log.close_connection(connection, true),
             Note::ConnectionBroken(connection) => self.log.close_connection(connection, false),
-            Note::Floor { channel, position } => self.log.set_floor(channel, position),
         }
     }
 

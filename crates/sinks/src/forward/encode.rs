@@ -60,8 +60,6 @@ pub(super) struct Encoder {
     /// `format: msgpack` with the sink's `add`.
     pub(super) format: format::Encoder,
     pub(super) pool: Pool,
-    /// Everything up to it is settled, as text for the option `floor`.
-    pub(super) floor: Option<String>,
 }
 
 /// What a part became.
@@ -168,7 +166,6 @@ impl Encoder {
         };
         if self.peer == Peer::Millstream {
             said.received = Some(part.received);
-            said.floor = self.floor.as_ref().map(String::as_bytes);
             said.values = (!part.values.is_empty()).then(|| (*part.values).clone());
         }
         let mut options = Vec::with_capacity(256);

@@ -167,7 +167,6 @@ impl Forward {
                 .is_some_and(|add| !add.fields.is_empty()),
             format: format.expect("the same options made one when they were checked"),
             pool,
-            floor: None,
         }
     }
 

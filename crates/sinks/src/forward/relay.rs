@@ -205,9 +205,6 @@ impl<'a> Relay<'a> {
             if let Some(position) = position {
                 self.cluster.settled(position);
             }
-            if let Some(floor) = position.and_then(|position| self.ids.floor(position)) {
-                self.encoder.floor = Some(floor);
-            }
         }
         if self.ledger.is_empty() {
             self.sink.behind(&self.context, Duration::ZERO);

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use millstream_pipeline::channel::Note;
-use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Position, Tag};
+use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Tag};
 use millstream_wire::{
     compression::{Codec, Inflated, Inflater, size_claimed},
     forward::{Check, Compressed, Options, Signal, sift},
@@ -53,7 +52,6 @@ impl Outgoing {
         options: &Options<'_>,
     ) -> Result<(), End> {
         self.note_asked(options.chunk);
-        self.note_floor(options);
         let Arrived {
             tag,
             encoding,
@@ -278,30 +276,6 @@ impl Outgoing {
             tokio::task::yield_now().await;
         }
     }
-
-    /// Passes on what another Millstream says it has settled.
-    fn note_floor(&self, options: &Options<'_>) {
-        if self.shared.durable
-            && let Some(floor) = options.floor.and_then(read_floor)
-        {
-            self.shared.context.outlet.note(floor);
-        }
-    }
-}
-
-/// `CHANNEL.EPOCH.SEQ`: the channel's id as 32 hex digits, a position in it as two decimal numbers.
-fn read_floor(text: &[u8]) -> Option<Note> {
-    let text = std::str::from_utf8(text).ok()?;
-    let mut parts = text.split('.');
-    let channel = u128::from_str_radix(parts.next()?, 16).ok()?;
-    let position = Position {
-        epoch: parts.next()?.parse().ok()?,
-        seq: parts.next()?.parse().ok()?,
-    };
-    parts
-        .next()
-        .is_none()
-        .then_some(Note::Floor { channel, position })
 }
 
 /// The single values of a stream that is whole.

@@ -29,9 +29,7 @@ pub fn write_frame_head(out: &mut Vec<u8>, tag: &[u8], encoding: Encoding, lengt
 
 /// The option map. Keys without a value are left out; `compressed` is always said, as fluentd does.
 pub fn write_options(out: &mut Vec<u8>, options: &Options<'_>) {
-    let ours = u32::from(options.values.is_some())
-        + u32::from(options.received.is_some())
-        + u32::from(options.floor.is_some());
+    let ours = u32::from(options.values.is_some()) + u32::from(options.received.is_some());
     let keys = 1
         + u32::from(options.size.is_some())
         + u32::from(options.chunk.is_some())
@@ -70,9 +68,5 @@ pub fn write_options(out: &mut Vec<u8>, options: &Options<'_>) {
     if let Some(received) = options.received {
         write_str(out, b"received");
         write_int(out, received.0);
-    }
-    if let Some(floor) = options.floor {
-        write_str(out, b"floor");
-        write_str(out, floor);
     }
 }

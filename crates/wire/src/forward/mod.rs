@@ -20,14 +20,15 @@
 //! size           records in the frame; advice, never believed
 //! compressed     "text" = not; "gzip" (one or more members), "zstd" (one or more frames)
 //! fluent_signal  fluent-bit: 0 logs, 1 metrics, 2 traces (whose payloads are no records)
-//! millstream     ours: {"values": {name: text, ...}, "received": nanoseconds since 1970, "floor": text}
+//! millstream     ours: {"values": {name: text, ...}, "received": nanoseconds since 1970}
 //! ```
 //!
 //! **Between two Millstreams** (`peer: millstream` at the sink) a batch of lines stays lines: element 1 is an ext value of
 //! type 76 (`L`), in any of its widths; it may be compressed like a packed payload. The option `millstream` carries what
-//! else a batch has: `values` that all its records share, the time it was received, and `floor`: the sender's position
-//! (as text) below which it has settled everything, so that the receiver need not remember ids below it. Any receiver
-//! takes the option and ignores it; lines are sent only to those that were configured as Millstreams.
+//! else a batch has: `values` that all its records share, and the time it was received. Any receiver takes the option and
+//! ignores it; lines are sent only to those that were configured as Millstreams. Versions up to 2026-11 also sent `floor`, the
+//! position below which they had settled everything. It is ignored: any peer can write it, and what it would decide (that a
+//! chunk is a repeat) only the chunk's own id and bytes can prove.
 //!
 //! This promises: no length is believed before its bytes are there, no byte is parsed twice but heads that were cut,
 //! nothing recurses. It leaves to others: reading, buffers, gathering, acks in order (`sources/forward`).

@@ -43,8 +43,6 @@ pub struct Options<'a> {
     pub values: Option<Values>,
     /// From another Millstream: when it received the records.
     pub received: Option<Time>,
-    /// From another Millstream: below this position of its channel everything is settled.
-    pub floor: Option<&'a [u8]>,
 }
 
 impl<'a> Options<'a> {
@@ -102,7 +100,6 @@ impl<'a> Options<'a> {
                     let nanos = i64::try_from(reader.int()?).map_err(|_| ReadError::Type)?;
                     self.received = Some(Time(nanos));
                 }
-                b"floor" => self.floor = Some(reader.bytes()?),
                 _ => reader.skip()?,
             }
         }

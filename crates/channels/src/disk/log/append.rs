@@ -176,9 +176,6 @@ impl Log {
         sifted: &mut Sifted,
         ids: &mut Vec<IdRecord>,
     ) -> bool {
-        if self.floors.is_settled(&chunk.id) {
-            return false;
-        }
         let key = self.keys.key(chunk, &batch.tag, graph);
         // One chunk may have become several parts.
         if sifted.earlier.contains(&key) {

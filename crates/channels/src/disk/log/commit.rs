@@ -13,7 +13,6 @@ use millstream_sys::disk::{Disk, File};
 
 use super::{
     ChannelId, Error, Options, Sync,
-    floors::Floors,
     frame::{ALIGNMENT, Kind},
     ids::IdRecord,
     index::{Hot, Index},
@@ -49,7 +48,6 @@ pub struct Log {
     pub(super) written: Vec<Staged>,
     pub(super) keys: Keys,
     pub(super) window: Window,
-    pub(super) floors: Floors,
     pub(super) files: FileTable,
     /// When the oldest frame that is written and not synced was written.
     pub(super) unsynced_since: Option<Time>,
@@ -125,11 +123,6 @@ impl Log {
     /// When the log syncs.
     pub fn sync_policy(&self) -> Sync {
         self.options.sync
-    }
-
-    /// Another Millstream has settled everything of its channel up to `position`: what comes of it again is a repeat.
-    pub fn set_floor(&mut self, channel: u128, position: Position) {
-        self.floors.set(channel, position);
     }
 
     /// Bytes that are staged and not yet written.

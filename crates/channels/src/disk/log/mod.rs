@@ -21,7 +21,6 @@ mod commit;
 mod consumers;
 mod cursor;
 mod error;
-mod floors;
 mod folder;
 mod frame;
 mod ids;

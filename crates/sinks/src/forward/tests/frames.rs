@@ -62,7 +62,6 @@ fn between_two_millstreams_lines_stay_lines_and_values_travel_along() {
     let ours = frames[0].option("millstream").unwrap();
     assert_eq!(ours["received"], Value::from(1_700_000_000_123_456_789_i64));
     assert_eq!(ours["values"]["host"], Value::from("a1"));
-    assert_eq!(ours["floor"], Value::Nil, "memory has no positions");
 }
 
 #[test]
@@ -202,27 +201,6 @@ fn behind_a_durable_channel_every_frame_is_a_chunk_with_an_id_of_its_position() 
             let prefix = format!("{:032x}.1.{}.0.", 0xfeed, number + 1);
             assert!(id.starts_with(&prefix), "{id}");
         }
-    });
-}
-
-#[test]
-fn the_floor_says_what_is_settled() {
-    local(async {
-        let server = Server::start(|_| Act::Ack).await;
-        let upstream = Upstream::durable(0xfeed);
-        upstream.put(packed("a", "1\n"), false);
-        let mut rig = rig(&upstream, &options(&[&server], r#", "peer": "millstream""#));
-        run_until(&mut rig, async {
-            // A cut comes a second after its first batch.
-            eventually(|| upstream.settled() == 1).await;
-            upstream.put(packed("a", "2\n"), false);
-            server.has(2).await;
-        })
-        .await;
-        let floor = |frame: &Received| frame.option("millstream").unwrap()["floor"].clone();
-        assert_eq!(floor(&server.received()[0]), Value::Nil);
-        let expected = format!("{:032x}.1.1", 0xfeed);
-        assert_eq!(floor(&server.received()[1]), Value::from(expected));
     });
 }
 

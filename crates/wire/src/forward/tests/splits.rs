@@ -150,7 +150,7 @@ proptest! {
     #[test]
     fn what_we_send_is_what_we_receive(
         tag in "[a-z.]{0,300}", lines in any::<bool>(), entries in prop::collection::vec(pair(), 0..400), id in ".{0,40}",
-        values in prop::collection::vec(("[a-z]{1,8}", ".{0,20}"), 0..4), received in any::<i64>(), floor in "[0-9.]{1,20}",
+        values in prop::collection::vec(("[a-z]{1,8}", ".{0,20}"), 0..4), received in any::<i64>(),
     ) {
         let (encoding, payload) = if lines {
             (Encoding::Lines, "x\n".repeat(entries.len()).into_bytes())
@@ -171,7 +171,6 @@ proptest! {
             signal: Signal::Logs,
             values: Some(shared),
             received: Some(Time(received)),
-            floor: Some(floor.as_bytes()),
         };
         let mut head = Vec::new();
         write_frame_head(&mut head, tag.as_bytes(), encoding, payload.len() as u32);
