@@ -48,6 +48,8 @@ pub(super) struct State {
     /// Everything at or below is kept.
     pub(super) kept: Position,
     pub(super) consumers: BTreeMap<String, Consumer>,
+    /// Everything up to this was passed over for a consumer that may skip: its cursor does not say so.
+    pub(super) skipped: Option<Position>,
     /// Segments in which damage was found: they are put aside and not used again.
     pub(super) damaged: BTreeSet<u64>,
     /// Who wants to know that a consumer has moved.
@@ -99,7 +101,7 @@ impl Index {
         let used = state
             .segments
             .iter()
-            .map(|(segment, _)| segment.bytes)
+            .map(|(segment, _)| segment.bytes())
             .sum();
         self.used_bytes.store(used, Ordering::Relaxed);
     }
@@ -146,6 +148,12 @@ impl State {
             epoch: segment.first.epoch,
             seq,
         })
+    }
+
+    /// Whether every consumer has settled everything; not if there is none, because a new one begins at the oldest frame.
+    pub(super) fn is_settled(&self) -> bool {
+        self.slowest()
+            .is_some_and(|(_, slowest)| slowest.position >= self.kept)
     }
 
     /// How many of the oldest segments are below `position`. The newest is never among them.
@@ -201,6 +209,7 @@ impl State {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.position = last;
         }
+        self.skipped = self.skipped.max(Some(last));
         true
     }
 
@@ -209,6 +218,12 @@ impl State {
         self.consumers
             .iter()
             .min_by_key(|(_, consumer)| consumer.position)
+    }
+
+    /// The lowest and the highest position of all consumers.
+    pub(super) fn cursors(&self) -> Option<(Position, Position)> {
+        let positions = self.consumers.values().map(|consumer| consumer.position);
+        Some((positions.clone().min()?, positions.max()?))
     }
 
     /// Wakes all readers.

@@ -1,7 +1,12 @@
 //! `millstream channel verify`: reads everything and checks every frame.
 
+use std::{path::Path, sync::Arc};
+
 use clap::Args;
-use millstream_channels::disk::log::inspect::Folder;
+use millstream_channels::disk::log::{
+    Loss,
+    inspect::{self, Folder},
+};
 use millstream_record::Position;
 use millstream_sys::disk::HostDisk;
 
@@ -11,7 +16,7 @@ use crate::{
     page::{self, bytes, count, grouped},
 };
 
-/// Read everything and check every frame. Changes nothing.
+/// Read everything, check every frame and say what is missing. Changes nothing.
 #[derive(Args)]
 pub struct Verify {
     #[command(flatten)]
@@ -21,7 +26,13 @@ pub struct Verify {
 impl Verify {
     /// Checks; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        let folder = Folder::open(&HostDisk, &self.at.path)?;
+        let path = &self.at.path;
+        let mut losses = inspect::open_losses(Arc::new(HostDisk), path)?;
+        if let Some(gone) = inspect::gone(&HostDisk, path)? {
+            losses.push(gone);
+            return Ok(complain(path, 0, &losses));
+        }
+        let folder = Folder::open(&HostDisk, path)?;
         let found = account(&folder, Position::default(), |_, _, _| {})?;
         let mut out = format!("channel {}\n", folder.channel);
         match found.span {
@@ -63,10 +74,27 @@ impl Verify {
             ));
         }
         page::print(&out);
-        if unsound == 0 {
-            return Ok(page::print("sound\n"));
-        }
-        let text = format!("{} found", count(unsound, "place"));
-        Ok(page::complain(&text, exit::FAILED))
+        losses.extend(folder.missing(&HostDisk, path, &found.positions)?);
+        Ok(complain(path, unsound, &losses))
     }
+}
+
+/// Says what is missing and what is damaged; the exit code.
+fn complain(path: &Path, damaged: usize, losses: &[Loss]) -> u8 {
+    let mut missing: Vec<String> = losses.iter().map(Loss::to_string).collect();
+    missing.dedup();
+    for loss in &missing {
+        page::print(&page::paragraph("MISSING: ", loss));
+    }
+    if damaged + missing.len() == 0 {
+        return page::print("sound\n");
+    }
+    if !missing.is_empty() {
+        page::print(&format!(
+            "to accept what is missing: millstream channel forget --accept-loss {}\n",
+            path.display()
+        ));
+    }
+    let text = format!("{} found", count(damaged + missing.len(), "place"));
+    page::complain(&text, exit::FAILED)
 }
