@@ -195,10 +195,17 @@ fn is_in_use(disk: &dyn Disk, folder: &Path) -> Result<bool, Error> {
         .map_err(|error| Error::disk("looking at the lock", &path, error))
 }
 
-/// The losses of the channel in `folder` that are remembered and that no operator has accepted. Its directory need not be
-/// there.
-pub fn open_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Vec<Loss>, Error> {
-    Ok(read_losses(disk, folder)?.open())
+/// The losses of the channel in `folder` that no operator has accepted: those that are remembered, and those of `found`. Its
+/// directory need not be there.
+pub fn unaccepted(
+    disk: Arc<dyn Disk>,
+    folder: &Path,
+    found: Vec<Loss>,
+) -> Result<Vec<Loss>, Error> {
+    let losses = read_losses(disk, folder)?;
+    let mut unaccepted = losses.open();
+    unaccepted.extend(found.into_iter().filter(|loss| !losses.knows(loss)));
+    Ok(unaccepted)
 }
 
 /// The loss of the whole channel in `folder`, if its directory is gone or empty and something is known of it.

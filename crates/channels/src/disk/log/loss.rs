@@ -262,7 +262,12 @@ impl Losses {
         self.write(&list)
     }
 
-    /// Those that nobody has accepted.
+    /// Whether a loss is remembered, accepted or not.
+    pub(super) fn knows(&self, loss: &Loss) -> bool {
+        self.lock().iter().any(|(_, known)| loss.is_in(known))
+    }
+
+    /// Those that no operator has accepted.
     pub fn open(&self) -> Vec<Loss> {
         let list = self.lock();
         let open = list.iter().filter(|(accepted, _)| !accepted);

@@ -132,6 +132,9 @@ impl Place {
             let (log, found) = self.open();
             assert_eq!(found.losses, [], "it was accepted");
             drop(log);
+            let found = self.verified();
+            let disk = Arc::new(self.disk.clone());
+            assert_eq!(inspect::unaccepted(disk, &self.folder, found).unwrap(), []);
         }
     }
 }

@@ -27,9 +27,11 @@ impl Verify {
     /// Checks; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
         let path = &self.at.path;
-        let mut losses = inspect::open_losses(Arc::new(HostDisk), path)?;
-        if let Some(gone) = inspect::gone(&HostDisk, path)? {
-            losses.push(gone);
+        let unaccepted = |found| inspect::unaccepted(Arc::new(HostDisk), path, found);
+        if let Some(gone) = inspect::gone(&HostDisk, path)?
+            && let losses = unaccepted(vec![gone])?
+            && !losses.is_empty()
+        {
             return Ok(complain(path, 0, &losses));
         }
         let folder = Folder::open(&HostDisk, path)?;
@@ -74,27 +76,25 @@ impl Verify {
             ));
         }
         page::print(&out);
-        losses.extend(folder.missing(&HostDisk, path, &found.positions)?);
+        let losses = unaccepted(folder.missing(&HostDisk, path, &found.positions)?)?;
         Ok(complain(path, unsound, &losses))
     }
 }
 
 /// Says what is missing and what is damaged; the exit code.
 fn complain(path: &Path, damaged: usize, losses: &[Loss]) -> u8 {
-    let mut missing: Vec<String> = losses.iter().map(Loss::to_string).collect();
-    missing.dedup();
-    for loss in &missing {
-        page::print(&page::paragraph("MISSING: ", loss));
+    for loss in losses {
+        page::print(&page::paragraph("MISSING: ", &loss.to_string()));
     }
-    if damaged + missing.len() == 0 {
+    if damaged + losses.len() == 0 {
         return page::print("sound\n");
     }
-    if !missing.is_empty() {
+    if !losses.is_empty() {
         page::print(&format!(
             "to accept what is missing: millstream channel forget --accept-loss {}\n",
             path.display()
         ));
     }
-    let text = format!("{} found", count(damaged + missing.len(), "place"));
+    let text = format!("{} found", count(damaged + losses.len(), "place"));
     page::complain(&text, exit::FAILED)
 }
