@@ -74,6 +74,21 @@ impl Size {
     }
 }
 
+impl Size {
+    /// With a binary unit and one digit behind the point, rounded down: `5.8GiB`.
+    #[must_use]
+    pub fn rounded(self) -> String {
+        let unit = UNITS[1..5].iter().rev().find(|(_, size)| self.0 >= *size);
+        let Some((name, size)) = unit else {
+            return format!("{}B", self.0);
+        };
+        match (self.0 / size, self.0 % size * 10 / size) {
+            (whole, 0) => format!("{whole}{name}"),
+            (whole, tenth) => format!("{whole}.{tenth}{name}"),
+        }
+    }
+}
+
 impl FromStr for Size {
     type Err = String;
 

@@ -2,7 +2,7 @@
 
 use std::{io::Write, ops::RangeInclusive, sync::OnceLock, time::Duration};
 
-use millstream_config::Period;
+use millstream_config::{Period, Size};
 
 use crate::{
     exit,
@@ -161,20 +161,7 @@ pub fn count(number: usize, noun: &str) -> String {
 
 /// Bytes with a binary unit and one digit behind the point, rounded down: `5.8GiB`.
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [
-        ("TiB", 1 << 40),
-        ("GiB", 1 << 30),
-        ("MiB", 1 << 20),
-        ("KiB", 1 << 10),
-    ];
-    let unit = UNITS.iter().find(|(_, size)| bytes >= *size);
-    let Some((name, size)) = unit else {
-        return format!("{bytes}B");
-    };
-    match (bytes / size, bytes % size * 10 / size) {
-        (whole, 0) => format!("{whole}{name}"),
-        (whole, tenth) => format!("{whole}.{tenth}{name}"),
-    }
+    Size::bytes(bytes).rounded()
 }
 
 /// `1 234 567`.

@@ -240,6 +240,91 @@ fn damage_is_named_with_its_place() {
     );
 }
 
+/// Sends records of 200 KB, one a chunk, and waits for their acks.
+fn send_large(port: u16, numbers: RangeInclusive<u8>) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    for n in numbers {
+        let mut frame = b"\x94\xa1t\xce\x60\x00\x00\x00\x82\xa1n\xcc".to_vec();
+        frame.push(n);
+        frame.extend(b"\xa1x\xdb\x00\x03\x0d\x40");
+        frame.extend(vec![b'.'; 200_000]);
+        frame.extend(b"\x81\xa5chunk\xb0");
+        frame.extend([n; 16]);
+        stream.write_all(&frame).unwrap();
+        let mut ack = [0; 22];
+        stream.read_exact(&mut ack).unwrap();
+        assert!(ack.starts_with(b"\x81\xa3ack"), "{ack:?}");
+    }
+}
+
+/// How often the log says that something is missing.
+fn complaints(here: &Path) -> usize {
+    let log = fs::read_to_string(here.join("log")).unwrap();
+    let missing = log.lines().filter(|line| line.contains("--accept-loss"));
+    missing.filter(|line| line.contains("ERROR")).count()
+}
+
+#[test]
+fn channel_data_that_is_missing_is_named_at_each_start_until_it_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    fs::write(here.join("place"), "no directory").unwrap();
+    let buffer = here.join("data/channels/buffer");
+    let port = free_port();
+    let start = || Program::start(here, &config(here, port)).listens(port);
+    // A day's work: several segments, a sink with a position of its own, one that holds everything, stops and a kill.
+    let program = start();
+    send_large(port, 40..=90);
+    wait_until("the good sink has settled", || row(here, "good")[2] == "0");
+    program.stop();
+    let program = start();
+    send_large(port, 91..=99);
+    program.kill();
+    let program = start();
+    send_large(port, 100..=127);
+    wait_until("the good sink has settled", || row(here, "good")[2] == "0");
+    program.stop();
+    assert!(text(channel(here, &["verify"]), 0).ends_with("sound\n"));
+    let mut segments: Vec<_> = fs::read_dir(&buffer)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().ends_with(".seg"))
+        .filter(|path| !path.to_string_lossy().contains("free"))
+        .collect();
+    segments.sort();
+    assert!(segments.len() >= 3, "{segments:?}");
+    assert_eq!(complaints(here), 0);
+
+    fs::remove_file(&segments[1]).unwrap();
+    let said = text(channel(here, &["verify"]), 1);
+    assert!(
+        said.contains("MISSING: ") && said.contains("stood between frames"),
+        "{said}"
+    );
+    start().stop();
+    start().stop();
+    assert_eq!(complaints(here), 2);
+    let accept = ["forget", "--accept-loss"];
+    assert!(text(channel(here, &accept), 0).contains("ACCEPTED: "));
+    start().stop();
+    assert_eq!(complaints(here), 2, "it was accepted");
+    assert!(text(channel(here, &["verify"]), 0).ends_with("sound\n"));
+
+    fs::remove_dir_all(&buffer).unwrap();
+    let said = text(channel(here, &["verify"]), 1);
+    assert!(said.contains("the directory of channel"), "{said}");
+    assert!(said.contains("88 batches with about 88 records"), "{said}");
+    let program = start();
+    assert_eq!(complaints(here), 3);
+    // Sources keep running.
+    send(port, 1..=1);
+    wait_until("the good sink has written", || row(here, "good")[2] == "0");
+    program.stop();
+    text(channel(here, &accept), 0);
+    start().stop();
+    assert_eq!(complaints(here), 3, "it was accepted");
+}
+
 #[test]
 fn a_folder_that_is_no_channel_is_named() {
     let folder = tempfile::tempdir().unwrap();

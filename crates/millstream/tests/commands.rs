@@ -72,6 +72,33 @@ fn a_wrong_command_line_is_64_and_help_is_0() {
 }
 
 #[test]
+fn channels_that_may_take_more_than_their_file_system_has_are_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let checked = |sizes: [&str; 2]| {
+        let [one, two] = sizes;
+        let text = format!(
+            "data_dir: {}/not/there/yet\n\
+             sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:0\" }}\n\
+             channels:\n  one: {{ type: disk, inputs: [in], size_max: {one} }}\n  \
+             two: {{ type: disk, inputs: [in], size_max: {two} }}\n\
+             sinks:\n  a: {{ type: discard, inputs: [one] }}\n  b: {{ type: discard, inputs: [two] }}\n",
+            folder.path().display()
+        );
+        let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        errors(&output)
+    };
+    assert!(!checked(["8MiB", "8MiB"]).contains("size_max"));
+    // No file system of a test has half of this; together they take it all.
+    let said = checked(["8000TiB", "9000TiB"]);
+    assert!(
+        said.contains("one and two may take 17000TiB (size_max), and the file system of"),
+        "{said}"
+    );
+    assert!(said.contains("lower `size_max`"), "{said}");
+}
+
+#[test]
 fn every_command_has_help_with_its_exit_codes() {
     for command in [
         "run",

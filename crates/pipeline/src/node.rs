@@ -152,6 +152,10 @@ pub trait ChannelConfig: Send {
     fn memory_bytes(&self) -> Option<usize> {
         None
     }
+    /// The bytes of disk that it may take below `data_dir`; 0 if it keeps nothing.
+    fn disk_bytes(&self) -> u64 {
+        0
+    }
     /// What it promises for what it has kept.
     fn promise(&self) -> Promise;
 }

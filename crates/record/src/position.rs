@@ -12,6 +12,26 @@ pub struct Position {
     pub seq: u64,
 }
 
+impl Position {
+    /// The position after it in the same epoch.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self {
+            seq: self.seq + 1,
+            ..self
+        }
+    }
+
+    /// The position before it in the same epoch; the first one has itself.
+    #[must_use]
+    pub fn before(self) -> Self {
+        Self {
+            seq: self.seq.saturating_sub(1),
+            ..self
+        }
+    }
+}
+
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.epoch, self.seq)

@@ -36,6 +36,15 @@ pub struct Metadata {
     pub folder: bool,
 }
 
+/// The size of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes that this process may still take.
+    pub free: u64,
+}
+
 /// How [`Disk::open`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
@@ -63,6 +72,8 @@ pub trait Disk: Send + Sync {
     fn list(&self, folder: &Path) -> io::Result<Vec<OsString>>;
     /// What stands under a name (symbolic links are followed).
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
+    /// The space of the file system that holds `path`.
+    fn space(&self, path: &Path) -> io::Result<Space>;
     /// Makes a symbolic link called `link`, which leads to `target`; an error if the name is taken.
     fn symlink(&self, target: &Path, link: &Path) -> io::Result<()>;
     /// Where the symbolic link of this name leads. What is no link is an error of the kind `InvalidInput`.
@@ -161,6 +172,14 @@ impl Disk for HostDisk {
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         fs::metadata(path).map(|found| metadata(&found))
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let found = rustix::fs::statvfs(path)?;
+        Ok(Space {
+            total: found.f_blocks.saturating_mul(found.f_frsize),
+            free: found.f_bavail.saturating_mul(found.f_frsize),
+        })
     }
 
     fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {

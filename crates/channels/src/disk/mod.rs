@@ -15,20 +15,26 @@ mod skips;
 mod tests;
 mod writer;
 
-use std::{io::Read, path::Path, sync::Arc};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     channel::{self, BoxFuture, Channel, Consumer, Group, Note},
+    condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
     promise::{Guarantee, Promise},
+    report::Reporter,
 };
-use millstream_record::FileId;
+use millstream_record::{FileId, Position};
 use millstream_sys::disk::{Disk, HostDisk};
 
-use log::{ChannelId, Error, Log, Recovered, Sync, Watch};
+use log::{ChannelId, Error, Log, Loss, Losses, Missing, Recovered, Sync, Watch};
 use options::Config;
 use queue::Queue;
 use reader::DiskReader;
@@ -54,6 +60,10 @@ fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Prob
 impl ChannelConfig for Config {
     fn open(&self, context: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure> {
         open(self, Arc::new(HostDisk), context, consumers)
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.options().size_max
     }
 
     fn promise(&self) -> Promise {
@@ -87,6 +97,8 @@ fn open(
     )
     .map_err(failure)?;
     say_what_was_found(&context, &recovered, &log, consumers);
+    let missing = Arc::new(LossReport::new(&context, &log));
+    missing.report();
     let queue = Arc::new(Queue::new(config.queue_bytes()));
     let watch = log.watch();
     let mut readers: Vec<Box<dyn channel::Reader>> = Vec::new();
@@ -100,6 +112,7 @@ fn open(
             Arc::clone(&queue),
             context.reporter.clone(),
             config.options().size_max,
+            Arc::clone(&missing),
         )));
     }
     log.note_gone();
@@ -107,6 +120,7 @@ fn open(
     let channel = DiskChannel {
         queue: Arc::clone(&queue),
         watch,
+        _missing: missing,
         id: u128::from_be_bytes(log.id().0),
     };
     let finished = writer::start(log, disk, queue, &context, consumers)?;
@@ -121,6 +135,8 @@ fn open(
 struct DiskChannel {
     queue: Arc<Queue>,
     watch: Watch,
+    /// Its condition holds as long as the channel is there.
+    _missing: Arc<LossReport>,
     id: u128,
 }
 
@@ -155,6 +171,82 @@ impl Channel for DiskChannel {
 
     fn id(&self) -> Option<u128> {
         Some(self.id)
+    }
+}
+
+/// Says what is missing of the channel, and keeps the channel unhealthy until an operator accepts it.
+struct LossReport {
+    channel: ChannelId,
+    folder: PathBuf,
+    sync: Sync,
+    losses: Arc<Losses>,
+    condition: Condition,
+    reporter: Reporter,
+}
+
+/// Losses that are named one by one.
+const LOSSES_NAMED: usize = 5;
+
+impl LossReport {
+    fn new(context: &ChannelContext, log: &Log) -> Self {
+        Self {
+            channel: log.id(),
+            folder: context.folder.clone(),
+            sync: log.sync_policy(),
+            losses: log.losses(),
+            condition: context.reporter.condition("missing"),
+            reporter: context.reporter.clone(),
+        }
+    }
+
+    /// Raises the condition if a loss is not accepted.
+    fn report(&self) {
+        let open = self.losses.open();
+        if open.is_empty() {
+            return;
+        }
+        let named = open.iter().take(LOSSES_NAMED).map(Loss::to_string);
+        let mut named = named.collect::<Vec<_>>().join("; ");
+        if let more @ 1.. = open.len().saturating_sub(LOSSES_NAMED) {
+            named.push_str(&format!("; and {more} more losses"));
+        }
+        let folder = self.folder.display();
+        self.condition.raise(
+            Trouble::Losing,
+            format_args!(
+                "{folder}: {named}. Restore what is missing from a backup while Millstream is stopped, or stop it and accept \
+                 the loss with `millstream channel forget --accept-loss {folder}`"
+            ),
+        );
+    }
+
+    /// A sink has committed everything up to `committed`, and the channel ends at `end`. What the sink may go on after: a
+    /// position beyond the end would make it pass over what comes next.
+    fn check(&self, sink: &str, committed: Position, end: Position) -> Position {
+        if committed <= end {
+            return committed;
+        }
+        if self.sync == Sync::Batch {
+            let loss = Loss {
+                missing: Missing::Committed,
+                channel: self.channel,
+                after: end,
+                to: committed,
+                records: 0,
+            };
+            // What cannot be written is reported all the same, and found again.
+            let _ = self.losses.add(loss);
+            self.report();
+        } else {
+            self.reporter.warn(
+                "power",
+                format_args!(
+                    "{sink} has committed up to {committed} and the channel ends at {end}: a power cut has taken what was not \
+                     synced (the option `sync`)"
+                ),
+            );
+        }
+        end
     }
 }
 
@@ -223,8 +315,22 @@ fn say_what_was_found(
             ),
         );
     }
-    for (path, what) in &recovered.damage {
-        reporter.error("damage", format_args!("{}: {what}", path.display()));
+    let damage = recovered.damage.iter();
+    let damage: Vec<String> = damage
+        .map(|(path, what)| format!("{}: {what}", path.display()))
+        .collect();
+    if !damage.is_empty() {
+        reporter.error("damage", damage.join("; "));
+    }
+    if let Some(settled) = recovered.taken_by_power {
+        reporter.warn(
+            "power",
+            format_args!(
+                "a consumer has settled up to {settled} and the channel ends at {}: a power cut has taken what was not synced \
+                 (the option `sync`)",
+                recovered.kept
+            ),
+        );
     }
     for (name, position) in log.consumers() {
         if !consumers.iter().any(|consumer| *consumer.name == *name) {

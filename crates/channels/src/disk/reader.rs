@@ -15,7 +15,7 @@ use millstream_pipeline::{
 use millstream_record::Position;
 
 use super::{
-    failure,
+    LossReport, failure,
     log::{self, Item, Lost},
     queue::Queue,
 };
@@ -25,6 +25,7 @@ pub(super) struct DiskReader {
     queue: Arc<Queue>,
     reporter: Reporter,
     size_max: u64,
+    missing: Arc<LossReport>,
 }
 
 impl DiskReader {
@@ -33,12 +34,14 @@ impl DiskReader {
         queue: Arc<Queue>,
         reporter: Reporter,
         size_max: u64,
+        missing: Arc<LossReport>,
     ) -> Self {
         Self {
             reader,
             queue,
             reporter,
             size_max,
+            missing,
         }
     }
 
@@ -78,9 +81,12 @@ impl DiskReader {
 
 impl Reader for DiskReader {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
+        let committed = after.unwrap_or_else(|| self.reader.settled());
+        let end = self.reader.kept();
+        let position = self.missing.check(self.reader.name(), committed, end);
         match after {
-            Some(position) => self.reader.seek(position),
-            None => self.reader.restart(),
+            None if position == committed => self.reader.restart(),
+            _ => self.reader.seek(position),
         }
         Ok(())
     }

@@ -56,6 +56,7 @@ fn next(reader: &mut Box<dyn Reader>) -> Result<Option<Delivered>, Failure> {
 struct Fixture {
     folder: std::path::PathBuf,
     meters: Meters,
+    reporter: Reporter,
     disk: Arc<dyn Disk>,
 }
 
@@ -64,6 +65,7 @@ impl Fixture {
         Self {
             folder: folder.to_owned(),
             meters: Meters::default(),
+            reporter: Reporter::new("buffer"),
             disk,
         }
     }
@@ -74,7 +76,7 @@ impl Fixture {
             name: "buffer".into(),
             pool: Pool::new(64 << 20),
             meters: self.meters.of("buffer"),
-            reporter: Reporter::new("buffer"),
+            reporter: self.reporter.clone(),
             folder: self.folder.clone(),
         };
         super::open(&config, Arc::clone(&self.disk), context, &["sink".into()]).unwrap()
@@ -333,7 +335,7 @@ fn a_tailed_file_goes_on_where_the_channel_says() {
 #[test]
 fn a_full_disk_waits_for_room_and_loses_nothing() {
     let disk = SimulatedDisk::new(1);
-    disk.set_capacity(1 << 20);
+    disk.set_capacity(100 << 10);
     let fixture = Fixture::on(Arc::new(disk.clone()), std::path::Path::new("/buffer"));
     let mut opened = fixture.open(r#"{"size_max": "16MiB"}"#);
     opened.readers[0].resume(None).unwrap();
@@ -341,13 +343,49 @@ fn a_full_disk_waits_for_room_and_loses_nothing() {
     thread::sleep(Duration::from_millis(100));
     assert_eq!(receipt.try_outcome(), None);
     assert!(opened.channel.is_full());
+    let held = fixture.reporter.conditions();
+    assert_eq!(held[0].trouble, Trouble::Blocked);
+    assert!(held[0].why.contains("256KiB are needed"), "{held:?}");
     disk.set_capacity(u64::MAX);
     assert_eq!(run(receipt), Ok(()));
     assert!(!opened.channel.is_full());
+    assert_eq!(fixture.reporter.conditions(), []);
     assert_eq!(
         next(&mut opened.readers[0]).unwrap().unwrap().batch.body,
         "a\n"
     );
+}
+
+#[test]
+fn a_sink_that_has_committed_more_than_the_channel_holds_is_named_and_passes_over_nothing() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let mut fixture = Fixture::on(disk, std::path::Path::new("/buffer"));
+    let committed = Position { epoch: 7, seq: 9 };
+    let mut opened = fixture.open(r#"{"size_max": "16MiB"}"#);
+    opened.readers[0].resume(Some(committed)).unwrap();
+    run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
+    assert_eq!(
+        next(&mut opened.readers[0]).unwrap().unwrap().batch.body,
+        "a\n"
+    );
+    let missing = |fixture: &Fixture| {
+        let held = fixture.reporter.conditions();
+        let missing = held.iter().find(|held| held.trouble == Trouble::Losing);
+        missing.map(|held| held.why.clone()).unwrap_or_default()
+    };
+    let why = missing(&fixture);
+    assert!(
+        why.contains("after 0.0 up to 7.9") && why.contains("forget --accept-loss"),
+        "{why}"
+    );
+    opened.channel.close();
+    run(opened.finished).unwrap();
+    drop((opened.channel, opened.readers));
+    // The sink has a position of the channel again; the loss is still there.
+    fixture.reporter = Reporter::new("buffer");
+    let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
+    assert!(missing(&fixture).contains("7.9"));
+    opened.channel.close();
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::{
 
 use millstream_pipeline::{
     channel::{BoxFuture, Consumer, Group, Note},
+    condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
     meters::Meter,
@@ -39,6 +40,8 @@ const COMMIT_BYTES: usize = 1 << 20;
 const RETRY: Duration = Duration::from_millis(200);
 /// How long after a failure the next segment is not tried ahead of time.
 const MAKE_RETRY: Duration = Duration::from_secs(5);
+/// For how long a full channel waits for its consumers before it says so: under load that is daily work.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Writer {
     log: Log,
@@ -51,6 +54,8 @@ struct Writer {
     /// When the oldest frame that is written and not synced was written. The wall clock may jump, so it is not asked.
     unsynced_since: Option<Instant>,
     reporter: Reporter,
+    /// There is no room, in the channel or on the disk.
+    room: Condition,
     meters: Gauges,
     skips: Skips,
 }
@@ -89,6 +94,7 @@ pub(super) fn start(
         make_after: Instant::now(),
         unsynced_since: None,
         reporter: context.reporter.clone(),
+        room: context.reporter.condition("room"),
         meters: Gauges {
             records: meters.counter("records_received"),
             bytes: meters.counter("bytes_received"),
@@ -200,15 +206,22 @@ impl Writer {
     /// Keeps all that is staged, however long there is no room for it; false: that took too long for a stop, and what found
     /// no room was dropped. Nothing more may be staged then.
     fn keep(&mut self, closed: bool) -> Result<bool, Error> {
+        let started = Instant::now();
         loop {
             let done = self.log.commit(Time::now());
             let is_full = done.as_ref().is_err_and(Error::is_for_now);
             self.queue.set_full(is_full);
+            if done.is_ok() && self.room.clear().is_some() {
+                self.reporter.info("room", "there is room again");
+            }
             self.settle();
             match done {
                 Ok(()) => break,
                 Err(error) if error.is_for_now() => {
-                    self.reporter.warn("room", &error);
+                    let waits = started.elapsed() >= PATIENCE;
+                    if waits || matches!(error, Error::NoRoom { .. }) {
+                        self.room.raise(Trouble::Blocked, &error);
+                    }
                     self.measure();
                     // Without a reader nothing would ever change.
                     let stays_full = matches!(error, Error::Full { .. }) && self.log.readers() == 0;
@@ -286,7 +299,7 @@ impl Writer {
             && let Some((path, bytes)) = self.log.wants_blank()
         {
             let disk = Arc::clone(&self.disk);
-            let make = move || Blank::create(&*disk, &path, bytes);
+            let make = move || Blank::create_ahead(&*disk, &path, bytes);
             self.making = thread::Builder::new()
                 .name("make segment".into())
                 .spawn(make)

@@ -25,11 +25,13 @@ const BATCH: Setting = Setting {
     sync: Sync::Batch,
     audit: false,
     faults: true,
+    tight: false,
 };
 const SECOND: Setting = Setting {
     sync: Sync::Every(Duration::from_secs(1)),
     audit: true,
     faults: false,
+    tight: false,
 };
 
 /// How many seeds a test runs: bounded by time, so that a slow machine does less and never nothing.
@@ -69,6 +71,17 @@ fn sync_batch_keeps_what_it_kept_with_all_of_the_log_watched() {
     };
     seeds(10_000, 4, |seed| {
         random_run(seed, setting, &[Crash::Kill, Crash::Power]);
+    });
+}
+
+#[test]
+fn a_small_disk_that_is_often_full_loses_nothing_and_repeats_nothing() {
+    let tight = Setting {
+        tight: true,
+        ..BATCH
+    };
+    seeds(15_000, 6, |seed| {
+        random_run(seed, tight, &[Crash::Kill, Crash::Power]);
     });
 }
 

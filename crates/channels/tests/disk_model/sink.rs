@@ -73,14 +73,20 @@ impl Sink {
         took
     }
 
-    /// Commits what was taken, and mostly the cursor behind it.
+    /// Commits what was taken, and mostly the cursor behind it. A cursor that was left behind follows in a later call, or it
+    /// would hold a full channel for ever.
     pub fn commit(&mut self, random: &mut Random) {
-        let (Some(position), Some(reader)) = (self.taken_to.take(), &mut self.reader) else {
+        let Some(reader) = &mut self.reader else {
             return;
         };
-        self.lines.append(&mut self.taken);
-        self.position = Some(position);
-        if random.chance(7, 8) {
+        if let Some(position) = self.taken_to.take() {
+            self.lines.append(&mut self.taken);
+            self.position = Some(position);
+        }
+        let committed = self.position.filter(|position| *position <= reader.kept());
+        if let Some(position) = committed
+            && random.chance(7, 8)
+        {
             // A crash in here is one of the disk's; the sink has committed already.
             let _ = reader.commit(position);
         }

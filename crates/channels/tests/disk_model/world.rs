@@ -18,6 +18,8 @@ pub struct Setting {
     pub audit: bool,
     /// Disk calls fail at random.
     pub faults: bool,
+    /// The disk has room for a few segments, which get smaller than usual.
+    pub tight: bool,
 }
 
 pub struct World {
@@ -79,12 +81,16 @@ impl World {
     fn options(&self) -> Options {
         Options {
             sync: self.setting.sync,
-            size_max: if self.setting.audit {
+            size_max: if self.setting.audit || self.setting.tight {
                 1 << 30
             } else {
                 200 << 10
             },
-            segment_bytes: 16 << 10,
+            segment_bytes: if self.setting.tight {
+                64 << 10
+            } else {
+                16 << 10
+            },
             hot_bytes: 3000,
             dedupe: Dedupe::default(),
         }
@@ -105,6 +111,7 @@ impl World {
             .iter()
             .all(|found| found.0.extension().unwrap() == "cursor");
         assert!(only_cursors, "seed {seed}: {damage:?}");
+        assert_eq!(recovered.losses, [], "seed {seed}");
         self.log = Some(log);
         for sink in 0..self.sinks.len() {
             if !self.attach(sink) {
@@ -222,7 +229,8 @@ impl World {
             1 => self.disk.fail(Call::Write, 1, errno),
             2 => self.disk.fail(Call::Allocate, 2, 28),
             _ => {
-                let room = self.random.below(300) << 10;
+                let least = if self.setting.tight { 80 } else { 0 };
+                let room = (least + self.random.below(300)) << 10;
                 self.disk.set_capacity(room);
             }
         }
@@ -263,7 +271,7 @@ impl World {
         match log.commit(self.now) {
             Ok(()) => {}
             // No room now, or a crash: both pass.
-            Err(error) if error.is_for_now() => self.disk.set_capacity(u64::MAX),
+            Err(error) if error.is_for_now() => self.make_room(),
             Err(_) if self.disk.crashed() => return,
             Err(Error::Disk { .. }) if self.setting.faults => {
                 // The second failure in a row: the channel has stopped, and the operator starts it again.
@@ -274,6 +282,18 @@ impl World {
         }
         self.answer();
         self.audit();
+    }
+
+    /// There is no room: others make some, or the sinks settle what they have before them.
+    fn make_room(&mut self) {
+        if !self.setting.tight || self.random.chance(1, 8) {
+            self.disk.set_capacity(u64::MAX);
+            return;
+        }
+        for sink in &mut self.sinks {
+            sink.take(100, &mut self.seen);
+            sink.commit(&mut self.random);
+        }
     }
 
     /// Acks what is kept. Some acks get lost with their connection.

@@ -1,9 +1,13 @@
 //! `millstream check`: says what is wrong with a configuration, all at once, and starts nothing.
 
-use std::path::PathBuf;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use millstream_pipeline::plan::Plan;
+use millstream_sys::disk::{Disk, HostDisk};
 
 use crate::{config, exit, page};
 
@@ -40,6 +44,9 @@ impl Check {
                     page::count(plan.sinks.len(), "sink")
                 );
                 page::print(&good);
+                for warning in too_large_for_their_disk(plan) {
+                    page::complain(&format!("warning: {warning}"), exit::DRAINED);
+                }
                 match self.connect {
                     true => try_sinks(plan),
                     false => exit::DRAINED,
@@ -48,6 +55,44 @@ impl Check {
             Err(problems) => config::complain(&problems),
         }
     }
+}
+
+/// What is wrong where channels may together take more than their file system has.
+fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
+    let mut disks: BTreeMap<u64, (&Path, u64, Vec<&str>)> = BTreeMap::new();
+    let paths: Vec<PathBuf> = plan
+        .channels
+        .iter()
+        .map(|channel| {
+            let folder = plan.settings.data_dir.join("channels").join(&*channel.name);
+            // What a start would make, it makes on the file system of the directory above.
+            let above = folder.ancestors().find(|path| path.exists());
+            above
+                .filter(|path| !path.as_os_str().is_empty())
+                .unwrap_or(Path::new("."))
+                .to_owned()
+        })
+        .collect();
+    for (channel, path) in plan.channels.iter().zip(&paths) {
+        let Ok(found) = HostDisk.metadata(path) else {
+            continue;
+        };
+        let disk = disks.entry(found.device).or_insert((path, 0, Vec::new()));
+        disk.1 = disk.1.saturating_add(channel.config.disk_bytes());
+        disk.2.push(&channel.name);
+    }
+    let too_large = disks.into_values().filter_map(|(path, wanted, names)| {
+        let total = HostDisk.space(path).ok()?.total;
+        (wanted > total).then(|| {
+            let (names, path) = (page::list(&names), path.display());
+            let (wanted, total) = (page::bytes(wanted), page::bytes(total));
+            format!(
+                "the disk channels {names} may take {wanted} (size_max), and the file system of {path} has {total}: they fill it \
+                 before they are full; lower `size_max`, or set `data_dir` to a larger file system"
+            )
+        })
+    });
+    too_large.collect()
 }
 
 /// Tries every destination there is something to try of; the exit code.

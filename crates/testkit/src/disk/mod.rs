@@ -20,7 +20,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use millstream_sys::disk::{Disk, File, Metadata, Open};
+use millstream_sys::disk::{Disk, File, Metadata, Open, Space};
 use state::State;
 
 /// How the machine stops.
@@ -150,6 +150,10 @@ impl Disk for SimulatedDisk {
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         self.lock().metadata_of(path)
+    }
+
+    fn space(&self, _: &Path) -> io::Result<Space> {
+        Ok(self.lock().space())
     }
 
     fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use millstream_sys::disk::Metadata;
+use millstream_sys::disk::{Metadata, Space};
 
 use super::{Call, Crash, inode::Inode};
 use crate::Random;
@@ -276,8 +276,8 @@ impl State {
         Ok(self.inodes[inode].read(buffer, bytes, place(offset)))
     }
 
-    /// Room on the disk for `inode` to take `bytes` bytes in all.
-    fn has_room(&self, inode: usize, bytes: u64) -> bool {
+    /// Bytes that all files but `except` take.
+    fn taken(&self, except: Option<usize>) -> u64 {
         let mut named: Vec<usize> = self
             .names
             .values()
@@ -286,13 +286,23 @@ impl State {
                 Entry::Folder => None,
             })
             .collect();
+        named.sort_unstable();
         named.dedup();
-        let others: u64 = named
-            .iter()
-            .filter(|named| **named != inode)
-            .map(|named| self.inodes[*named].room())
-            .sum();
-        bytes <= self.inodes[inode].room() || others.saturating_add(bytes) <= self.capacity
+        let others = named.iter().filter(|named| Some(**named) != except);
+        others.map(|named| self.inodes[*named].room()).sum()
+    }
+
+    /// Room on the disk for `inode` to take `bytes` bytes in all.
+    fn has_room(&self, inode: usize, bytes: u64) -> bool {
+        bytes <= self.inodes[inode].room()
+            || self.taken(Some(inode)).saturating_add(bytes) <= self.capacity
+    }
+
+    pub(super) fn space(&self) -> Space {
+        Space {
+            total: self.capacity,
+            free: self.capacity.saturating_sub(self.taken(None)),
+        }
     }
 
     pub(super) fn write(&mut self, inode: usize, bytes: &[u8], offset: u64) -> io::Result<()> {

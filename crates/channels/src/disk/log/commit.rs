@@ -13,11 +13,14 @@ use millstream_sys::disk::{Disk, File};
 
 use super::{
     ChannelId, Error, Options, Sync,
+    error::is_no_room,
     frame::{ALIGNMENT, Kind},
     ids::IdRecord,
     index::{Hot, Index},
     key::Keys,
+    loss::Losses,
     origins::FileTable,
+    record::{Known, Record, record_path},
     segment::{Blank, Segment},
     window::Window,
 };
@@ -41,6 +44,8 @@ pub struct Log {
     /// Filled files that are not part of the log.
     pub(super) blanks: Vec<Blank>,
     pub(super) blank_number: u64,
+    /// The disk had no room for a segment of the usual size: smaller ones are made, and used again.
+    pub(super) short: bool,
     /// Id files: segment, and the number of the window's entry after its last.
     pub(super) id_files: VecDeque<(u64, u64)>,
     pub(super) staged: VecDeque<Staged>,
@@ -56,6 +61,10 @@ pub struct Log {
     pub(super) stopped: Option<Error>,
     pub(super) lost: Vec<(Position, Position)>,
     pub(super) repeats: u64,
+    /// What others know of the channel when its directory is gone; none as long as the disk has no room for it.
+    pub(super) record: Option<Record>,
+    pub(super) known: Known,
+    pub(super) losses: Arc<Losses>,
 }
 
 /// The segment being written.
@@ -166,6 +175,11 @@ impl Log {
         std::mem::take(&mut self.lost)
     }
 
+    /// What is missing of the channel, and who has accepted it.
+    pub fn losses(&self) -> Arc<Losses> {
+        Arc::clone(&self.losses)
+    }
+
     /// Keeps all that is staged. `Error::NoRoom` and `Error::Full` are for now: what is not kept stays staged, and the
     /// same call goes on later. After any other error the channel has stopped.
     pub fn commit(&mut self, now: Time) -> Result<(), Error> {
@@ -241,9 +255,9 @@ impl Log {
 
     /// Writes all that is staged.
     fn write_staged(&mut self) -> Result<(), Error> {
-        while let Some(bytes) = self.first_group_bytes() {
-            if !self.fits(bytes) {
-                self.roll(bytes)?;
+        while let Some(group) = self.first_group() {
+            if !self.fits(group) {
+                self.roll(group)?;
             } else if let Err(error) = self.write_groups() {
                 self.repair("writing", error)?;
             }
@@ -259,7 +273,35 @@ impl Log {
         if self.open.is_some() {
             self.end_segment(Kind::CleanEnd, &closed)?;
         }
-        Ok(())
+        self.known.end = self.known.end.max(self.kept());
+        self.keep_record()
+    }
+
+    /// Notes in the record where the log ends, without a sync. Everything that is kept is durable.
+    pub(super) fn note_record(&mut self) {
+        self.known.end = self.known.end.max(self.kept());
+        if let Some(record) = &mut self.record {
+            // Only a hint for a start that finds less: it is noted again.
+            let _ = record.note(&self.known);
+        }
+    }
+
+    /// Makes durable in the record what is known.
+    pub(super) fn keep_record(&mut self) -> Result<(), Error> {
+        if let Some((lowest, _)) = self.index.lock().cursors() {
+            self.known.settled = lowest;
+        }
+        let path = record_path(&self.folder);
+        let failed = |error| Error::disk("writing the record of the channel", &path, error);
+        if self.record.is_none() {
+            self.record = match Record::open(&*self.disk, &path) {
+                // There is room for it sooner or later, and the channel can go on without it.
+                Err(error) if is_no_room(&error) => None,
+                opened => Some(opened.map_err(failed)?),
+            };
+        }
+        let kept = self.record.as_mut().map(|record| record.keep(&self.known));
+        kept.unwrap_or(Ok(())).map_err(failed)
     }
 
     pub(super) fn alive(&self) -> Result<(), Error> {
@@ -296,6 +338,8 @@ impl Log {
             window_end = window_end.max(frame.window_end);
             if let Some(batch) = frame.batch {
                 state.claims.count(&batch);
+                self.known.counted.0 += 1;
+                self.known.counted.1 += u64::from(batch.count);
                 let hot = Hot {
                     position: frame.position,
                     batch,

@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use millstream_config::Size;
+
 /// Why a channel could not do what it was asked to.
 #[derive(Clone, Debug)]
 pub enum Error {
@@ -37,6 +39,8 @@ pub enum Error {
     NoRoom {
         /// Where room is needed.
         path: PathBuf,
+        /// How much is needed and how much is free, where that is known.
+        shortage: Option<Shortage>,
         /// What the system said.
         source: Arc<io::Error>,
     },
@@ -68,6 +72,15 @@ pub enum Error {
     Configured(String),
 }
 
+/// What a full disk lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Bytes that the next step needs.
+    pub needed: u64,
+    /// Bytes that are free.
+    pub free: u64,
+}
+
 impl Error {
     /// Whether the same call may work later, with nothing lost until then.
     pub fn is_for_now(&self) -> bool {
@@ -78,6 +91,7 @@ impl Error {
         if is_no_room(&source) {
             return Self::NoRoom {
                 path: path.to_owned(),
+                shortage: None,
                 source: Arc::new(source),
             };
         }
@@ -90,7 +104,7 @@ impl Error {
 }
 
 /// ENOSPC or EDQUOT.
-fn is_no_room(error: &io::Error) -> bool {
+pub(super) fn is_no_room(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -125,8 +139,21 @@ impl fmt::Display for Error {
                 path,
                 source,
             } => write!(f, "{}: {doing}: {source}", path.display()),
-            Self::NoRoom { path, source } => {
-                write!(f, "{}: {source}; waiting for room", path.display())
+            Self::NoRoom {
+                path,
+                shortage,
+                source,
+            } => {
+                write!(f, "{}: {source}", path.display())?;
+                if let Some(Shortage { needed, free }) = shortage {
+                    let (needed, free) = (Size::bytes(*needed), Size::bytes(*free));
+                    let (needed, free) = (needed.rounded(), free.rounded());
+                    write!(f, ": {needed} are needed and {free} are free")?;
+                }
+                f.write_str(
+                    "; the sources wait and nothing is lost: free space on this file system, or stop and move data_dir to a \
+                     larger one",
+                )
             }
             Self::Full { path, consumer } => {
                 write!(f, "{}: the channel is full", path.display())?;

@@ -50,7 +50,8 @@ pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Error>
         .collect())
 }
 
-/// Reads the file `channel`, or makes it in a folder without segments.
+/// Reads the file `channel`, or makes it: in a folder without segments with the id `fresh`, else with the id that the record
+/// of the channel `remembers`.
 ///
 /// ```text
 /// offset bytes
@@ -64,15 +65,19 @@ pub(super) fn identify(
     folder: &Path,
     names: &[String],
     fresh: ChannelId,
+    remembers: Option<ChannelId>,
 ) -> Result<ChannelId, Error> {
     let path = folder.join("channel");
     let failed = |error| Error::disk("opening the channel", &path, error);
     if let Some(channel) = read_identity(disk, &path)? {
         return Ok(channel);
     }
-    if names.iter().any(|name| number_in(name, ".seg").is_some()) {
-        return Err(Error::NoIdentity(path));
-    }
+    let holds_segments = names.iter().any(|name| number_in(name, ".seg").is_some());
+    let fresh = match remembers {
+        Some(channel) if holds_segments => channel,
+        None if holds_segments => return Err(Error::NoIdentity(path)),
+        _ => fresh,
+    };
     let mut out = Vec::with_capacity(32);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -89,6 +94,18 @@ pub(super) fn identify(
         .and_then(|()| disk.sync_folder(folder))
         .map_err(failed)?;
     Ok(fresh)
+}
+
+/// Whether the channel stands in another directory beside `folder`: it was renamed, and is not lost.
+pub(super) fn was_moved(disk: &dyn Disk, folder: &Path, channel: ChannelId) -> bool {
+    let Some(beside) = folder.parent() else {
+        return false;
+    };
+    let names = disk.list(beside).unwrap_or_default();
+    names.iter().any(|name| {
+        let identity = read_identity(disk, &beside.join(name).join("channel"));
+        matches!(identity, Ok(Some(found)) if found == channel)
+    })
 }
 
 /// The id in the file `channel`; `None` if there is none or it is damaged.

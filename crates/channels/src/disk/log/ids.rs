@@ -52,6 +52,11 @@ pub(super) fn ids_name(segment: u64) -> String {
     format!("{segment:010}.ids")
 }
 
+/// Bytes of an id file with this many entries.
+pub(super) fn ids_bytes(entries: usize) -> u64 {
+    (HEADER_BYTES + entries * ENTRY_BYTES) as u64
+}
+
 /// Writes and syncs the id file; its name is synced with the folder by whoever relies on it.
 pub(super) fn write_ids(
     disk: &dyn Disk,

@@ -117,7 +117,7 @@ impl Index {
         let used = state
             .segments
             .iter()
-            .map(|(segment, _)| segment.bytes)
+            .map(|(segment, _)| segment.bytes())
             .sum();
         self.used_bytes.store(used, Ordering::Relaxed);
     }
@@ -164,6 +164,12 @@ impl State {
             epoch: segment.first.epoch,
             seq,
         })
+    }
+
+    /// Whether every consumer has settled everything; not if there is none, because a new one begins at the oldest frame.
+    pub(super) fn is_settled(&self) -> bool {
+        self.slowest()
+            .is_some_and(|(_, slowest)| slowest.position >= self.kept)
     }
 
     /// How many of the oldest segments are below `position`. The newest is never among them.
@@ -230,6 +236,12 @@ impl State {
         self.consumers
             .iter()
             .min_by_key(|(_, consumer)| consumer.position)
+    }
+
+    /// The lowest and the highest position of all consumers.
+    pub(super) fn cursors(&self) -> Option<(Position, Position)> {
+        let positions = self.consumers.values().map(|consumer| consumer.position);
+        Some((positions.clone().min()?, positions.max()?))
     }
 
     /// Wakes all readers.

@@ -1,7 +1,7 @@
 //! A channel seen from outside, for the operator: what `millstream channel ls`, `verify`, `cat`, `skip` and `forget` show
 //! and do.
 //!
-//! Nothing here changes a file but [`skip`] and [`forget`], which take the channel's lock. The others may look at a channel that is in
+//! Nothing here changes a file but [`skip`], [`forget`] and [`accept_losses`], which take the channel's lock. The others may look at a channel that is in
 //! use: its newest frames may not be there yet, and segments may go away while they are read.
 
 use std::{
@@ -17,9 +17,11 @@ use super::{
     ChannelId, Error,
     consumers::cursor_name,
     cursor::{Cursor, CursorFound},
-    folder::{list, read_identity, take_lock},
+    folder::{list, read_identity, take_lock, was_moved},
     frame::Kind,
-    segment::{Segment, number_in, segment_name},
+    loss::{Look, Loss, Losses},
+    record::{Known, record_path},
+    segment::{Segment, number_in},
     survey::look,
     tail::{GoOn, go_on},
     walk::{Walk, WalkError},
@@ -128,6 +130,28 @@ impl Folder {
         })
     }
 
+    /// What is missing of the channel in `folder`, which is this one: what a start would find, where a pass over all frames has
+    /// seen `span`. Of a channel that is in use only what is missing between frames, as its ends move.
+    pub fn missing(&self, disk: &dyn Disk, folder: &Path, span: &Span) -> Result<Vec<Loss>, Error> {
+        let record = record_path(folder);
+        let known = Known::read(disk, &record)
+            .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
+        let settled = self.consumers.iter().filter_map(|(_, settled)| *settled);
+        let empty = self.segments.last().map(|last| last.first.before());
+        let mut look = Look {
+            channel: self.channel,
+            oldest: self.segments.first().map(|oldest| oldest.first),
+            newest: span.newest.max(empty).unwrap_or_default(),
+            gaps: span.gaps.clone(),
+            cursors: settled.clone().min().zip(settled.max()),
+            known,
+        };
+        if is_in_use(disk, folder)? {
+            (look.cursors, look.known) = (None, None);
+        }
+        Ok(look.losses())
+    }
+
     /// Reads through the log, from the first frame after `after` on.
     pub fn read(&self, after: Position) -> Frames<'_> {
         self.read_from(self.segment_of(after), after)
@@ -192,6 +216,94 @@ impl Folder {
     }
 }
 
+/// The positions that a pass over all frames has seen.
+#[derive(Clone, Debug, Default)]
+pub struct Span {
+    /// The newest.
+    pub newest: Option<Position>,
+    /// What is missing between two of them: after, to.
+    pub gaps: Vec<(Position, Position)>,
+}
+
+impl Span {
+    /// The next frame stands at this position.
+    pub fn see(&mut self, position: Position) {
+        if let Some(last) = self.newest
+            && position.seq > last.seq + 1
+        {
+            self.gaps.push((last, position.before()));
+        }
+        self.newest = Some(position);
+    }
+}
+
+/// Whether a process has the channel open.
+fn is_in_use(disk: &dyn Disk, folder: &Path) -> Result<bool, Error> {
+    let path = folder.join("lock");
+    let tried = match disk.open(&path, Open::Read) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.and_then(|lock| lock.try_lock()),
+    };
+    tried
+        .map(|free| !free)
+        .map_err(|error| Error::disk("looking at the lock", &path, error))
+}
+
+/// The losses of the channel in `folder` that no operator has accepted: those that are remembered, and those of `found`. Its
+/// directory need not be there.
+pub fn unaccepted(
+    disk: Arc<dyn Disk>,
+    folder: &Path,
+    found: Vec<Loss>,
+) -> Result<Vec<Loss>, Error> {
+    let losses = read_losses(disk, folder)?;
+    let mut unaccepted = losses.open();
+    unaccepted.extend(found.into_iter().filter(|loss| !losses.knows(loss)));
+    Ok(unaccepted)
+}
+
+/// The loss of the whole channel in `folder`, if its directory is gone or empty and something is known of it.
+pub fn gone(disk: &dyn Disk, folder: &Path) -> Result<Option<Loss>, Error> {
+    let record = record_path(folder);
+    let known = Known::read(disk, &record)
+        .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
+    let there = read_identity(disk, &folder.join("channel"))?;
+    let gone = known.filter(|known| there.is_none() && !was_moved(disk, folder, known.channel));
+    Ok(gone.map(|known| known.directory()))
+}
+
+fn read_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Losses, Error> {
+    let record = record_path(folder);
+    Losses::read(disk, &record)
+        .map_err(|error| Error::disk("reading the losses of the channel", &record, error))
+}
+
+/// An operator accepts everything that is missing of the channel in `folder`: from now on a start does not report it. The
+/// channel must not be in use. Returns what was not accepted before.
+pub fn accept_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Vec<Loss>, Error> {
+    let losses = read_losses(Arc::clone(&disk), folder)?;
+    let failed = |error| Error::disk("writing the losses of the channel", folder, error);
+    let (missing, _lock) = match gone(&*disk, folder)? {
+        Some(gone) => (vec![gone], None),
+        None => {
+            let found = Folder::open(&*disk, folder)?;
+            let mut span = Span::default();
+            for seen in found.read(Position::default()) {
+                if let Seen::Frame(frame) = seen? {
+                    span.see(frame.position);
+                }
+            }
+            // Before the lock is taken: the channel counts as in use after that.
+            let missing = found.missing(&*disk, folder, &span)?;
+            (missing, Some(take_lock(&*disk, folder)?))
+        }
+    };
+    for loss in missing {
+        losses.add(loss).map_err(failed)?;
+    }
+    losses.accept().map_err(failed)
+}
+
 /// Opens all segments, each with its end as far as a header tells.
 fn open_segments(
     disk: &dyn Disk,
@@ -199,22 +311,21 @@ fn open_segments(
     names: &[String],
     channel: &ChannelId,
 ) -> Result<(Vec<Arc<Segment>>, Vec<SegmentFound>), Error> {
-    let mut numbers: Vec<u64> = names
-        .iter()
-        .filter_map(|name| number_in(name, ".seg"))
-        .collect();
-    numbers.sort_unstable();
+    let mut all = Vec::new();
+    for name in names {
+        if let Some(number) = number_in(name, ".seg") {
+            all.extend(look(disk, folder.join(name), number, channel, Open::Read)?);
+        }
+    }
+    all.sort_by_key(|found| found.number);
     let (mut opened, mut segments): (Vec<Arc<Segment>>, Vec<SegmentFound>) = Default::default();
-    for number in numbers {
-        let path = folder.join(segment_name(number));
-        let Some(found) = look(disk, path, number, channel, Open::Read)? else {
-            continue;
-        };
+    for found in all {
+        let number = found.number;
         if let (Some(header), Some(last)) = (&found.header, opened.last())
             && last.number + 1 == number
             && let Some(before) = segments.last_mut()
         {
-            let end = header.previous_end.min(last.bytes);
+            let end = header.previous_end.min(last.bytes());
             last.set_end(end);
             before.frame_bytes = Some(end.saturating_sub(last.start));
         }

@@ -8,6 +8,9 @@
 //! FOLDER/0000000016.bad     a segment in which damage was found, put aside once nobody needs it any more
 //! FOLDER/free-12.seg        a used segment waiting to be written over
 //! FOLDER/NAME.cursor        where the consumer NAME is (cursor.rs)
+//!
+//! channel-records/NAME.record   what is known of the channel when its directory is gone (record.rs)
+//! channel-records/NAME.losses   what is missing of it, and whether an operator has accepted that (loss.rs)
 //! ```
 //!
 //! [`Log`] is the writer: one thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`].
@@ -23,12 +26,18 @@ mod cursor;
 mod error;
 mod folder;
 mod frame;
+#[cfg(test)]
+mod full_tests;
 mod ids;
 mod index;
 pub mod inspect;
 mod key;
+mod loss;
+#[cfg(test)]
+mod loss_tests;
 mod origins;
 mod reader;
+mod record;
 mod recover;
 mod repair;
 mod roll;
@@ -48,6 +57,7 @@ pub use claims::Unclaimed;
 pub use commit::Log;
 pub use error::Error;
 pub use index::Watch;
+pub use loss::{Loss, Losses, Missing};
 pub use millstream_pipeline::channel::{Behind, Then};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
@@ -100,6 +110,9 @@ pub struct Options {
 /// Bytes of a segment: large enough that rolling (two syncs and a name) does not show, small enough that disk room comes
 /// back while a reader follows.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Where the disk is nearly full, segments are smaller: down to this, unless one group takes more.
+pub const SEGMENT_BYTES_LEAST: u64 = 256 << 10;
 
 impl Default for Options {
     fn default() -> Self {

@@ -135,6 +135,11 @@ impl FileTable {
             .copied()
     }
 
+    /// How many files a segment's head holds.
+    pub(super) fn len(&self) -> usize {
+        self.written.len()
+    }
+
     /// The table of a segment's head.
     pub(super) fn restore(&mut self, files: &[(FileId, u64)]) {
         self.written.extend(files.iter().copied());

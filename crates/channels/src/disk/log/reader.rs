@@ -212,6 +212,11 @@ impl Reader {
         }
     }
 
+    /// The newest position that is kept.
+    pub fn kept(&self) -> Position {
+        self.index.lock().kept
+    }
+
     /// Bytes of all segments that are part of the log.
     pub fn used_bytes(&self) -> u64 {
         self.index.used_bytes()

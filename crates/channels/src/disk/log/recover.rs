@@ -17,17 +17,20 @@ use millstream_record::{FileId, Origin, Position, Time};
 use millstream_sys::disk::{Disk, Open};
 
 use super::{
-    ChannelId, Error, Options,
+    ChannelId, Error, Options, Sync,
     commit::{Log, Previous},
     consumers::consumer,
     cursor::{Cursor, CursorFound},
-    folder::{identify, list, take_lock},
+    folder::{identify, list, take_lock, was_moved},
+    frame::Kind,
     ids::{ids_name, read_ids},
     index::Index,
     key::Keys,
+    loss::{Look, Loss, Losses},
     origins::FileTable,
+    record::{Known, record_path},
     segment::{Blank, Segment, blank_number_in, number_in},
-    survey::{Survey, survey},
+    survey::{Damage, Survey, survey},
     tail::{Tail, walk_tail},
     walk::{Walk, ids_of},
     window::Window,
@@ -48,6 +51,10 @@ pub struct Recovered {
     pub torn_bytes: u64,
     /// Files in which damage was found, and what it is.
     pub damage: Vec<(PathBuf, &'static str)>,
+    /// What is missing of what was kept, found now or earlier, and not accepted by an operator.
+    pub losses: Vec<Loss>,
+    /// How far a consumer had settled what a power cut has taken, as the policy `sync` allows.
+    pub taken_by_power: Option<Position>,
     /// Where reading of every tailed file goes on.
     pub files: Vec<(FileId, u64)>,
 }
@@ -63,9 +70,14 @@ impl Log {
     ) -> Result<(Self, Recovered), Error> {
         let lock = take_lock(&*disk, folder)?;
         let names = list(&*disk, folder)?;
-        let channel = identify(&*disk, folder, &names, fresh)?;
-        let mut damage = Vec::new();
-        let found = survey(&*disk, folder, &names, &channel, &mut damage)?;
+        let record = record_path(folder);
+        let failed = |error| Error::disk("reading the record of the channel", &record, error);
+        let known = Known::read(&*disk, &record).map_err(failed)?;
+        let losses = Losses::read(Arc::clone(&disk), &record).map_err(failed)?;
+        let remembered = known.map(|known| known.channel);
+        let channel = identify(&*disk, folder, &names, fresh, remembered)?;
+        let mut finds = Finds::default();
+        let found = survey(&*disk, folder, &names, &channel, &mut finds.damage)?;
         let mut log = Self {
             folder: folder.to_owned(),
             options,
@@ -82,6 +94,7 @@ impl Log {
             },
             blanks: Vec::new(),
             blank_number: 0,
+            short: false,
             id_files: VecDeque::new(),
             staged: VecDeque::new(),
             written: Vec::new(),
@@ -93,16 +106,23 @@ impl Log {
             stopped: None,
             lost: Vec::new(),
             repeats: 0,
+            record: None,
+            known: known
+                .filter(|known| known.channel == channel)
+                .unwrap_or(Known::of(channel)),
+            losses: Arc::new(losses),
             disk,
         };
-        let tail = log.restore_segments(found, &names, &mut damage)?;
+        let tail = log.restore_segments(found, &names, &mut finds)?;
         // The newest names may be known to the page cache alone.
         log.disk
             .sync_folder(folder)
             .map_err(|error| Error::disk("opening the channel", folder, error))?;
-        log.open_cursors(&names, &mut damage)?;
+        log.open_cursors(&names, &mut finds.damage)?;
         log.take_blanks(&names)?;
-        let recovered = log.finish_start(tail, damage);
+        let recovered = log.finish_start(tail, finds, known);
+        log.known.end = log.known.end.max(recovered.kept);
+        log.keep_record()?;
         Ok((log, recovered))
     }
 
@@ -111,7 +131,7 @@ impl Log {
         &mut self,
         found: Vec<Survey>,
         names: &[String],
-        damage: &mut Vec<(PathBuf, &'static str)>,
+        finds: &mut Finds,
     ) -> Result<Option<Tail>, Error> {
         self.restore_old_ids(found.first().map(|first| first.number), names)?;
         let mut tail = None;
@@ -122,6 +142,7 @@ impl Log {
                 Some((header.number, header.previous_end, header.previous_ids))
             })
             .collect();
+        let firsts: Vec<Position> = found.iter().map(|segment| segment.first).collect();
         for (place, (mut found, next)) in found.into_iter().zip(nexts).enumerate() {
             if newest_head == Some(place)
                 && let Some(header) = &found.header
@@ -133,20 +154,29 @@ impl Log {
             let first = found.first;
             let keep_time = found.keep_time;
             let mut end = next.map_or(found.bytes, |next| next.1.min(found.bytes));
-            if next.is_some() {
+            let cut = next.is_some_and(|next| next.1 > found.bytes);
+            if cut {
+                let what = "the segment was cut: it is shorter than the next one says";
+                finds.damage.push((found.path.clone(), what));
+                self.index.lock().damaged.insert(found.number);
+            } else if next.is_some() {
                 found.give_back(end)?;
             }
             let segment = found.into_segment(end);
             match next {
-                Some((_, _, ids)) if !files_too => self.restore_ids(&segment, ids)?,
+                Some((_, _, ids)) if !files_too && !cut => self.restore_ids(&segment, ids)?,
                 _ => {
                     let bounds = (end, next.is_some());
-                    let walked = self.restore_frames(&segment, bounds, keep_time)?;
+                    let mut walked = self.restore_frames(&segment, bounds, keep_time)?;
                     if let Some(what) = walked.damage {
-                        damage.push((segment.path.clone(), what));
+                        finds.damage.push((segment.path.clone(), what));
                         self.index.lock().damaged.insert(segment.number);
                     }
                     end = walked.end;
+                    if let Some(first) = firsts.get(place + 1) {
+                        walked.note_gap(walked.next, *first);
+                    }
+                    finds.gaps.append(&mut walked.gaps);
                     tail = Some(walked);
                 }
             }
@@ -219,7 +249,13 @@ impl Log {
     ) -> Result<Tail, Error> {
         let mut ids = Vec::new();
         let (keys, window, files) = (&mut self.keys, &mut self.window, &mut self.files);
+        let counted = &mut self.known.counted;
+        let count = counted.0 == 0;
         let walked = walk_tail(segment, self.channel, bounds, keep_time, |head| {
+            if count && head.kind == Kind::Batch {
+                counted.0 += 1;
+                counted.1 += u64::from(head.count);
+            }
             for record in ids_of(keys, head) {
                 window.restore(&record);
                 ids.push(record);
@@ -235,11 +271,7 @@ impl Log {
         walked.map_err(|error| Error::disk("reading", &segment.path, error))
     }
 
-    fn open_cursors(
-        &mut self,
-        names: &[String],
-        damage: &mut Vec<(PathBuf, &'static str)>,
-    ) -> Result<(), Error> {
+    fn open_cursors(&mut self, names: &[String], damage: &mut Damage) -> Result<(), Error> {
         for name in names {
             let Some(consumer_name) = name.strip_suffix(".cursor") else {
                 continue;
@@ -270,7 +302,8 @@ impl Log {
             let file = self.disk.open(&path, Open::Write).map_err(failed)?;
             let bytes = file.metadata().map_err(failed)?.len;
             self.blank_number = self.blank_number.max(number);
-            if bytes == self.options.segment_bytes {
+            if (self.least_segment()..=self.options.segment_bytes).contains(&bytes) {
+                self.short |= bytes < self.options.segment_bytes;
                 self.blanks.push(Blank { path, file, bytes });
             } else {
                 drop(file);
@@ -280,11 +313,12 @@ impl Log {
         Ok(())
     }
 
-    /// Numbers go on behind everything that anybody may know.
+    /// Numbers go on behind everything that anybody may know. `remembered`: the record as it was found.
     fn finish_start(
         &mut self,
         tail: Option<Tail>,
-        damage: Vec<(PathBuf, &'static str)>,
+        finds: Finds,
+        remembered: Option<Known>,
     ) -> Recovered {
         let mut state = self.index.lock();
         let fresh = state.segments.is_empty();
@@ -299,15 +333,27 @@ impl Log {
                 seq: tail.next.seq - 1,
             };
         }
-        // A cursor beyond the log: its segments were taken away by hand, or a power cut took what was not synced.
-        let furthest = state.consumers.values().map(|consumer| consumer.position);
-        if let Some(furthest) = furthest.max().filter(|furthest| *furthest > state.kept) {
-            self.epoch = self.epoch.max(furthest.epoch + 1);
+        let mut look = Look {
+            channel: self.channel,
+            oldest: state.segments.front().map(|(oldest, _)| oldest.first),
+            newest: state.kept,
+            gaps: finds.gaps,
+            cursors: state.cursors(),
+            known: remembered,
+        };
+        // Beyond the log there was more: it was taken away, or a power cut took what was not synced.
+        let end = look.end();
+        if end > state.kept {
+            self.epoch = self.epoch.max(end.epoch + 1);
             if fresh {
-                self.next_seq = furthest.seq + 1;
-                state.kept = furthest;
+                self.next_seq = end.seq + 1;
+                state.kept = end;
             }
         }
+        let taken_by_power = match self.options.sync {
+            Sync::Batch => None,
+            Sync::Every(_) | Sync::Never => look.take_unsynced(clean),
+        };
         state.hot_after = state.kept;
         self.index.count_used(&state);
         self.index.files().extend(self.files.sorted());
@@ -315,14 +361,42 @@ impl Log {
             self.previous.number = last.number;
             self.previous.end = last.end();
         }
+        let kept = state.kept;
+        drop(state);
+        self.remember(&look);
         Recovered {
             channel: self.channel,
             epoch: self.epoch,
             clean,
-            kept: state.kept,
+            kept,
             torn_bytes,
-            damage,
+            damage: finds.damage,
+            losses: self.losses.open(),
+            taken_by_power,
             files: self.files.sorted(),
         }
     }
+
+    /// Remembers what is missing, until an operator accepts it.
+    fn remember(&self, look: &Look) {
+        let mut losses = look.losses();
+        if let Some(known) = look.known
+            && known.channel != self.channel
+            && !was_moved(&*self.disk, &self.folder, known.channel)
+        {
+            losses.push(known.directory());
+        }
+        for loss in losses {
+            // A full disk has no room for the file: it counts for this run, and is found again.
+            let _ = self.losses.add(loss);
+        }
+    }
+}
+
+/// What a start finds on its way.
+#[derive(Default)]
+struct Finds {
+    damage: Damage,
+    /// Positions that are missing between frames that are there.
+    gaps: Vec<(Position, Position)>,
 }

@@ -37,12 +37,14 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId,
     bytes::Fields,
-    frame::checksum,
+    frame::{self, checksum},
     origins::{decode_file, encode_file},
 };
 
 /// What a page cache and most disks write in one piece.
 pub(super) const PAGE: u64 = 4096;
+/// Bytes of the end mark of a segment.
+pub(super) const END_BYTES: u64 = frame::FIXED_BYTES as u64;
 /// The version of all files of a channel.
 pub(super) const FORMAT_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"MILLSEG\0";
@@ -51,6 +53,15 @@ const FIXED_BYTES: usize = 80;
 const HEADER_BYTES_MAX: u32 = 64 << 20;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 1 << 20;
+
+/// A new segment takes at most this part of the free space of its disk, so that a small disk gets several segments and
+/// those that are settled can be released.
+pub(super) const AMPLE: u64 = 4;
+
+/// Bytes of the header of a segment with this many tailed files.
+pub(super) fn header_bytes(files: usize) -> u64 {
+    (FIXED_BYTES as u64 + 40 * files as u64).next_multiple_of(PAGE)
+}
 
 /// What stands at the head of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +184,7 @@ pub(super) struct Segment {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn File>,
     /// Bytes of the file.
-    pub(super) bytes: u64,
+    bytes: AtomicU64,
     /// The position of its first frame.
     pub(super) first: Position,
     /// Where its first frame begins.
@@ -196,11 +207,29 @@ impl Segment {
             number,
             path,
             file,
-            bytes,
+            bytes: AtomicU64::new(bytes),
             first,
             start,
             end: AtomicU64::new(end),
         }
+    }
+
+    /// Bytes of the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Cuts off what stands behind the end mark: on a full disk the next segment needs it more. Returns how many bytes
+    /// that gave back.
+    pub(super) fn give_back_tail(&self) -> io::Result<u64> {
+        let bytes = (self.end() + END_BYTES).next_multiple_of(PAGE);
+        let before = self.bytes();
+        if bytes >= before {
+            return Ok(0);
+        }
+        self.file.truncate(bytes)?;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        Ok(before - bytes)
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -216,6 +245,20 @@ impl Segment {
 /// The name of a segment.
 pub(super) fn segment_name(number: u64) -> String {
     format!("{number:010}.seg")
+}
+
+/// The name of a segment on its way back to its own name; `place` makes it unique.
+pub(super) fn moved_name(number: u64, place: usize) -> String {
+    format!("moved-{number}-{place}.seg")
+}
+
+/// The number of the segment in such a name.
+pub(super) fn moved_number_in(name: &str) -> Option<u64> {
+    let (number, _) = name
+        .strip_prefix("moved-")?
+        .strip_suffix(".seg")?
+        .split_once('-')?;
+    number.parse().ok()
 }
 
 /// The name of a file that waits to become a segment.
@@ -247,6 +290,18 @@ pub struct Blank {
 }
 
 impl Blank {
+    /// Makes one ahead of time, unless the disk is so full that the room may be needed for something else first.
+    pub fn create_ahead(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let ample = disk
+            .space(folder)
+            .map_or(true, |space| space.free / AMPLE >= bytes);
+        match ample {
+            true => Self::create(disk, path, bytes),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
     /// Makes one: created, allocated, filled with zeros. Leaves nothing behind if there is no room.
     pub fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
         let file = disk.open(path, Open::Create)?;

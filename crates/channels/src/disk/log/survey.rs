@@ -11,7 +11,10 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId, Error,
     frame::Place,
-    segment::{FORMAT_VERSION, Header, HeaderFound, PAGE, Segment, number_in, segment_name},
+    segment::{
+        FORMAT_VERSION, Header, HeaderFound, PAGE, Segment, moved_name, moved_number_in, number_in,
+        segment_name,
+    },
     walk::Walk,
 };
 
@@ -45,6 +48,20 @@ impl Survey {
         Ok(())
     }
 
+    /// Whether a frame of this segment is in it.
+    fn holds_frames(&self, channel: &ChannelId) -> Result<bool, Error> {
+        let place = Place {
+            channel: *channel,
+            segment: self.number,
+            offset: self.start - 1,
+        };
+        let mut walk = Walk::of_file(&*self.file, place, Position::default(), self.bytes);
+        let found = walk
+            .find_any()
+            .map_err(|error| Error::disk("reading", &self.path, error))?;
+        Ok(found.is_some())
+    }
+
     pub(super) fn into_segment(self, end: u64) -> Segment {
         Segment::of(
             self.number,
@@ -56,39 +73,103 @@ impl Survey {
     }
 }
 
-/// Opens all segments of the folder in order. Files that never became part of the log are removed.
+/// What is wrong with a channel's files: where, and what.
+pub(super) type Damage = Vec<(PathBuf, &'static str)>;
+
+/// Opens all segments of the folder in order. A file that stands under the name of another segment gets its own name back;
+/// one that is no segment of this channel is put aside, never removed, because it may hold what somebody misses.
 pub(super) fn survey(
     disk: &dyn Disk,
     folder: &Path,
     names: &[String],
     channel: &ChannelId,
-    damage: &mut Vec<(PathBuf, &'static str)>,
+    damage: &mut Damage,
 ) -> Result<Vec<Survey>, Error> {
-    let mut numbers: Vec<u64> = names
-        .iter()
-        .filter_map(|name| number_in(name, ".seg"))
-        .collect();
-    numbers.sort_unstable();
-    let mut found = Vec::new();
-    for number in numbers {
-        let path = folder.join(segment_name(number));
+    let (mut found, mut misnamed) = (Vec::new(), Vec::new());
+    for name in names {
+        let path = folder.join(name);
+        let Some(number) = number_in(name, ".seg").or_else(|| moved_number_in(name)) else {
+            continue;
+        };
         match look(disk, path.clone(), number, channel, Open::Write)? {
             Some(segment) => {
                 if segment.header.is_none() {
-                    damage.push((path, "the header of the segment is damaged"));
+                    damage.push((path.clone(), "the header of the segment is damaged"));
                 }
-                found.push(segment);
+                let named = path == folder.join(segment_name(segment.number));
+                let list = if named { &mut found } else { &mut misnamed };
+                list.push(segment);
             }
-            // Its header was never synced, so nothing in it was ever kept.
-            None => disk
-                .remove(&path)
-                .map_err(|error| Error::disk("removing a leftover", &path, error))?,
+            None => {
+                let aside = put_aside(disk, &path)?;
+                damage.push((aside, "no segment of this channel; it was put aside"));
+            }
         }
     }
+    rename_back(disk, folder, channel, &mut found, misnamed, damage)?;
+    found.sort_by_key(|segment| segment.number);
     Ok(found)
 }
 
-/// Opens one; `None` if no header and no frame of this channel and number is in it.
+/// Gives segments their own names back. Names may have been swapped, so all of them step aside first.
+fn rename_back(
+    disk: &dyn Disk,
+    folder: &Path,
+    channel: &ChannelId,
+    found: &mut Vec<Survey>,
+    mut misnamed: Vec<Survey>,
+    damage: &mut Damage,
+) -> Result<(), Error> {
+    for (place, segment) in misnamed.iter_mut().enumerate() {
+        let moved = folder.join(moved_name(segment.number, place));
+        if segment.path != moved {
+            rename(disk, &segment.path, &moved)?;
+        }
+        segment.path = moved;
+    }
+    for mut segment in misnamed {
+        if !segment.holds_frames(channel)? {
+            // A used segment got a new head, and a power cut took the new name: nothing in it was ever kept.
+            disk.remove(&segment.path)
+                .map_err(|error| Error::disk("removing a leftover", &segment.path, error))?;
+            continue;
+        }
+        if found.iter().any(|other| other.number == segment.number) {
+            let aside = put_aside(disk, &segment.path)?;
+            damage.push((aside, "a second copy of a segment; it was put aside"));
+            continue;
+        }
+        let path = folder.join(segment_name(segment.number));
+        rename(disk, &segment.path, &path)?;
+        damage.push((
+            path.clone(),
+            "the segment stood under the name of another; it has its own name again",
+        ));
+        segment.path = path;
+        found.push(segment);
+    }
+    Ok(())
+}
+
+/// Renames a file so that it is no part of the log, and returns where it stands now.
+pub(super) fn put_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, Error> {
+    let mut aside = path.with_extension("bad");
+    let mut copy = 1;
+    while disk.metadata(&aside).is_ok() {
+        copy += 1;
+        aside = path.with_extension(format!("{copy}.bad"));
+    }
+    rename(disk, path, &aside)?;
+    Ok(aside)
+}
+
+fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Error> {
+    disk.rename(from, to)
+        .map_err(|error| Error::disk("renaming a segment", from, error))
+}
+
+/// Opens one; `None` if no header and no frame of this channel is in it. A good header says which segment it is, else the
+/// name does.
 pub(super) fn look(
     disk: &dyn Disk,
     path: PathBuf,
@@ -107,9 +188,9 @@ pub(super) fn look(
                 known: FORMAT_VERSION,
             });
         }
-        HeaderFound::Good(header, start) if header.number == number => {
+        HeaderFound::Good(header, start) => {
             return Ok(Some(Survey {
-                number,
+                number: header.number,
                 path,
                 file,
                 bytes,
@@ -119,7 +200,6 @@ pub(super) fn look(
                 header: Some(header),
             }));
         }
-        HeaderFound::Good(..) => return Ok(None),
         HeaderFound::None => {}
     }
     let place = Place {

@@ -26,6 +26,8 @@ pub(super) struct Tail {
     /// Bytes behind the end up to the last frame of this place, which are dropped.
     pub(super) torn_bytes: u64,
     pub(super) damage: Option<&'static str>,
+    /// Positions that damage took, between frames that are there: after, to.
+    pub(super) gaps: Vec<(Position, Position)>,
 }
 
 /// Walks the frames of a segment, bodies too, and gives `each` the heads of whole groups: a group without its last part
@@ -45,6 +47,7 @@ pub(super) fn walk_tail(
         clean: false,
         torn_bytes: 0,
         damage: None,
+        gaps: Vec::new(),
     };
     let mut walk = Walk::new(segment, channel, end);
     let mut synced = segment.start;
@@ -59,14 +62,13 @@ pub(super) fn walk_tail(
             }
             Ok(Some(found)) => {
                 synced = synced.max(found.head.synced);
+                let next = group.last().map_or(tail.next, |last| last.position.next());
+                tail.note_gap(next, found.head.position);
                 group.push(found.head);
                 if group.last().is_some_and(Head::ends_group) {
                     tail.end = walk.offset();
                     for head in group.drain(..) {
-                        tail.next = Position {
-                            epoch: head.position.epoch,
-                            seq: head.position.seq + 1,
-                        };
+                        tail.next = head.position.next();
                         tail.keep_time = tail.keep_time.max(head.keep_time);
                         each(&head);
                     }
@@ -87,11 +89,21 @@ pub(super) fn walk_tail(
         }
     }
     if !closed {
-        write_again(segment, 0, segment.start)?;
-        write_again(segment, synced, tail.end)?;
+        // A file that was cut may be shorter than its header.
+        write_again(segment, 0, segment.start.min(segment.bytes()))?;
+        write_again(segment, synced, tail.end.min(segment.bytes()))?;
         segment.file.sync()?;
     }
     Ok(tail)
+}
+
+impl Tail {
+    /// Notes what is missing before a frame at `found`, where one at `next` should be.
+    pub(super) fn note_gap(&mut self, next: Position, found: Position) {
+        if found.seq > next.seq {
+            self.gaps.push((next.before(), found.before()));
+        }
+    }
 }
 
 /// Writes the same bytes once more. After a kill the page cache may hold what never reached the disk although it counts

@@ -216,12 +216,26 @@ impl Window {
                 break;
             }
             self.evicted_young += u64::from(young);
-            let half = half(&entry.key);
-            if self.map.get(&half) == Some(&low(self.first)) {
-                self.map.remove(&half);
-            }
-            self.ring.pop_front();
-            self.first += 1;
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        let Some(entry) = self.ring.pop_front() else {
+            return;
+        };
+        let half = half(&entry.key);
+        if self.map.get(&half) == Some(&low(self.first)) {
+            self.map.remove(&half);
+        }
+        self.first += 1;
+    }
+
+    /// Forgets the entries below the number `end`, because there is no room for them. Pending entries stay.
+    pub(super) fn forget(&mut self, end: u64) {
+        while self.first < end.min(self.kept) && !self.ring.is_empty() {
+            self.evicted_young += 1;
+            self.drop_first();
         }
     }
 

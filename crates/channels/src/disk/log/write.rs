@@ -9,32 +9,63 @@ use millstream_record::Position;
 use super::{
     Error,
     commit::{Log, Staged},
-    frame::{FIXED_BYTES, Kind, Place, Stamp, encode_head, seal},
-    segment::{PAGE, Segment},
+    frame::{Kind, Place, Stamp, encode_head, seal},
+    ids::ids_bytes,
+    segment::{END_BYTES, PAGE, Segment, header_bytes},
 };
 
 /// What one call writes at most, unless one group is larger: beyond it a call gains nothing.
 const WRITE_BYTES_MAX: u64 = 8 << 20;
-/// Kept free in every segment for its end mark.
-const END_BYTES: u64 = FIXED_BYTES as u64;
+/// The part of a segment that its reserve takes at most.
+const RESERVE_PART: u64 = 4;
+
+/// What is kept free at the end of a segment of `bytes` bytes that holds `ids` ids, where the table has `files` files. A
+/// channel on a full disk gets going again with it once everything is settled: the segment is cut off behind its end mark,
+/// and what that gives back holds its id file and the head of a segment that takes its place, so that it can be released.
+fn reserve(bytes: u64, ids: usize, files: usize) -> u64 {
+    let id_file = ids_bytes(ids).next_multiple_of(PAGE);
+    // The next header with its end mark, this end mark, and a page for rounding.
+    let heads = header_bytes(files) + 3 * PAGE;
+    (id_file + heads).min(bytes / RESERVE_PART).max(END_BYTES)
+}
+
+/// How much room a group takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    pub(super) bytes: u64,
+    ids: usize,
+}
 
 impl Log {
-    /// Bytes of the first group that is staged. Groups are staged whole.
-    pub(super) fn first_group_bytes(&self) -> Option<u64> {
-        let mut bytes = 0;
+    /// What the first group that is staged takes. Groups are staged whole.
+    pub(super) fn first_group(&self) -> Option<Needs> {
+        let mut group = Needs { bytes: 0, ids: 0 };
         for frame in &self.staged {
-            bytes += frame.bytes();
+            group.bytes += frame.bytes();
+            group.ids += frame.ids.len();
             if frame.ends_group {
                 break;
             }
         }
-        (bytes > 0).then_some(bytes)
+        (group.bytes > 0).then_some(group)
     }
 
-    pub(super) fn fits(&self, bytes: u64) -> bool {
-        self.open
-            .as_ref()
-            .is_some_and(|open| open.written + bytes + END_BYTES <= open.segment.bytes)
+    pub(super) fn fits(&self, group: Needs) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            let bytes = open.segment.bytes();
+            let reserve = reserve(bytes, open.ids.len() + group.ids, self.files.len());
+            open.written + group.bytes + reserve <= bytes
+        })
+    }
+
+    /// Bytes of the smallest segment in which a group has room.
+    pub(super) fn least_bytes(&self, group: Needs) -> u64 {
+        let files = self.files.len();
+        let content = header_bytes(files) + group.bytes + PAGE;
+        let whole = content + reserve(u64::MAX, group.ids, files);
+        // In a small segment the reserve is a part of it.
+        let part = content + content.div_ceil(RESERVE_PART - 1) + PAGE;
+        whole.min(part).next_multiple_of(PAGE)
     }
 
     /// Writes as many of the staged groups as fit into the open segment, with one call.
@@ -42,9 +73,12 @@ impl Log {
         let Some(open) = &mut self.open else {
             return Ok(());
         };
-        let room = open.segment.bytes - END_BYTES;
+        let bytes = open.segment.bytes();
         let (mut at, mut frames, mut end) = (open.written, 0, open.written);
+        let (mut ids, files) = (open.ids.len(), self.files.len());
         for (number, frame) in self.staged.iter_mut().enumerate() {
+            ids += frame.ids.len();
+            let room = bytes - reserve(bytes, ids, files);
             if at + frame.bytes() > room || (frames > 0 && at - open.written >= WRITE_BYTES_MAX) {
                 break;
             }
@@ -96,7 +130,7 @@ impl Log {
         };
         let mut head = Vec::new();
         // A clean stop must not grow the mark beyond the room kept for it; what does not fit proves nothing later.
-        let closed = if open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes {
+        let closed = if open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes() {
             closed
         } else {
             &[]
@@ -135,7 +169,7 @@ fn write_frames<'a>(
         parts.push(IoSlice::new(&ZEROS[..unaligned as usize]));
         at += frame.bytes();
     }
-    let page_end = at.next_multiple_of(PAGE).min(segment.bytes);
+    let page_end = at.next_multiple_of(PAGE).min(segment.bytes());
     parts.push(IoSlice::new(&ZEROS[..(page_end - at) as usize]));
     segment.file.write_at(&parts, offset)
 }

@@ -1,11 +1,13 @@
 //! `millstream channel forget`: gives up a consumer that is gone, so that nothing is held for it any more.
 
+use std::{path::Path, sync::Arc};
+
 use clap::Args;
 use millstream_channels::disk::log::{Error, inspect};
 use millstream_sys::disk::HostDisk;
 
 use super::{At, Trouble};
-use crate::page;
+use crate::{exit, page};
 
 /// Give up a consumer that no sink is named after any more: what only it has not settled goes at the next start.
 ///
@@ -18,28 +20,52 @@ pub struct Forget {
     #[command(flatten)]
     at: At,
     /// Which consumer: the name that the sink had.
-    #[arg(long, value_name = "NAME")]
-    consumer: String,
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "accept_loss",
+        conflicts_with = "accept_loss"
+    )]
+    consumer: Option<String>,
     /// Also if a sink of that name read the channel after its last start.
     #[arg(long)]
     force: bool,
+    /// Accept what is missing of the channel, as `verify` shows it: the next start is healthy again.
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 impl Forget {
     /// Forgets; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
+        let Some(consumer) = &self.consumer else {
+            return accept_loss(&self.at.path);
+        };
         self.at.open()?;
-        inspect::forget(&HostDisk, &self.at.path, &self.consumer, self.force).map_err(
-            |error| match error {
+        inspect::forget(&HostDisk, &self.at.path, consumer, self.force).map_err(|error| {
+            match error {
                 Error::Configured(_) => Trouble(format!(
                     "{error}; take it out of the configuration and start once without it, or add --force"
                 )),
                 error => error.into(),
-            },
-        )?;
+            }
+        })?;
         Ok(page::print(&format!(
-            "{} is forgotten: what only it has not settled goes at the next start\n",
-            self.consumer
+            "{consumer} is forgotten: what only it has not settled goes at the next start\n"
         )))
     }
+}
+
+/// Accepts what is missing.
+fn accept_loss(path: &Path) -> Result<u8, Trouble> {
+    let accepted = inspect::accept_losses(Arc::new(HostDisk), path)?;
+    if accepted.is_empty() {
+        return Ok(page::print(
+            "nothing is missing that was not accepted before\n",
+        ));
+    }
+    for loss in accepted {
+        page::print(&page::paragraph("ACCEPTED: ", &loss.to_string()));
+    }
+    Ok(exit::DRAINED)
 }

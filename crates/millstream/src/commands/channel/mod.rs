@@ -29,6 +29,7 @@ Examples:
   millstream channel cat --after 1.2000 --limit 10 /var/lib/millstream/channels/buffer
   millstream channel skip --consumer archive --to 1.2003 --output passed.json /var/lib/millstream/channels/buffer
   millstream channel forget --consumer archive /var/lib/millstream/channels/buffer
+  millstream channel forget --accept-loss /var/lib/millstream/channels/buffer
 
 Exit codes: 0 done, 1 damage was found or it cannot be done, 64 wrong command line")]
 pub struct Channel {

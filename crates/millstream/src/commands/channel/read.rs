@@ -1,6 +1,6 @@
 //! Reading through a log while counting, for `ls` and `verify`.
 
-use millstream_channels::disk::log::inspect::{Damage, Folder, Seen};
+use millstream_channels::disk::log::inspect::{Damage, Folder, Seen, Span};
 use millstream_record::Position;
 
 use super::Trouble;
@@ -22,6 +22,8 @@ pub struct Account {
     pub torn_bytes: u64,
     /// Closed in order.
     pub clean: bool,
+    /// The positions of the batches.
+    pub positions: Span,
 }
 
 /// Reads through the log behind `after`; `also` sees each batch: its position, records and bytes.
@@ -40,6 +42,7 @@ pub fn account(
                 account.bytes += bytes;
                 let first = account.span.map_or(frame.position, |(first, _)| first);
                 account.span = Some((first, frame.position));
+                account.positions.see(frame.position);
                 also(frame.position, records, bytes);
             }
             Seen::Damage(damage) => account.damage.push(damage),

@@ -1,7 +1,11 @@
 //! `millstream channel verify`: reads everything and checks every frame.
 
+use std::{path::Path, sync::Arc};
+
 use clap::Args;
+use millstream_channels::disk::log::{Loss, inspect};
 use millstream_record::Position;
+use millstream_sys::disk::HostDisk;
 
 use super::{At, Trouble, read::account};
 use crate::{
@@ -9,7 +13,7 @@ use crate::{
     page::{self, bytes, count, grouped},
 };
 
-/// Read everything and check every frame. Changes nothing.
+/// Read everything, check every frame and say what is missing. Changes nothing.
 #[derive(Args)]
 pub struct Verify {
     #[command(flatten)]
@@ -19,6 +23,14 @@ pub struct Verify {
 impl Verify {
     /// Checks; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
+        let path = &self.at.path;
+        let unaccepted = |found| inspect::unaccepted(Arc::new(HostDisk), path, found);
+        if let Some(gone) = inspect::gone(&HostDisk, path)?
+            && let losses = unaccepted(vec![gone])?
+            && !losses.is_empty()
+        {
+            return Ok(complain(path, 0, &losses));
+        }
         let folder = self.at.open()?;
         let found = account(&folder, Position::default(), |_, _, _| {})?;
         let mut out = format!("channel {}\n", folder.channel);
@@ -61,10 +73,25 @@ impl Verify {
             ));
         }
         page::print(&out);
-        if unsound == 0 {
-            return Ok(page::print("sound\n"));
-        }
-        let text = format!("{} found", count(unsound, "place"));
-        Ok(page::complain(&text, exit::FAILED))
+        let losses = unaccepted(folder.missing(&HostDisk, path, &found.positions)?)?;
+        Ok(complain(path, unsound, &losses))
     }
+}
+
+/// Says what is missing and what is damaged; the exit code.
+fn complain(path: &Path, damaged: usize, losses: &[Loss]) -> u8 {
+    for loss in losses {
+        page::print(&page::paragraph("MISSING: ", &loss.to_string()));
+    }
+    if damaged + losses.len() == 0 {
+        return page::print("sound\n");
+    }
+    if !losses.is_empty() {
+        page::print(&format!(
+            "to accept what is missing: millstream channel forget --accept-loss {}\n",
+            path.display()
+        ));
+    }
+    let text = format!("{} found", count(damaged + losses.len(), "place"));
+    page::complain(&text, exit::FAILED)
 }

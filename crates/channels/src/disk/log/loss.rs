@@ -1,0 +1,315 @@
+//! What is missing of a channel, and whether an operator knows it.
+//!
+//! A start compares what it finds with what it knows: the headers of the segments, the cursors, and the record (record.rs).
+//! What is missing stands in a file of text beside the record until an operator accepts it, and after that as accepted, so
+//! that it is not reported again as long as its trace shows:
+//!
+//! ```text
+//! millstream losses 1
+//! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
+//! ```
+
+use std::{
+    fmt::{self, Write},
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use millstream_record::Position;
+use millstream_sys::disk::{Disk, Open};
+
+use super::{ChannelId, record::Known};
+
+const HEAD: &str = "millstream losses 1";
+/// A file of losses is no larger than this; what stands behind it is not read.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Where positions are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The directory of the channel, with everything in it.
+    Directory,
+    /// The oldest segments.
+    Oldest,
+    /// Something between two frames that are there.
+    Middle,
+    /// The newest frames.
+    Newest,
+    /// Frames that a sink had committed with its data.
+    Committed,
+}
+
+impl Missing {
+    const ALL: [(Self, &str); 5] = [
+        (Self::Directory, "directory"),
+        (Self::Oldest, "oldest"),
+        (Self::Middle, "middle"),
+        (Self::Newest, "newest"),
+        (Self::Committed, "committed"),
+    ];
+
+    fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(kind, _)| *kind == self);
+        found.map_or("", |(_, name)| name)
+    }
+}
+
+/// Positions that were kept and are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Where they are missing.
+    pub missing: Missing,
+    /// The channel that held them.
+    pub channel: ChannelId,
+    /// The position before the first of them.
+    pub after: Position,
+    /// The last of them.
+    pub to: Position,
+    /// How many records they held, about; 0 if that is not known.
+    pub records: u64,
+}
+
+impl Loss {
+    /// How many positions, and so batches, that is.
+    pub fn batches(&self) -> u64 {
+        self.to.seq.saturating_sub(self.after.seq)
+    }
+
+    /// Whether this says nothing that `other` does not say.
+    fn is_in(&self, other: &Self) -> bool {
+        self.channel == other.channel && self.after >= other.after && self.to <= other.to
+    }
+
+    fn parse(line: &str) -> Option<(bool, Self)> {
+        let mut words = line.split_whitespace();
+        let accepted = match words.next()? {
+            "open" => false,
+            "accepted" => true,
+            _ => return None,
+        };
+        let name = words.next()?;
+        let (missing, _) = Missing::ALL.iter().find(|(_, known)| *known == name)?;
+        let channel = u128::from_str_radix(words.next()?, 16).ok()?;
+        let loss = Self {
+            missing: *missing,
+            channel: ChannelId(channel.to_be_bytes()),
+            after: position(words.next()?)?,
+            to: position(words.next()?)?,
+            records: words.next()?.parse().ok()?,
+        };
+        Some((accepted, loss))
+    }
+}
+
+fn position(text: &str) -> Option<Position> {
+    let (epoch, seq) = text.split_once('.')?;
+    Some(Position {
+        epoch: epoch.parse().ok()?,
+        seq: seq.parse().ok()?,
+    })
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (after, to) = (self.after, self.to);
+        let place = match self.missing {
+            Missing::Directory => {
+                write!(f, "the directory of channel {} is missing: ", self.channel)?;
+                if self.to == Position::default() {
+                    return f.write_str("how much it held is not known");
+                }
+                if self.batches() == 0 {
+                    return write!(
+                        f,
+                        "all that it held, up to {to}, was settled by its consumers"
+                    );
+                }
+                "at the last note of it, not every consumer had settled them"
+            }
+            Missing::Oldest => "the oldest segments are missing",
+            Missing::Middle => "they stood between frames that are there",
+            Missing::Newest if self.batches() == 0 => {
+                return write!(
+                    f,
+                    "all segments are missing; everything in them, up to {to}, was settled"
+                );
+            }
+            Missing::Newest => "the end of the log is missing",
+            Missing::Committed => "a sink has committed more than the channel holds",
+        };
+        write!(
+            f,
+            "the positions after {after} up to {to} are missing, {} batches",
+            self.batches()
+        )?;
+        if self.records > 0 {
+            write!(f, " with about {} records", self.records)?;
+        }
+        write!(f, " ({place})")
+    }
+}
+
+/// What is known of a log from outside, and what is there of it.
+pub(super) struct Look {
+    pub(super) channel: ChannelId,
+    /// The position of the oldest frame that is there or may come, if there is a segment.
+    pub(super) oldest: Option<Position>,
+    /// The newest position that is there.
+    pub(super) newest: Position,
+    /// Positions that are missing between them: after, to.
+    pub(super) gaps: Vec<(Position, Position)>,
+    /// The lowest and the highest position of all cursors.
+    pub(super) cursors: Option<(Position, Position)>,
+    pub(super) known: Option<Known>,
+}
+
+impl Look {
+    /// Where the log ended, as far as anything says.
+    pub(super) fn end(&self) -> Position {
+        let known = self.known.filter(|known| known.channel == self.channel);
+        let known = known.map_or(self.newest, |known| known.end);
+        let cursors = self.cursors.map_or(self.newest, |(_, highest)| highest);
+        self.newest.max(known).max(cursors)
+    }
+
+    /// Under a policy that does not sync each batch a power cut may take what consumers have settled already: that is no
+    /// loss to report. Returns how far they had settled, if that is what has happened.
+    pub(super) fn take_unsynced(&mut self, clean: bool) -> Option<Position> {
+        let (_, highest) = self.cursors.as_mut()?;
+        if clean || *highest <= self.newest {
+            return None;
+        }
+        Some(std::mem::replace(highest, self.newest))
+    }
+
+    /// What is missing.
+    pub(super) fn losses(&self) -> Vec<Loss> {
+        let of_this = self.known.filter(|known| known.channel == self.channel);
+        let known = of_this.unwrap_or(Known::of(self.channel));
+        let mut losses = Vec::new();
+        let mut add = |missing, after: Position, to: Position| {
+            losses.push(Loss {
+                missing,
+                channel: self.channel,
+                after,
+                to,
+                records: known.records_in(to.seq.saturating_sub(after.seq)),
+            });
+        };
+        let released = self.cursors.map(|(lowest, _)| lowest);
+        if let (Some(oldest), Some(released)) = (self.oldest, released)
+            && oldest > released
+            && oldest.seq > released.seq + 1
+        {
+            add(Missing::Oldest, released, oldest.before());
+        }
+        for (after, to) in &self.gaps {
+            // A power cut may bring back a segment that was released, and not the one behind it.
+            let released = released.unwrap_or_default();
+            if *to > released {
+                add(Missing::Middle, released.max(*after), *to);
+            }
+        }
+        let end = self.end();
+        if self.oldest.is_some() && end > self.newest {
+            add(Missing::Newest, self.newest, end);
+        } else if self.oldest.is_none() && end > Position::default() {
+            let after = released.unwrap_or(known.settled);
+            add(Missing::Newest, after.min(end), end);
+        }
+        losses
+    }
+}
+
+/// The losses of a channel that were found, and which of them an operator has accepted.
+pub struct Losses {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    list: Mutex<Vec<(bool, Loss)>>,
+}
+
+impl Losses {
+    /// Reads them from beside the record at `record`.
+    pub(super) fn read(disk: Arc<dyn Disk>, record: &Path) -> io::Result<Self> {
+        let path = record.with_extension("losses");
+        let mut bytes = Vec::new();
+        match disk.open(&path, Open::Read) {
+            Ok(file) => {
+                file.read_at(&mut bytes, FILE_BYTES_MAX, 0)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        // What an operator has made of a line is none of ours.
+        let list = text.lines().filter_map(Loss::parse).collect();
+        Ok(Self {
+            disk,
+            path,
+            list: Mutex::new(list),
+        })
+    }
+
+    /// Remembers a loss, unless it is known. What cannot be written counts for this run, and is found again by the next.
+    pub fn add(&self, loss: Loss) -> io::Result<()> {
+        let mut list = self.lock();
+        if list.iter().any(|(_, known)| loss.is_in(known)) {
+            return Ok(());
+        }
+        list.push((false, loss));
+        self.write(&list)
+    }
+
+    /// Whether a loss is remembered, accepted or not.
+    pub(super) fn knows(&self, loss: &Loss) -> bool {
+        self.lock().iter().any(|(_, known)| loss.is_in(known))
+    }
+
+    /// Those that no operator has accepted.
+    pub fn open(&self) -> Vec<Loss> {
+        let list = self.lock();
+        let open = list.iter().filter(|(accepted, _)| !accepted);
+        open.map(|(_, loss)| *loss).collect()
+    }
+
+    /// An operator accepts all of them; returns those that were open.
+    pub(super) fn accept(&self) -> io::Result<Vec<Loss>> {
+        let open = self.open();
+        let mut list = self.lock();
+        for (accepted, _) in list.iter_mut() {
+            *accepted = true;
+        }
+        if !open.is_empty() {
+            self.write(&list)?;
+        }
+        Ok(open)
+    }
+
+    fn write(&self, list: &[(bool, Loss)]) -> io::Result<()> {
+        let mut text = format!("{HEAD}\n");
+        for (accepted, loss) in list {
+            let state = if *accepted { "accepted" } else { "open" };
+            let (missing, channel) = (loss.missing.name(), loss.channel);
+            let (after, to, records) = (loss.after, loss.to, loss.records);
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{state} {missing} {channel} {after} {to} {records}");
+        }
+        let new = self.path.with_extension("losses-new");
+        match self.disk.remove(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = self.disk.open(&new, Open::Create)?;
+        file.write_at(&[IoSlice::new(text.as_bytes())], 0)?;
+        file.sync()?;
+        self.disk.rename(&new, &self.path)?;
+        self.disk
+            .sync_folder(self.path.parent().unwrap_or(Path::new(".")))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(bool, Loss)>> {
+        // Nothing in here can panic half way, so a poisoned lock is whole.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
