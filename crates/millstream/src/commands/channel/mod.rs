@@ -105,7 +105,7 @@ fn channels_near(path: &Path) -> Vec<String> {
         above.into(),
         above.join("channels"),
     ];
-    let found = places.iter().map(|place| {
+    let mut found = places.iter().map(|place| {
         let entries = place.read_dir().into_iter().flatten().flatten();
         let channels = entries
             .map(|entry| entry.path())
@@ -114,10 +114,7 @@ fn channels_near(path: &Path) -> Vec<String> {
         channels.sort_unstable();
         channels
     });
-    found
-        .into_iter()
-        .find(|found| !found.is_empty())
-        .unwrap_or_default()
+    found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// Reads `EPOCH.SEQ`.
