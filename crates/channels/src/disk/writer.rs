@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 
 use super::{
     failure,
+    keep_clock::KeepClock,
     log::{Blank, Error, Log, Sync, Watch},
     queue::{Entry, Queue},
 };
@@ -41,6 +42,7 @@ const MAKE_RETRY: Duration = Duration::from_secs(5);
 
 struct Writer {
     log: Log,
+    clock: KeepClock,
     queue: Arc<Queue>,
     waiting: VecDeque<(u64, Token)>,
     disk: Arc<dyn Disk>,
@@ -77,6 +79,7 @@ pub(super) fn start(
         (name, meter)
     });
     let writer = Writer {
+        clock: KeepClock::new(log.keep_time(), Time::now()),
         log,
         queue: Arc::clone(&queue),
         waiting: VecDeque::new(),
@@ -156,7 +159,7 @@ impl Writer {
             self.measure();
             if taken.closed {
                 self.making.take().map(JoinHandle::join);
-                return self.log.close(Time::now());
+                return self.log.close(self.clock.now());
             }
         }
     }
@@ -168,7 +171,7 @@ impl Writer {
         self.meters
             .bytes
             .add(batches.iter().map(|batch| batch.len() as u64).sum());
-        match self.log.append(batches, 0, Time::now()) {
+        match self.log.append(batches, 0, self.clock.now()) {
             Ok(seq) => self.waiting.push_back((seq, token)),
             // Its receipt fails; whoever sent it has to make it smaller.
             Err(error @ Error::TooLarge { .. }) => self.reporter.error("large", error),
@@ -188,7 +191,7 @@ impl Writer {
     /// Keeps all that is staged, however long there is no room for it.
     fn keep(&mut self, closed: bool) -> Result<(), Error> {
         loop {
-            let done = self.log.commit(Time::now());
+            let done = self.log.commit(self.clock.now());
             let is_full = done.as_ref().is_err_and(Error::is_for_now);
             self.queue.set_full(is_full);
             self.settle();

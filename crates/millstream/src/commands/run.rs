@@ -13,7 +13,7 @@ use millstream_pipeline::{
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{api, config, exit, log, progress::Progress, systemd};
+use crate::{api, clock, config, exit, log, progress::Progress, systemd};
 
 /// Run the pipeline until it is told to stop (SIGTERM or SIGINT), then drain.
 #[derive(Args)]
@@ -111,6 +111,7 @@ impl Run {
             failures = running.ended() => return Some(failures),
             () = signals.asks_to_end() => {}
             () = progress.show() => {}
+            () = clock::watch() => {}
         }
         drop(progress);
         systemd::notify("STOPPING=1");
