@@ -35,10 +35,16 @@ pub async fn watch() {
             format_args!(
                 "the wall clock jumped {way} by {:#}, to {now:.0}: it was set, or this machine slept; records that are received from \
                  now on carry the new time",
-                SignedDuration::from_secs(jump.abs().as_secs())
+                whole_seconds(jump)
             ),
         );
     }
+}
+
+/// The nearest whole number of seconds, without the sign.
+fn whole_seconds(jump: SignedDuration) -> SignedDuration {
+    let half = SignedDuration::from_millis(500);
+    SignedDuration::from_secs(jump.abs().saturating_add(half).as_secs())
 }
 
 /// The wall clock beside one that never jumps, as they were last.
@@ -83,5 +89,7 @@ mod tests {
         let back = clocks.compare(wall(3604), at(3604));
         assert_eq!(back, Some(SignedDuration::from_secs(-days)));
         assert_eq!(clocks.compare(wall(3605), at(3605)), None);
+        let nearly = SignedDuration::from_millis(-1999);
+        assert_eq!(whole_seconds(nearly), SignedDuration::from_secs(2));
     }
 }

@@ -191,8 +191,8 @@ impl Patterns {
             .map(|((pattern, searched), _)| {
                 let base = pattern.base.display();
                 let unreadable = scan.unreadable.iter();
-                let unreadable = unreadable.filter(|(path, _)| path.starts_with(&pattern.base));
-                let why = match (unreadable.last(), *searched) {
+                let mut unreadable = unreadable.filter(|(path, _)| path.starts_with(&pattern.base));
+                let why = match (unreadable.next_back(), *searched) {
                     (Some((path, why)), _) => {
                         format!("the directory {} cannot be read: {why}", path.display())
                     }
