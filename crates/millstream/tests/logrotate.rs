@@ -21,6 +21,8 @@ use program::{Program, wait_until};
 const ROTATIONS: usize = 25;
 /// The log and its rotated parts beside it.
 const LOGS: &[&str] = &["logs/app.log*"];
+/// The log alone: what it is called after a rotation does not match.
+const LOG: &[&str] = &["logs/app.log"];
 /// Lines between two rotations.
 const LINES: usize = 4000;
 
@@ -304,6 +306,69 @@ fn several_rotations_while_it_does_not_run_are_made_up_for() {
         );
         assert_none_twice(&arrived);
     }
+}
+
+#[test]
+fn logs_that_were_made_and_rotated_while_it_did_not_run_are_read() {
+    let second = Duration::from_millis(1100);
+    for (rules, by_name, pause) in [
+        ("nocreate", true, Duration::ZERO),
+        ("create", true, Duration::ZERO),
+        ("create\n  compress", true, Duration::ZERO),
+        ("create\n  compress\n  delaycompress", true, Duration::ZERO),
+        ("create\n  dateext\n  dateformat -%Y%m%d-%s", true, second),
+        ("copytruncate", false, Duration::ZERO),
+        ("copytruncate\n  compress", false, Duration::ZERO),
+    ] {
+        let (arrived, left) = run_with_a_gap(LOG, rules, by_name, pause);
+        assert_eq!(
+            left.len(),
+            15 * LINES,
+            "the test itself lost lines: {rules}"
+        );
+        let all: HashSet<_> = arrived.iter().cloned().collect();
+        assert_eq!(all, left, "{rules}");
+        assert_none_twice(&arrived);
+        if rules == "create" {
+            assert!(
+                arrived.is_sorted(),
+                "a newer log was read before an older one"
+            );
+        }
+    }
+}
+
+#[test]
+fn patterns_that_match_nothing_are_told_once_at_start() {
+    let folder = folders();
+    let place = folder.path();
+    fs::write(place.join("logs/app.log"), "a line\n").unwrap();
+    let paths = &["logs/*.log", "logs/*.lgo", "elsewhere/*.log"];
+    let program = Program::start(place, &config(place, paths));
+    wait_until("the line has arrived", || {
+        !lines_of(&place.join("out.log")).is_empty()
+    });
+    // Longer than between two walks, and than the log holds back a line of the same kind.
+    sleep(Duration::from_secs(12));
+    let log = program.log();
+    let told: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("matches no file"))
+        .collect();
+    let [told] = told[..] else {
+        panic!("{log}");
+    };
+    let here = place.display();
+    for text in [
+        format!("`{here}/logs/*.lgo` matches no file (searched the directory {here}/logs)"),
+        format!(
+            "`{here}/elsewhere/*.log` matches no file (the directory {here}/elsewhere does not exist)"
+        ),
+    ] {
+        assert!(told.contains(&text), "{told}");
+    }
+    assert!(!told.contains("logs/*.log`"), "{told}");
+    assert_eq!(program.stop(), Some(0));
 }
 
 #[test]

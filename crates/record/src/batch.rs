@@ -29,7 +29,7 @@ pub struct Batch {
     pub body: Bytes,
     /// How many records stand in `body`.
     pub count: u32,
-    /// When the source received them; behind a durable channel the keep time, so that a replay sees the same.
+    /// When the source received them, by the wall clock. A durable channel keeps it, so that a replay sees the same.
     pub received: Time,
     /// What all its records share: host, peer, path, ...
     pub values: Arc<Values>,

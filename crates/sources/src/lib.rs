@@ -2,6 +2,7 @@
 
 use millstream_pipeline::node::Component;
 
+mod compressed;
 mod connection;
 mod flight;
 mod flume;

@@ -6,6 +6,7 @@
 //! bounded in bytes, and settles what is kept; reader.rs gives each consumer its way through it. What it promises is
 //! written in README.md.
 
+mod keep_clock;
 pub mod log;
 mod options;
 mod queue;

@@ -67,10 +67,10 @@ impl Skips {
         self.0.iter().any(|skipper| skipper.condition.holds())
     }
 
-    /// Counts what was skipped since the last look.
-    pub(super) fn look(&mut self, log: &Log) {
+    /// Counts what was skipped since the last look. `now` is of the channel's clock.
+    pub(super) fn look(&mut self, log: &Log, now: Time) {
         for skipper in &mut self.0 {
-            skipper.look(log);
+            skipper.look(log, now);
         }
     }
 
@@ -85,7 +85,7 @@ impl Skips {
 }
 
 impl Skipper {
-    fn look(&mut self, log: &Log) {
+    fn look(&mut self, log: &Log, now: Time) {
         let total = log.skipped(&self.name);
         let more = total - self.seen;
         self.seen = total;
@@ -95,7 +95,7 @@ impl Skipper {
             self.calm_since = None;
         } else if !self.condition.holds() {
             return;
-        } else if self.is_calm(log) {
+        } else if self.is_calm(log, now) {
             self.clear();
             return;
         }
@@ -107,8 +107,8 @@ impl Skipper {
         }
     }
 
-    fn is_calm(&mut self, log: &Log) -> bool {
-        if !log.has_caught_up(&self.name, Time::now()) {
+    fn is_calm(&mut self, log: &Log, now: Time) -> bool {
+        if !log.has_caught_up(&self.name, now) {
             self.calm_since = None;
             return false;
         }

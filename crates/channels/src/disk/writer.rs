@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 
 use super::{
     failure,
+    keep_clock::KeepClock,
     log::{Blank, Error, Log, Sync, Unclaimed, Watch},
     queue::{Entry, Queue},
     skips::{self, Skips},
@@ -45,6 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Writer {
     log: Log,
+    clock: KeepClock,
     queue: Arc<Queue>,
     waiting: VecDeque<(u64, Token)>,
     disk: Arc<dyn Disk>,
@@ -86,6 +88,7 @@ pub(super) fn start(
         (name, meter)
     });
     let writer = Writer {
+        clock: KeepClock::new(log.keep_time(), Time::now()),
         log,
         queue: Arc::clone(&queue),
         waiting: VecDeque::new(),
@@ -177,7 +180,7 @@ impl Writer {
     fn close(mut self) -> Result<(), Error> {
         self.making.take().map(JoinHandle::join);
         self.skips.end();
-        self.log.close(Time::now())
+        self.log.close(self.clock.now())
     }
 
     fn stage(&mut self, group: Group) -> Result<(), Error> {
@@ -187,7 +190,7 @@ impl Writer {
         self.meters
             .bytes
             .add(batches.iter().map(|batch| batch.len() as u64).sum());
-        match self.log.append(batches, 0, Time::now()) {
+        match self.log.append(batches, 0, self.clock.now()) {
             Ok(seq) => self.waiting.push_back((seq, token)),
             // Its receipt fails; whoever sent it has to make it smaller.
             Err(error @ Error::TooLarge { .. }) => self.reporter.error("large", error),
@@ -208,7 +211,7 @@ impl Writer {
     fn keep(&mut self, closed: bool) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
-            let done = self.log.commit(Time::now());
+            let done = self.log.commit(self.clock.now());
             let is_full = done.as_ref().is_err_and(Error::is_for_now);
             self.queue.set_full(is_full);
             if done.is_ok() && self.room.clear().is_some() {
@@ -250,7 +253,7 @@ impl Writer {
     fn give_up(&mut self, error: &Error) -> Result<(), Error> {
         let records = self.log.drop_staged();
         // What is written already is kept yet.
-        self.log.commit(Time::now())?;
+        self.log.commit(self.clock.now())?;
         self.settle();
         self.waiting.clear();
         self.reporter.warn(
@@ -373,6 +376,6 @@ impl Writer {
                 ),
             );
         }
-        self.skips.look(&self.log);
+        self.skips.look(&self.log, self.clock.now());
     }
 }

@@ -180,9 +180,10 @@ fn batch(tag: &str, body: Vec<u8>, count: usize, origins: Vec<Origin>) -> Batch 
     Batch {
         tag: Tag::from(tag),
         encoding: Encoding::Lines,
-        body: Bytes::from(body),
         count: count as u32,
-        received: Time(0),
+        // Not the keep time, and the same whenever it is sent.
+        received: Time(body.len() as i64),
+        body: Bytes::from(body),
         values: Arc::new(values),
         origins,
     }

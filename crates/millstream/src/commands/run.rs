@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     api::{self, Shown},
-    config, exit, log, page,
+    clock, config, exit, log, page,
     progress::Progress,
     systemd,
 };
@@ -163,6 +163,7 @@ impl Run {
             failures = running.ended() => return Some(failures),
             () = signals.asks_to_end(shown) => {}
             () = progress.show() => {}
+            () = clock::watch() => {}
         }
         drop(progress);
         systemd::notify("STOPPING=1");

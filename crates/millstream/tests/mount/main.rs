@@ -7,6 +7,7 @@
 mod joined;
 #[path = "../program/mod.rs"]
 mod program;
+mod rotated;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

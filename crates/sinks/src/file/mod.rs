@@ -96,7 +96,8 @@ struct RotateConfig {
     size: Size,
     /// After so many records; 0: no such rule.
     records: u64,
-    /// So long after the first record of a file, by keep times (a backlog is cut as in time); 0: no such rule.
+    /// How long after its first record a file is rotated, by the times at which records were received (a backlog is cut as in
+    /// time); 0: no such rule.
     interval: Period,
     /// So long after the last record of a file, by the clock; 0: no such rule.
     idle: Period,

@@ -1,7 +1,7 @@
 //! Which paths can be files, and the names of rotated files: pure.
 //!
-//! `app.log` becomes `app.log.20261121-035051-7`: the keep time of the batch that did not fit any more, in UTC, and the
-//! number of the rotation, which the journal keeps and never repeats. A replay gives the same names. Where the name ends
+//! `app.log` becomes `app.log.20261121-035051-7`: the time at which the batch that did not fit was received, in UTC, and
+//! the number of the rotation, which the journal keeps and never repeats. A replay gives the same names. Where the name ends
 //! with that of a compression, this stays the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
 
 use std::{

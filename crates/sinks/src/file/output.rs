@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use millstream_record::Time;
@@ -35,9 +35,9 @@ pub(super) struct Output {
     pub(super) committed: u64,
     /// The first bytes, up to 64.
     pub(super) head: Vec<u8>,
-    /// When its first record was written: by the keep time of the batch, and by the clock.
+    /// When its first record was received, and when it was begun.
     pub(super) since: Time,
-    pub(super) since_clock: Time,
+    pub(super) begun: Instant,
     /// Bytes have been written since the last fdatasync.
     pub(super) unsynced: bool,
     /// From here on pages may be in the page cache that are not needed there.
@@ -75,7 +75,7 @@ impl Output {
             committed: 0,
             head: Vec::new(),
             since,
-            since_clock: Time::now(),
+            begun: now,
             unsynced: false,
             cached_from: 0,
             ours: false,
@@ -91,6 +91,8 @@ impl Output {
 
     /// A file that the journal knows.
     pub(super) fn from_row(row: &Row, now: Instant) -> Self {
+        let age = Time::now().0.saturating_sub(row.since.0);
+        let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
         Self {
             entered: true,
             device: row.device,
@@ -99,7 +101,7 @@ impl Output {
             records: row.records,
             committed: row.committed,
             cached_from: row.committed,
-            since_clock: row.since,
+            begun: now.checked_sub(age).unwrap_or(now),
             ..Self::new(&row.path, row.since, now)
         }
     }

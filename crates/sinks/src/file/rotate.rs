@@ -68,12 +68,12 @@ impl Rotate {
         left > self.size / 16 && (self.records == 0 || output.records < self.records)
     }
 
-    /// Whether the time of a file is up when a batch of the keep time `keep` comes. Keep times and not the clock, so
-    /// that a backlog is cut where it would have been cut in time, and a replay cuts alike.
-    pub(super) fn is_old(&self, output: &Output, keep: Time) -> bool {
+    /// Whether the time of a file is up when a batch comes that was received at `received`. By that time and not by the clock, so
+    /// that a backlog is cut where it would have been cut in time.
+    pub(super) fn is_old(&self, output: &Output, received: Time) -> bool {
         !self.interval.is_zero()
             && output.length + output.chain.bytes > 0
-            && later(output.since, self.interval) <= keep
+            && later(output.since, self.interval) <= received
     }
 
     /// No file that is written now is due before this.
@@ -84,16 +84,13 @@ impl Rotate {
         now + rules.min().unwrap_or(CLOSE_AFTER).min(CLOSE_AFTER)
     }
 
-    /// When a file is due by the clock, and for what.
-    fn due(&self, now: Instant, clock: Time, output: &Output) -> Option<(Instant, Due)> {
+    /// When a file is due, and for what. By a clock that never jumps: after a jump of the wall clock `is_old` may be wrong for as
+    /// long as the jump was.
+    fn due(&self, output: &Output) -> Option<(Instant, Due)> {
         if output.let_go {
             return None;
         }
-        let left = later(output.since_clock, self.interval)
-            .0
-            .saturating_sub(clock.0);
-        let left = Duration::from_nanos(u64::try_from(left).unwrap_or(0));
-        let interval = (!self.interval.is_zero()).then(|| now + left);
+        let interval = (!self.interval.is_zero()).then(|| output.begun + self.interval);
         let idle = (!self.idle.is_zero()).then(|| output.written + self.idle);
         let rotate = interval
             .into_iter()
@@ -195,14 +192,14 @@ impl Writer {
 
     /// Rotates and closes what is due by the clock; nothing waits. Returns when to come again, if ever.
     pub(super) fn tick(&mut self) -> Result<Option<Instant>, Failure> {
-        let (clock, now) = (Time::now(), self.files.now);
+        let now = self.files.now;
         let mut rotated = false;
-        for (id, due, what) in self.dues(clock) {
+        for (id, due, what) in self.dues() {
             if due > now {
                 continue;
             }
             if what == Due::Rotate {
-                self.rotate(id, clock)?;
+                self.rotate(id, Time::now())?;
                 rotated = true;
                 continue;
             }
@@ -222,14 +219,13 @@ impl Writer {
             }
             self.note()?;
         }
-        let next = self.dues(clock).into_iter().map(|(_, due, _)| due).min();
+        let next = self.dues().into_iter().map(|(_, due, _)| due).min();
         Ok(next.map(|due| due.max(now + TICK_MIN)))
     }
 
-    fn dues(&self, clock: Time) -> Vec<(u32, Instant, Due)> {
-        let now = self.files.now;
+    fn dues(&self) -> Vec<(u32, Instant, Due)> {
         let dues = self.files.iter().filter_map(|(id, output)| {
-            let (due, what) = self.rotate.due(now, clock, output)?;
+            let (due, what) = self.rotate.due(output)?;
             Some((id, due, what))
         });
         dues.collect()

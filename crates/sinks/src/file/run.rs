@@ -171,18 +171,21 @@ impl Running {
         }
     }
 
-    /// The file called `name` for a batch of this keep time; rotated first if its time is up.
-    pub(super) async fn file(&mut self, keep: Time) -> Result<u32, Failure> {
+    /// The file called `name` for a batch that was received then; rotated first if its time is up.
+    pub(super) async fn file(&mut self, received: Time) -> Result<u32, Failure> {
         let name = std::mem::take(&mut self.name);
-        let mut found = self.patiently(|writer| writer.file(&name, keep)).await;
+        let mut found = self.patiently(|writer| writer.file(&name, received)).await;
         if let Ok(id) = found
             && (self.writer.is_foreign(id)
                 || self.writer.is_doubtful(id)
-                || self.writer.rotate.is_old(self.writer.files.get(id), keep))
+                || self
+                    .writer
+                    .rotate
+                    .is_old(self.writer.files.get(id), received))
         {
             self.flush().await?;
-            self.writer.rotate(id, keep)?;
-            found = self.patiently(|writer| writer.file(&name, keep)).await;
+            self.writer.rotate(id, received)?;
+            found = self.patiently(|writer| writer.file(&name, received)).await;
         }
         self.name = name;
         found

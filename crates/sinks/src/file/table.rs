@@ -68,7 +68,7 @@ pub(super) struct Row {
     pub(super) committed: u64,
     /// Records among them, as far as this sink has written them.
     pub(super) records: u64,
-    /// When its first record was written, by the keep time of the batch.
+    /// When its first record was received.
     pub(super) since: Time,
     pub(super) head: Head,
 }

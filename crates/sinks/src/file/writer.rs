@@ -347,9 +347,9 @@ impl Writer {
                 .all(|id| self.files.get(*id).length == self.files.get(*id).committed)
     }
 
-    /// The file for `path`, as a batch of the keep time `keep` finds it. One that is new is opened, for its length counts.
-    pub(super) fn file(&mut self, path: &[u8], keep: Time) -> Result<u32, Failure> {
-        let id = self.files.of(path, keep);
+    /// The file for `path`, as a batch that was received at `received` finds it. One that is new is opened, for its length counts.
+    pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
+        let id = self.files.of(path, received);
         let output = self.files.get(id);
         let unseen = output.head.is_empty() && output.length > 0;
         if output.file.is_none() && (!output.entered || unseen) {

@@ -95,7 +95,11 @@ impl Mounted {
             } => self.rename((node, name), (to_node, to_name), flags),
             Operation::Open { flags } => self.open(node, flags),
             Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
-            Operation::Read { offset, size, .. } => self.tree().read(node, offset, size),
+            Operation::Read { offset, size, .. } => {
+                let mut tree = self.tree();
+                tree.was_read(node, header.thread);
+                tree.read(node, offset, size)
+            }
             Operation::Statistics => Ok(self.statistics()),
             Operation::OpenFolder => Ok(fuse::opened(0, 0)),
             Operation::ReadFolder { offset, size } => self.tree().list(node, offset, size),

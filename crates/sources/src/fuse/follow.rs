@@ -25,9 +25,12 @@ use super::{
     below::Below, config::WhenFull, handles::Handle, parcel::Parcel, session::HEADROOM,
     stream::Stream, write::Ship,
 };
+use crate::compressed::is_compressed;
 
 /// Bytes of one read, and so of a batch.
 const READ_BYTES: usize = 512 << 10;
+/// As many first bytes tell what is compressed.
+const START_BYTES: usize = 16;
 /// How often a file is looked at that somebody still writes.
 const LOOK: Duration = Duration::from_millis(200);
 /// How often it is looked for new ones: programs whose working folder is below can still make some.
@@ -146,6 +149,14 @@ impl Followed {
         let name = taken(name).unwrap_or(name);
         let name = String::from_utf8_lossy(name).into_owned();
         let stream = Stream::of_file(ship, &name);
+        let mut start = Vec::new();
+        read_at(&file, &mut start, START_BYTES, 0)?;
+        if stream.rule.filters() && is_compressed(&start) {
+            return Err(io::Error::other(
+                "it is compressed, so its rule cannot filter it: it stays there and is not shipped; while Millstream is stopped, \
+                 decompress it, or remove it",
+            ));
+        }
         let file = Self {
             path: path.to_owned(),
             name,

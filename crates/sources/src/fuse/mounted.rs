@@ -14,8 +14,8 @@ use super::{
     handles::{Handle, Handles, Turn},
     parcel::Parcel,
     session::HEADROOM,
-    tree::Tree,
-    waiting::Waiting,
+    tree::{Tree, Wrote},
+    waiting::{Waiting, process_of},
     write::Ship,
 };
 
@@ -54,6 +54,8 @@ pub(super) enum Brought {
     Parcel(Parcel, Option<Turn>),
     /// Its request: it has to wait for its turn.
     Request(Buffer),
+    /// A part of a copy: all of it was shipped before.
+    Copy,
 }
 
 impl Mounted {
@@ -69,23 +71,43 @@ impl Mounted {
             return buffer.take().map(Brought::Request).ok_or(Errno::IO);
         };
         let parcel = self.cut(write, &handle, buffer)?;
-        Ok(Brought::Parcel(parcel, turn))
+        Ok(parcel.map_or(Brought::Copy, |parcel| Brought::Parcel(parcel, turn)))
     }
 
+    /// None: it is a part of a copy.
     fn cut(
         &self,
         write: Write,
         handle: &Handle,
         buffer: &mut Option<Buffer>,
-    ) -> Result<Parcel, Errno> {
+    ) -> Result<Option<Parcel>, Errno> {
         let mut stream = handle.stream().ok_or(Errno::BADF)?;
         let start = HEADROOM + WRITE_DATA_AT;
         let data = start..start + write.size as usize;
         let written = buffer.as_ref().and_then(|buffer| buffer.get(data.clone()));
         let written = written.ok_or(Errno::IO)?;
         let now = Time::now();
-        self.tree().wrote(handle.node, write.offset, written, now)?;
-        stream.take(buffer, data, write.header.thread)
+        let masked = stream.rule.filters();
+        let writer = write.header.thread;
+        let is_writer = |thread| {
+            thread == writer
+                || process_of(thread).is_some_and(|process| process_of(writer) == Some(process))
+        };
+        let mut tree = self.tree();
+        let wrote = tree.wrote(handle.node, write.offset, written, masked, is_writer, now)?;
+        drop(tree);
+        if wrote == Wrote::New {
+            return stream.take(buffer, data, write.header.thread).map(Some);
+        }
+        if wrote == Wrote::CopyBegins {
+            let text = format_args!(
+                "{} is a copy of a file in the mount that was shipped when it was written: it is not shipped again",
+                stream.path()
+            );
+            self.ship.context.reporter.info("copy", text);
+        }
+        self.ship.meters.copied.add(data.len() as u64);
+        Ok(None)
     }
 
     /// Sends it; the answer to the write. Given up, it takes nothing with it that others have written.
@@ -97,8 +119,12 @@ impl Mounted {
                 Brought::Parcel(parcel, turn) => (parcel, turn),
                 Brought::Request(buffer) => {
                     let turn = handle.turn().await;
-                    (self.cut(write, &handle, &mut Some(buffer))?, turn)
+                    match self.cut(write, &handle, &mut Some(buffer))? {
+                        Some(parcel) => (parcel, turn),
+                        None => return Ok(write.size),
+                    }
                 }
+                Brought::Copy => return Ok(write.size),
             };
             let taken = self.ship.send(&handle, parcel, when_full).await?;
             if write.flags & DSYNC != 0 {

@@ -18,6 +18,9 @@ pub(super) const NAMES: [&str; 2] = ["host", "path"];
 /// The same with what is known of most records: the process that wrote them.
 pub(super) const VALUES: &[&str] = &[NAMES[0], NAMES[1], "pid"];
 
+/// A suffix that rotation adds has at most this many parts.
+const SUFFIX_PARTS_MAX: usize = 8;
+
 /// A checked rule.
 #[derive(Debug)]
 pub(super) struct Rule {
@@ -31,6 +34,23 @@ pub(super) struct Rule {
     pub exec: Option<Vec<String>>,
 }
 
+impl Rule {
+    /// Whether something that is written does not go through, or not as it is.
+    pub(super) fn filters(&self) -> bool {
+        !self.filter.is_empty()
+    }
+}
+
+/// The paths that `path` extends by a suffix, as a rotated name does; the longest first.
+fn originals(path: &str) -> impl Iterator<Item = &str> {
+    let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
+    let cuts = path.char_indices().rev();
+    cuts.take_while(move |(at, _)| *at > name_at)
+        .filter(|(_, char)| !char.is_alphanumeric())
+        .take(SUFFIX_PARTS_MAX)
+        .map(|(at, _)| &path[..at])
+}
+
 /// All rules, and the one for files that none of them names.
 #[derive(Debug)]
 pub(super) struct Rules {
@@ -39,10 +59,22 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The rule of a file: the first that matches.
+    /// The rule of a file: the first that matches. What a rule filters must not leave by another one under a rotated name: where the
+    /// path extends one (`app.log.1`) whose rule filters, and no rule names this path apart from that one, it follows that rule.
     pub(super) fn of(&self, path: &str) -> Arc<Rule> {
-        let found = self.rules.iter().find(|rule| rule.paths.is_match(path));
-        found.unwrap_or(&self.rest).clone()
+        let named = self.first(path);
+        for original in originals(path) {
+            if let Some(rule) = self.first(original).filter(|rule| rule.filters())
+                && named.is_none_or(|named| named.paths.is_match(original))
+            {
+                return rule.clone();
+            }
+        }
+        named.unwrap_or(&self.rest).clone()
+    }
+
+    fn first(&self, path: &str) -> Option<&Arc<Rule>> {
+        self.rules.iter().find(|rule| rule.paths.is_match(path))
     }
 
     /// All of them.
@@ -127,6 +159,55 @@ mod tests {
         assert_eq!(copy("/copies/"), "/copies/app/x.log");
         assert!(Text::new("{.field}").is_err());
         assert!(Text::new("{pid}").unwrap_err().contains("pid"));
+    }
+
+    #[test]
+    fn a_rotated_name_follows_the_rule_that_filters_the_original() {
+        let rule = |path: &str, deny: &str| {
+            let deny = (!deny.is_empty()).then_some(deny);
+            Arc::new(Rule {
+                paths: patterns([path].into_iter()).unwrap(),
+                folders: Vec::new(),
+                tag: Tagging::new(Some(path), &NAMES).unwrap(),
+                how: Arc::new(How {
+                    end: super::super::cutter::End::Line,
+                    line_max: 1,
+                    too_long: crate::framing::TooLong::Split,
+                }),
+                filter: Filter::new([].into_iter(), deny.into_iter(), [].into_iter()).unwrap(),
+                tee: None,
+                exec: None,
+            })
+        };
+        let rules = Rules {
+            rules: vec![
+                rule("audit/*.log", "secret"),
+                rule("audit/*.gz", ""),
+                rule("plain/*.log", ""),
+                rule("**", ""),
+            ],
+            rest: rule("", ""),
+        };
+        let place = |path: &str| {
+            let found = rules.of(path);
+            rules
+                .rules
+                .iter()
+                .position(|rule| Arc::ptr_eq(rule, &found))
+        };
+        for path in [
+            "audit/a.log",
+            "audit/a.log.1",
+            "audit/a.log-20261122",
+            "audit/a.log.1.xz",
+        ] {
+            assert_eq!(place(path), Some(0), "{path}");
+        }
+        // A rule that names it, and not the original, is meant.
+        assert_eq!(place("audit/a.log.1.gz"), Some(1));
+        assert_eq!(place("plain/a.log"), Some(2));
+        assert_eq!(place("plain/a.log.1"), Some(3));
+        assert_eq!(place("audit/other"), Some(3));
     }
 
     #[test]

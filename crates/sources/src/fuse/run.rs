@@ -106,6 +106,7 @@ fn ship(options: Arc<Options>, context: SourceContext) -> Result<(Arc<Ship>, Vec
         refused: context.meters.counter("writes_refused"),
         open: context.meters.gauge("open_files"),
         copies_failed: context.meters.counter("copies_failed"),
+        copied: context.meters.counter("copied_bytes"),
     };
     let ship = Ship {
         durable,

@@ -40,6 +40,7 @@ pub(super) struct Meters {
     pub refused: Meter,
     pub open: Meter,
     pub copies_failed: Meter,
+    pub copied: Meter,
 }
 
 /// What all streams of a mount send by.

@@ -214,7 +214,8 @@ impl Reader {
         let stat = Stat::of(file)?;
         let is_over = self.context.once
             || inflater.broken.is_some()
-            || stat.age > self.common.options.rotate_wait
+            || self.written_at().unwrap_or(self.pace.last_read).elapsed()
+                > self.common.options.rotate_wait
             || is_read(file, stat.len, inflater.end())?;
         Ok(!is_over)
     }

@@ -52,8 +52,8 @@ pub(super) struct Stat {
     pub len: u64,
     /// Whether it is a file and no folder, pipe or device.
     pub is_file: bool,
-    /// How long ago it was written.
-    pub age: Duration,
+    /// When it was written.
+    pub written: SystemTime,
 }
 
 impl From<fs::Metadata> for Stat {
@@ -63,7 +63,6 @@ impl From<fs::Metadata> for Stat {
                 .map(|since| since.as_nanos())
         };
         let birth = metadata.created().ok().and_then(|time| nanos(time).ok());
-        let modified = metadata.modified().ok();
         Self {
             inode: Inode {
                 device: metadata.dev(),
@@ -74,9 +73,7 @@ impl From<fs::Metadata> for Stat {
             },
             len: metadata.len(),
             is_file: metadata.is_file(),
-            age: modified
-                .and_then(|time| time.elapsed().ok())
-                .unwrap_or_default(),
+            written: metadata.modified().unwrap_or_else(|_| SystemTime::now()),
         }
     }
 }
@@ -85,6 +82,11 @@ impl Stat {
     /// What a path leads to; symbolic links are followed.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(Self::from)
+    }
+
+    /// How long ago it was written; no time where that is still to come, because the clock has jumped.
+    pub(super) fn age(&self) -> Duration {
+        self.written.elapsed().unwrap_or_default()
     }
 
     /// The same of an open file.

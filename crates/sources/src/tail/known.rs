@@ -26,6 +26,13 @@ pub(super) struct Past {
     path: String,
 }
 
+impl Past {
+    /// The file was seen, and nothing of it was sent: it has no head yet.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.id.head == 0
+    }
+}
+
 /// All of them, by inode number and birth: device numbers may change when the machine starts.
 #[derive(Debug, Default)]
 pub(super) struct Known(HashMap<(u64, i64), Vec<Past>>);
@@ -81,6 +88,19 @@ impl Known {
             seen: positions::now(),
             path: path.to_string_lossy().into_owned(),
         });
+    }
+
+    /// Notes a file of which nothing was sent yet: it is read from its beginning, whatever its name is by then.
+    pub(super) fn expect(&mut self, inode: Inode, path: &Path) {
+        if self.find(inode).is_none() {
+            let id = FileId {
+                device: inode.device,
+                inode: inode.number,
+                birth: inode.birth,
+                head: 0,
+            };
+            self.set(id, Mark::default(), path);
+        }
     }
 
     /// Of the contents that one inode had, only the newest can still be there.
@@ -139,6 +159,9 @@ impl Known {
         let Some(past) = self.find(stat.inode) else {
             return Ok(Verdict::New);
         };
+        if past.is_unsent() {
+            return Ok(Verdict::New);
+        }
         let replaced = || Ok(Verdict::Replaced(past.clone()));
         if stat.len < past.offset || !begins_as(&past.id, &read_start(file)?) {
             return replaced();

@@ -2,13 +2,15 @@
 //! still has the marks, by which a file is recognised that was truncated and grew while we did not run.
 //!
 //! ```text
-//! millstream tail positions 2
+//! millstream tail positions 3
+//! ran NANOSECONDS                                    when the last walk through the directories began, since 1970
 //! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a file that was truncated lately: one line for each of its last marks
-//! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line a file; HEAD and CRC in hex, SEEN in seconds since 1970
+//! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line a file; HEAD and CRC in hex, SEEN in seconds since 1970;
+//!                                                    HEAD 0: the file was seen, and nothing of it was sent
 //! end CRC                                            CRC-32C of all that stands before this line, in hex
 //! ```
 //!
-//! Version 1 had no lines `was`.
+//! Version 2 had no line `ran`, and version 1 no lines `was` either.
 //!
 //! The new file is written beside the old one, synced, renamed over it, and the folder is synced: after a crash there is
 //! the old one or the new one. It stands there from the first run on, also without a line: that it is there says that what
@@ -23,7 +25,7 @@ use std::{
 };
 
 use millstream_pipeline::failure::Failure;
-use millstream_record::FileId;
+use millstream_record::{FileId, Time};
 
 use super::identity::{Mark, crc32c};
 
@@ -31,7 +33,9 @@ const NAME: &str = "positions";
 const NEW_NAME: &str = "positions.new";
 /// The first line without the version.
 const TITLE: &str = "millstream tail positions ";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// Begins the line with the time of the last walk.
+const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
 const WAS: &str = "was ";
 /// A file that nobody has seen for so long is forgotten; until then it may come back (an unmounted folder).
@@ -66,6 +70,8 @@ pub(super) struct Truncated {
 /// All that is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Positions {
+    /// When the last walk through the directories began: a file born later was never seen.
+    pub ran: Option<Time>,
     pub entries: Vec<Entry>,
     /// What was truncated lately: lines of one content follow each other, with ascending marks.
     pub truncated: Vec<Truncated>,
@@ -123,6 +129,11 @@ fn parse(text: &[u8]) -> Result<Positions, String> {
     }
     let mut positions = Positions::default();
     for line in body.lines().skip(1) {
+        if let Some(nanos) = line.strip_prefix(RAN) {
+            let nanos = nanos.parse();
+            positions.ran = Some(Time(nanos.map_err(|_| format!("is damaged at `{line}`"))?));
+            continue;
+        }
         let (was, rest) = match line.strip_prefix(WAS) {
             Some(rest) => (true, rest),
             None => (false, line),
@@ -184,6 +195,9 @@ pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = format!("{TITLE}{VERSION}\n");
+    if let Some(ran) = positions.ran {
+        let _ = writeln!(text, "{RAN}{}", ran.0);
+    }
     for was in &positions.truncated {
         text.push_str(WAS);
         write_fields(&mut text, &was.id, was.mark, was.end, &was.path);
@@ -219,6 +233,7 @@ mod tests {
         };
         let path = "/var/log/end of a name".to_owned();
         Positions {
+            ran: Some(Time(1_700_000_000_123_456_789)),
             entries: vec![Entry {
                 id,
                 mark,
@@ -252,17 +267,21 @@ mod tests {
     }
 
     #[test]
-    fn positions_of_version_1_are_read() {
+    fn positions_of_versions_1_and_2_are_read() {
         let folder = tempfile::tempdir().unwrap();
-        let body = format!("{TITLE}1\n1 2 -3 ffff000000000001 12 00000abc 77 /var/log/a\n");
-        let text = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
-        fs::write(folder.path().join(NAME), text).unwrap();
-        let positions = load(folder.path()).unwrap().unwrap();
-        let [entry] = &positions.entries[..] else {
-            panic!("{positions:?}");
-        };
-        assert_eq!((entry.mark.offset, entry.seen), (12, 77));
-        assert_eq!(positions.truncated, []);
+        let file = "1 2 -3 ffff000000000001 12 00000abc 77 /var/log/a\n";
+        for (version, was) in [(1, String::new()), (2, format!("was {file}"))] {
+            let body = format!("{TITLE}{version}\n{was}{file}");
+            let text = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
+            fs::write(folder.path().join(NAME), text).unwrap();
+            let positions = load(folder.path()).unwrap().unwrap();
+            let [entry] = &positions.entries[..] else {
+                panic!("{positions:?}");
+            };
+            assert_eq!((entry.mark.offset, entry.seen), (12, 77));
+            assert_eq!(positions.truncated.len(), usize::from(version == 2));
+            assert_eq!(positions.ran, None);
+        }
     }
 
     #[test]
@@ -275,7 +294,7 @@ mod tests {
             text.replace(" 12 ", " 13 "),
             text[..text.len() / 2].to_owned(),
             String::new(),
-            text.replace("positions 2", "positions 3"),
+            text.replace("positions 3", "positions 4"),
         ] {
             fs::write(&path, broken).unwrap();
             let failure = load(folder.path()).unwrap_err();
@@ -285,7 +304,7 @@ mod tests {
             load(folder.path())
                 .unwrap_err()
                 .message
-                .contains("version 3")
+                .contains("version 4")
         );
     }
 }

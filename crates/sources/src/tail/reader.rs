@@ -188,8 +188,15 @@ impl Reader {
         reader
     }
 
-    /// Reads until it is told to stop, or the file is gone or, with `--once`, at its end; then waits for the answers.
-    pub(super) async fn run(mut self) -> Ended {
+    /// Reads until it is told to stop, or the file is gone or, with `--once`, at its end; then waits for the answers. Begins when
+    /// `after` was read to its end.
+    pub(super) async fn run(mut self, after: Option<Arc<Tracked>>) -> Ended {
+        if let Some(after) = after {
+            tokio::select! {
+                () = after.read.notified() => {}
+                () = self.stop.stopped() => {}
+            }
+        }
         if std::mem::take(&mut self.announce) {
             self.announce_start().await;
         }

@@ -27,6 +27,7 @@ const TROUBLE_WAIT: Duration = Duration::from_secs(5);
 impl Reader {
     /// There is no whole line left: waits until there may be one. True: the reader is done with the file.
     pub(super) async fn rest(&mut self) -> bool {
+        self.tracked.read.notify_one();
         let rotated = self.tracked.state().rotated;
         let last_read = self.pace.last_read;
         let since = match self.inflater {
@@ -86,14 +87,14 @@ impl Reader {
         }
     }
 
-    /// When the file was last written.
-    fn written_at(&self) -> Option<std::time::Instant> {
-        let age = Stat::of(self.file.as_ref()?).ok()?.age;
-        std::time::Instant::now().checked_sub(age)
+    /// When the file was last written; None where it says that this is still to come: the clock has jumped.
+    pub(super) fn written_at(&self) -> Option<std::time::Instant> {
+        let written = Stat::of(self.file.as_ref()?).ok()?.written;
+        std::time::Instant::now().checked_sub(written.elapsed().ok()?)
     }
 
     fn close_if_old(&mut self, rotated: bool) {
-        let old = |file| Stat::of(file).is_ok_and(|stat| stat.age > CLOSE_AFTER);
+        let old = |file| Stat::of(file).is_ok_and(|stat| stat.age() > CLOSE_AFTER);
         if !rotated && self.file.as_ref().is_some_and(old) {
             self.file = None;
             self.common.open_files.sub(1);
@@ -128,6 +129,7 @@ impl Reader {
             format_args!("cannot read {}: {error}; it is tried again", self.path()),
         );
         self.common.unreadable.add(1);
+        self.tracked.read.notify_one();
         self.pause(TROUBLE_WAIT).await;
         self.context.once || self.file.is_none()
     }
@@ -205,6 +207,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        self.tracked.read.notify_one();
         if self.file.is_some() {
             self.common.open_files.sub(1);
         }

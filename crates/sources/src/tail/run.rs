@@ -6,6 +6,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize},
@@ -18,6 +19,7 @@ use millstream_pipeline::{
     node::SourceContext,
     stop::{Stop, Stopper, stop},
 };
+use millstream_record::Time;
 use tokio::{
     sync::{Notify, Semaphore},
     time::{Instant, sleep_until},
@@ -32,8 +34,9 @@ use super::{
     options::Options,
     positions,
     reader::{Ended, Reader},
-    scan::{Found, Scan},
+    scan::{Found, Patterns, Scan},
     shared::{Common, EndGuard},
+    store::STORE_EVERY,
     tracked::Tracked,
     watch::Watch,
 };
@@ -42,6 +45,8 @@ use super::{
 const SCAN_GAP: Duration = Duration::from_millis(20);
 /// A scan that takes long is followed by a pause this many times as long: 5 % of a core.
 const SCAN_SHARE: u32 = 20;
+/// File systems say of a birth only in which tick of the kernel's clock it was: up to 10 ms too early.
+const BIRTH_STEP: Duration = Duration::from_millis(20);
 /// A compressed file is looked at so often while it waits for what it was made of.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
 /// Scans for which there is no reason but the time take a thousandth of a core at most ...
@@ -58,6 +63,8 @@ pub(super) struct Run {
     pub(super) had_run: bool,
     /// The first scan is still to come.
     pub(super) first: bool,
+    /// When the last walk began, of an earlier run until the first one of this run is over.
+    pub(super) ran: Option<Time>,
     watch: Option<Watch>,
     pub(super) files: HashMap<Inode, Arc<Tracked>>,
     stopper: Stopper,
@@ -125,6 +132,7 @@ impl Run {
             known: Known::new(origins.unwrap_or_default(), stored.entries),
             had_run,
             first: true,
+            ran: stored.ran,
             watch,
             files: HashMap::new(),
             stopper,
@@ -215,11 +223,16 @@ impl Run {
     /// Finds out which files there are, and gives new ones a reader.
     async fn scan(&mut self) {
         let started = Instant::now();
+        let ran = Time(Time::now().0.saturating_sub(BIRTH_STEP.as_nanos() as i64));
         // A folder that appeared may hold files from before it was watched.
         while let Some(scan) = self.walk().await {
             let watched_all = self.watch_folders(&scan);
+            if self.first {
+                self.report_unmatched(&scan);
+            }
             let beginnings = self.compare(scan);
             self.first = false;
+            self.ran = Some(ran);
             for beginning in beginnings {
                 self.start(beginning).await;
             }
@@ -239,6 +252,16 @@ impl Run {
         self.lag_at = Some(now);
         if !self.had_run {
             self.store_soon();
+        }
+        self.store_at.get_or_insert(now + STORE_EVERY);
+    }
+
+    /// Says at the start which patterns match nothing: a pattern with a mistake in it would be silent for ever.
+    fn report_unmatched(&self, scan: &Scan) {
+        let unmatched = self.common.options.patterns.unmatched(scan);
+        if !unmatched.is_empty() {
+            let text = format_args!("{}; files that appear later are read", unmatched.join(", "));
+            self.context.reporter.warn("unmatched", text);
         }
     }
 
@@ -299,12 +322,18 @@ impl Run {
                 None => beginnings.extend(self.begin(found)),
             }
         }
+        in_order(&mut beginnings, &self.common.options.patterns);
         beginnings
     }
 
     /// Gives a file a reader on the next data thread.
     async fn start(&mut self, beginning: Beginning) {
-        let Beginning { tracked, begin } = beginning;
+        let Beginning {
+            tracked,
+            begin,
+            after,
+            ..
+        } = beginning;
         self.files.insert(tracked.inode, tracked.clone());
         let (common, context, stop) =
             (self.common.clone(), self.context.clone(), self.stop.clone());
@@ -320,12 +349,38 @@ impl Run {
                 common: common.clone(),
                 ended: Some(died),
             };
-            let ended = Reader::new(common, context, stop, tracked, begin)
-                .run()
-                .await;
+            let reader = Reader::new(common, context, stop, tracked, begin);
+            let ended = reader.run(after).await;
             guard.ended = Some(ended);
         };
         self.context.threads.spawn(&reporter, read).await;
+    }
+}
+
+/// Lets what was rotated be read before what was written after it, up to the file that has the name now: each begins when the
+/// one before it was read to its end.
+fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
+    let mut lines: HashMap<PathBuf, Vec<usize>> = HashMap::new();
+    for (place, beginning) in beginnings.iter().enumerate() {
+        let state = beginning.tracked.state();
+        if state.rotated.is_some()
+            && let Some(original) = patterns.originals(&state.path).next()
+        {
+            lines.entry(original).or_default().push(place);
+        }
+    }
+    for (original, mut line) in lines {
+        line.sort_by_key(|place| {
+            (
+                beginnings[*place].written,
+                beginnings[*place].tracked.inode.birth,
+            )
+        });
+        let has_name = |beginning: &Beginning| beginning.tracked.state().path == original;
+        line.extend(beginnings.iter().position(has_name));
+        for pair in line.windows(2) {
+            beginnings[pair[1]].after = Some(beginnings[pair[0]].tracked.clone());
+        }
     }
 }
 

@@ -18,6 +18,8 @@ use super::identity::Stat;
 
 /// Folders below folders, at most: a guard against odd trees.
 const DEPTH_MAX: usize = 64;
+/// A suffix that rotation adds has at most this many parts.
+const SUFFIX_PARTS_MAX: usize = 8;
 
 /// The checked options `paths` and `exclude`.
 #[derive(Clone, Debug)]
@@ -33,6 +35,7 @@ pub(super) struct Patterns {
 /// One path pattern as the walk needs it.
 #[derive(Clone, Debug)]
 struct Pattern {
+    text: String,
     /// The folder that the walk starts at: all up to the first part with a wildcard.
     base: PathBuf,
     /// What the folders below may be called, level by level, up to the first `**`.
@@ -61,6 +64,8 @@ pub(super) struct Scan {
     pub folders: Vec<PathBuf>,
     /// Folders that could not be read, with why.
     pub unreadable: Vec<(PathBuf, String)>,
+    /// How many directories were searched for each pattern.
+    pub searched: Vec<usize>,
 }
 
 fn glob(pattern: &str) -> Result<Glob, String> {
@@ -104,7 +109,12 @@ impl Pattern {
             levels.push(glob(part)?.compile_matcher());
         }
         deep |= parts.last().is_some_and(|last| last.contains("**"));
-        Ok(Self { base, levels, deep })
+        Ok(Self {
+            text: pattern.to_owned(),
+            base,
+            levels,
+            deep,
+        })
     }
 
     /// Whether the walk goes on into a folder `depth` levels below the base.
@@ -150,19 +160,49 @@ impl Patterns {
         self.matches.is_match(path) && !self.excludes(path)
     }
 
-    /// Whether some beginning of the file's name, cut where a suffix starts, is a name that matches.
-    fn matches_beginning(&self, path: &Path) -> bool {
-        let Some(name) = path.file_name() else {
-            return false;
-        };
-        let name = name.as_bytes();
+    /// The paths that match and that `path` extends by a suffix, as a rotated name does; the longest first.
+    pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+        let name = path.file_name().unwrap_or_default().as_bytes();
         let cuts = (1..name.len())
             .rev()
             .filter(|at| !name[*at].is_ascii_alphanumeric());
-        cuts.take(8).any(|at| {
-            let shorter = path.with_file_name(OsStr::from_bytes(&name[..at]));
-            self.takes(&shorter)
-        })
+        cuts.take(SUFFIX_PARTS_MAX)
+            .map(|at| path.with_file_name(OsStr::from_bytes(&name[..at])))
+            .filter(|shorter| self.takes(shorter))
+    }
+
+    /// The patterns that no file of the scan matches, each with what was searched.
+    pub(super) fn unmatched(&self, scan: &Scan) -> Vec<String> {
+        let mut matched = vec![false; self.paths.len()];
+        for found in scan.files.iter().filter(|found| found.matches) {
+            for index in self.matches.matches(&found.path) {
+                matched[index] = true;
+            }
+        }
+        let excludes = !(self.excluded_names.is_empty() && self.excluded_paths.is_empty());
+        let what = if excludes {
+            "no file that is not excluded"
+        } else {
+            "no file"
+        };
+        let patterns = self.paths.iter().zip(&scan.searched).zip(matched);
+        let unmatched = patterns.filter(|(_, matched)| !matched);
+        unmatched
+            .map(|((pattern, searched), _)| {
+                let base = pattern.base.display();
+                let unreadable = scan.unreadable.iter();
+                let mut unreadable = unreadable.filter(|(path, _)| path.starts_with(&pattern.base));
+                let why = match (unreadable.next_back(), *searched) {
+                    (Some((path, why)), _) => {
+                        format!("the directory {} cannot be read: {why}", path.display())
+                    }
+                    (None, 0) => format!("the directory {base} does not exist"),
+                    (None, 1) => format!("searched the directory {base}"),
+                    (None, n) => format!("searched {n} directories from {base} on"),
+                };
+                format!("`{}` matches {what} ({why})", pattern.text)
+            })
+            .collect()
     }
 
     /// Walks through all folders. Takes long in large trees: not for a data thread.
@@ -179,6 +219,7 @@ impl Patterns {
                 &mut known,
                 &mut scan,
             );
+            scan.searched.push(entered.len());
         }
         scan.files.sort_by(|a, b| a.path.cmp(&b.path));
         scan.folders.sort();
@@ -236,7 +277,7 @@ impl Patterns {
             return;
         }
         let matches = self.matches.is_match(&path);
-        if !matches && !self.matches_beginning(&path) {
+        if !matches && self.originals(&path).next().is_none() {
             return;
         }
         // Gone since the folder was read, or a link to nothing: it was no file.
@@ -352,6 +393,33 @@ mod tests {
         let pattern = format!("{}/x/later/deeper/*.log", root.path().display());
         let scan = Patterns::new([pattern.as_str()], []).unwrap().scan();
         assert_eq!(scan.folders, [root.path().join("x")]);
+    }
+
+    #[test]
+    fn patterns_without_a_file_are_told_with_what_was_searched() {
+        let root = tree(&["a.log", "x/y/b.txt"]);
+        let place = root.path().display();
+        let unmatched = |paths: &[&str], exclude: &[&str]| {
+            let paths: Vec<_> = paths.iter().map(|path| format!("{place}/{path}")).collect();
+            let paths = paths.iter().map(String::as_str);
+            let patterns = Patterns::new(paths, exclude.iter().copied()).unwrap();
+            patterns.unmatched(&patterns.scan())
+        };
+        assert_eq!(unmatched(&["*.log", "**/*.txt"], &[]), [""; 0]);
+        assert_eq!(
+            unmatched(&["*.log", "*.lgo", "x/**/*.log", "later/*.log"], &[]),
+            [
+                format!("`{place}/*.lgo` matches no file (searched the directory {place})"),
+                format!(
+                    "`{place}/x/**/*.log` matches no file (searched 2 directories from {place}/x on)"
+                ),
+                format!(
+                    "`{place}/later/*.log` matches no file (the directory {place}/later does not exist)"
+                ),
+            ]
+        );
+        let excluded = unmatched(&["*.log"], &["a.*"]);
+        assert!(excluded[0].contains("no file that is not excluded"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ use super::{
 const STORE_WAIT: Duration = Duration::from_secs(1);
 /// The same behind a durable channel, where they only help to recognise files, unless it is urgent.
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
+/// They are written this often also when nothing moves: they say when the source last ran.
+pub(super) const STORE_EVERY: Duration = Duration::from_secs(60);
 /// How often the largest lags are looked for.
 const LAG_EVERY: Duration = Duration::from_secs(1);
 
@@ -75,6 +77,7 @@ impl Run {
             }
         }
         let positions = Positions {
+            ran: self.ran,
             entries: self.known.entries(),
             truncated: self.common.heads.truncated(),
         };

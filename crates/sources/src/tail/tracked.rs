@@ -9,6 +9,7 @@ use std::{
 };
 
 use millstream_record::FileId;
+use tokio::sync::Notify;
 
 use super::{
     heads::key,
@@ -32,6 +33,8 @@ pub(super) struct Tracked {
     pub alarm: Arc<Alarm>,
     /// Bytes that are not read yet.
     pub lag: Arc<AtomicU64>,
+    /// Told when it was read to its end, or cannot be: what was written after it may begin.
+    pub read: Notify,
     state: Mutex<State>,
 }
 
@@ -71,6 +74,7 @@ impl Tracked {
             inode,
             alarm: Arc::default(),
             lag: Arc::default(),
+            read: Notify::new(),
             state: Mutex::new(State {
                 path,
                 rotated: None,

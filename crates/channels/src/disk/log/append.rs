@@ -37,7 +37,8 @@ type Cut = (u32, u32, u32);
 
 impl Log {
     /// Stages a group: everything that one source batch became, in order; it is kept whole or not at all. `graph` is a
-    /// hash of what stands between source and channel where the source feeds several channels, else 0. Returns the seq
+    /// hash of what stands between source and channel where the source feeds several channels, else 0. `now` is the time of a clock that
+    /// never jumps: ages are counted in it. Returns the seq
     /// at which the group is kept (compare with [`Log::kept`]); 0 if it is kept already. What came before is cut out.
     pub fn append(&mut self, group: Vec<Batch>, graph: u64, now: Time) -> Result<u64, Error> {
         self.alive()?;
@@ -66,14 +67,12 @@ impl Log {
         let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let window_end = self.window.end();
         let mut closed = self.window.take_closed();
-        for (part, (mut batch, mut ids)) in (0..count).zip(parts) {
+        for (part, (batch, mut ids)) in (0..count).zip(parts) {
             let position = Position {
                 epoch: self.epoch,
                 seq: self.next_seq,
             };
             self.next_seq += 1;
-            // A replay sees the keep time, so the first delivery does too.
-            batch.received = self.keep_time;
             let stamp = Stamp {
                 kind: Kind::Batch,
                 position,

@@ -119,6 +119,11 @@ impl Log {
         self.index.lock().kept
     }
 
+    /// The newest keep time.
+    pub fn keep_time(&self) -> Time {
+        self.keep_time
+    }
+
     /// The id of the channel.
     pub fn id(&self) -> ChannelId {
         self.channel

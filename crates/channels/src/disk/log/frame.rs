@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! offset bytes
-//!      0   4   mark "MSF1"
+//!      0   4   mark "MSF2"
 //!      4   4   CRC-32C over channel id (16), segment number (8), offset in the segment (8), bytes 8..H
-//!      8   4   H: bytes of the head, this part and what varies; at least 88
+//!      8   4   H: bytes of the head, this part and what varies; at least 96
 //!     12   4   B: bytes of the body
 //!     16   4   CRC-32C of the body
 //!     20   4   epoch
 //!     24   8   seq
-//!     32   8   keep time, nanoseconds since 1970; never goes back
+//!     32   8   keep time, nanoseconds since 1970; never goes back, and never jumps (keep_clock.rs)
 //!     40   8   synced: the bytes of this segment that were durable when this was written
 //!     48   8   hash of the graph between source and channel
 //!     56   4   records in the body
@@ -22,12 +22,16 @@
 //!     76   4   number of shared values
 //!     80   4   number of origins
 //!     84   4   0
-//!     88   T   tag, UTF-8
+//!     88   8   receive time of the batch, nanoseconds since 1970
+//!     96   T   tag, UTF-8
 //!              values: each bytes of name (4), bytes of value (4), name, value
 //!              origins: see origins.rs
 //!      H   B   body
 //!    H+B   -   zeros up to a multiple of 8
 //! ```
+//!
+//! Frames of format version 1 have the mark "MSF1" and no receive time: the tag begins at 88, and the keep time is the time at
+//! which the batch was received.
 //!
 //! All numbers are little-endian. The place in the CRC makes a frame of a recycled segment worthless at any other place
 //! than its own, and the channel's id makes one of another channel worthless everywhere.
@@ -45,12 +49,15 @@ use super::{
 };
 
 /// Bytes of the part of a head that has a fixed size.
-pub(super) const FIXED_BYTES: usize = 88;
+pub(super) const FIXED_BYTES: usize = 96;
+/// The same in frames of version 1.
+const FIXED_BYTES_1: usize = 88;
 /// A head is no larger than this: tag, values and origins of one batch. What a disk says beyond it is damage.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
 /// Frames stand at multiples of this.
 pub(super) const ALIGNMENT: u64 = 8;
-const MARK: &[u8; 4] = b"MSF1";
+const MARK: &[u8; 4] = b"MSF2";
+const MARK_1: &[u8; 4] = b"MSF1";
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +102,11 @@ impl Lengths {
     /// Reads them from the first 16 bytes; they are not yet proven by the CRC.
     pub(super) fn peek(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
-        if fields.take(4)? != MARK {
-            return None;
-        }
+        let fixed = fixed_bytes(fields.take(4)?)?;
         fields.take(4)?;
         let head = usize::try_from(fields.u32()?).ok()?;
         let body = usize::try_from(fields.u32()?).ok()?;
-        (FIXED_BYTES..=HEAD_BYTES_MAX)
+        (fixed..=HEAD_BYTES_MAX)
             .contains(&head)
             .then_some(Self { head, body })
     }
@@ -112,12 +117,24 @@ impl Lengths {
     }
 }
 
+/// Bytes of the fixed part of a head with this mark; `None` if it is no mark.
+fn fixed_bytes(mark: &[u8]) -> Option<usize> {
+    if mark == MARK {
+        Some(FIXED_BYTES)
+    } else if mark == MARK_1 {
+        Some(FIXED_BYTES_1)
+    } else {
+        None
+    }
+}
+
 /// A head that has been read and fits.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
     pub(super) position: Position,
     pub(super) keep_time: Time,
+    pub(super) received: Time,
     pub(super) synced: u64,
     pub(super) graph: u64,
     pub(super) count: u32,
@@ -151,7 +168,7 @@ impl Head {
             encoding: self.encoding?,
             body,
             count: self.count,
-            received: self.keep_time,
+            received: self.received,
             values: self.values,
             origins: self.origins,
         })
@@ -198,6 +215,8 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     put_u32(out, batch.map_or(0, |batch| batch.values.len()));
     put_u32(out, origins.len() + closed.len());
     put_u32(out, 0);
+    let received = batch.map_or(stamp.keep_time, |batch| batch.received);
+    out.extend_from_slice(&received.0.to_le_bytes());
     out.extend_from_slice(tag.as_bytes());
     for (name, value) in batch.iter().flat_map(|batch| batch.values.iter()) {
         put_text(out, name, value);
@@ -252,6 +271,10 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
     let tag_bytes = fields.u32()?;
     let (values_count, origins_count) = (fields.u32()?, fields.u32()?);
     fields.take(4)?;
+    let received = match fixed_bytes(&head[..4])? {
+        FIXED_BYTES => Time(fields.i64()?),
+        _ => keep_time,
+    };
     let tag = std::str::from_utf8(fields.take(tag_bytes as usize)?).ok()?;
     let mut values = Values::new();
     for _ in 0..values_count {
@@ -263,6 +286,7 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
         kind,
         position,
         keep_time,
+        received,
         synced,
         graph,
         count,

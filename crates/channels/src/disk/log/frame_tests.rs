@@ -42,7 +42,7 @@ fn sample() -> (Batch, Stamp) {
         encoding: Encoding::Lines,
         body: Bytes::from_static(b"abc\ndef\n"),
         count: 2,
-        received: Time(77),
+        received: Time(55),
         values: Arc::new(values),
         origins: vec![Origin::Chunk(chunk), Origin::File(file)],
     };
@@ -80,6 +80,11 @@ fn a_head_gives_back_what_it_was_made_of() {
     assert_eq!(
         (again.tag, again.count, again.encoding),
         (batch.tag, 2, batch.encoding)
+    );
+    assert_eq!(
+        again.received,
+        Time(55),
+        "the wall clock's time, and not the keep time"
     );
     assert_eq!((again.values, again.origins), (batch.values, batch.origins));
 }
@@ -120,7 +125,7 @@ proptest! {
 
     #[test]
     fn no_fields_behind_a_good_checksum_make_it_panic(
-        at in 16usize..88,
+        at in 16usize..96,
         value in any::<u32>(),
     ) {
         let mut head = encoded(0);

@@ -45,8 +45,8 @@ use super::{
 pub(super) const PAGE: u64 = 4096;
 /// Bytes of the end mark of a segment.
 pub(super) const END_BYTES: u64 = frame::FIXED_BYTES as u64;
-/// The version of all files of a channel.
-pub(super) const FORMAT_VERSION: u32 = 1;
+/// The version of all files of a channel. Since 2 frames hold the receive time of their batch; nothing else differs from 1.
+pub(super) const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"MILLSEG\0";
 const FIXED_BYTES: usize = 80;
 /// A header is no larger than this: 1.6 million tailed files.

@@ -359,11 +359,11 @@ fn a_second_process_and_a_newer_format_are_refused() {
         "cursors are still written"
     );
     drop(sink);
-    // The version stands behind the magic; the damage makes it 1 + 16.
+    // The version stands behind the magic; the damage makes it 2 + 16.
     assert!(disk.damage(Path::new("/c/0000000001.seg"), 8));
     let error = again(options(Sync::Batch)).to_string();
     assert!(
-        error.contains("version 17") && error.contains("up to 1"),
+        error.contains("version 18") && error.contains("up to 2"),
         "{error}"
     );
 }
@@ -655,4 +655,52 @@ fn of_a_gathered_batch_only_the_repeats_are_cut_out() {
     }
     assert_eq!(found, [(Bytes::from("ace"), 3), (Bytes::from("bdf"), 3)]);
     assert_eq!(log.repeats(), 3);
+}
+
+/// `testdata/version-1` is what Millstream 0.1 left behind when its frames had no receive time.
+#[test]
+fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata/version-1");
+    for name in ["0000000001.seg", "channel", "out.cursor"] {
+        std::fs::copy(golden.join(name), folder.path().join(name)).unwrap();
+    }
+    let open = || {
+        let disk = Arc::new(millstream_sys::disk::HostDisk);
+        let options = options(Sync::Batch);
+        Log::open(disk, folder.path(), options, ChannelId([1; 16])).unwrap()
+    };
+    let (mut log, recovered) = open();
+    assert!(
+        recovered.clean && recovered.damage.is_empty(),
+        "{recovered:?}"
+    );
+    assert_eq!(recovered.kept, Position { epoch: 1, seq: 1 });
+    let kept = Time(1795396052883141407);
+    assert_eq!(log.keep_time(), kept);
+    // What it has not read holds the old segment.
+    drop(
+        log.reader("new", Behind::default(), Pool::new(1 << 20))
+            .unwrap(),
+    );
+    let new = Batch {
+        received: Time(5),
+        ..batch(1, 100)
+    };
+    log.append(vec![new], 0, kept).unwrap();
+    log.commit(kept).unwrap();
+    log.close(kept).unwrap();
+    let (log, recovered) = open();
+    assert_eq!(recovered.kept, Position { epoch: 1, seq: 2 });
+    let mut found = Vec::new();
+    let mut reader = log
+        .reader("new", Behind::default(), Pool::new(1 << 20))
+        .unwrap();
+    while let Some(Item::Batch(_, batch)) = reader.read().unwrap() {
+        found.push((batch.received, batch.count));
+    }
+    // The old one's only time is its keep time; the new one's is the wall clock's, whatever the channel's clock says.
+    assert_eq!(found, [(kept, 2), (Time(5), 1)]);
+    let segment = std::fs::read(folder.path().join("0000000002.seg")).unwrap();
+    assert_eq!(segment[8..12], 2_u32.to_le_bytes());
 }

@@ -137,7 +137,7 @@ fn a_file_is_rotated_after_so_many_records_also_across_a_restart() {
 }
 
 #[test]
-fn an_interval_goes_by_keep_times_so_that_a_backlog_is_cut_as_in_time() {
+fn an_interval_goes_by_receive_times_so_that_a_backlog_is_cut_as_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     for minute in 0..6 {

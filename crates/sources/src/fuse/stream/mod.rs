@@ -108,6 +108,11 @@ impl Stream {
         stream
     }
 
+    /// The file's path below the mount, as it was opened.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// What becomes of what stands in `data` of the buffer. Takes the buffer itself if records stay in it.
     pub(super) fn take(
         &mut self,

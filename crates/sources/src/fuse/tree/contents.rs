@@ -3,7 +3,7 @@
 use millstream_record::Time;
 use rustix::io::Errno;
 
-use super::{Kind, Node, Tree, window::Window};
+use super::{CopyState, Kind, Node, Tree, Wrote, window::Window};
 
 /// The largest size a file may get: offsets are signed.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
@@ -15,7 +15,7 @@ impl Tree {
             return Err(Errno::FBIG);
         }
         let node = self.get_mut(number)?;
-        let Kind::File { size, window } = &mut node.kind else {
+        let Kind::File { size, window, copy } = &mut node.kind else {
             return Err(if node.is_folder() {
                 Errno::ISDIR
             } else {
@@ -25,6 +25,9 @@ impl Tree {
         let before = window.len();
         if to < *size {
             window.truncate(to);
+        }
+        if to == 0 {
+            *copy = CopyState::Open;
         }
         *size = to;
         let after = window.len();
@@ -42,25 +45,34 @@ impl Tree {
         }
     }
 
-    /// Bytes were written to a file.
+    /// Bytes were written to a file; says whether they are a copy (see copies.rs). Of those that are `masked` only the newlines can be read again.
     pub(in crate::fuse) fn wrote(
         &mut self,
         number: u64,
         offset: u64,
         data: &[u8],
+        masked: bool,
+        is_writer: impl Fn(u32) -> bool,
         now: Time,
-    ) -> Result<(), Errno> {
+    ) -> Result<Wrote, Errno> {
         let end = offset.saturating_add(data.len() as u64);
         if end > SIZE_MAX {
             return Err(Errno::FBIG);
         }
+        let wrote = self.compare(number, offset, data, is_writer)?;
         let recent = self.recent.file;
         let node = self.get_mut(number)?;
-        let Kind::File { size, window } = &mut node.kind else {
+        let Kind::File { size, window, .. } = &mut node.kind else {
             return Err(Errno::BADF);
         };
         let before = window.len();
-        window.write(offset, data, recent);
+        if masked {
+            // Of a large write the window takes the end.
+            let skip = data.len().saturating_sub(recent);
+            window.write(offset + skip as u64, &mask(&data[skip..]), recent);
+        } else {
+            window.write(offset, data, recent);
+        }
         *size = (*size).max(end);
         let after = window.len();
         node.wrote(now);
@@ -68,7 +80,7 @@ impl Tree {
         if self.recent_bytes > self.recent.all {
             self.forget_windows();
         }
-        Ok(())
+        Ok(wrote)
     }
 
     /// Lets go of the windows of those files that were written longest ago, until a quarter is free.
@@ -87,7 +99,7 @@ impl Tree {
                 break;
             }
             if let Some(Node {
-                kind: Kind::File { size, window },
+                kind: Kind::File { size, window, .. },
                 ..
             }) = self.nodes.get_mut(&number)
             {
@@ -105,7 +117,7 @@ impl Tree {
         bytes: u32,
     ) -> Result<Vec<u8>, Errno> {
         match &self.get(number)?.kind {
-            Kind::File { size, window } => {
+            Kind::File { size, window, .. } => {
                 let end = offset.saturating_add(u64::from(bytes)).min(*size);
                 window.read(offset, end).ok_or(Errno::NODATA)
             }
@@ -113,4 +125,10 @@ impl Tree {
             Kind::Link(_) => Err(Errno::INVAL),
         }
     }
+}
+
+/// The bytes with all but the newlines hidden.
+fn mask(data: &[u8]) -> Vec<u8> {
+    let hide = |byte: &u8| if *byte == b'\n' { b'\n' } else { b'*' };
+    data.iter().map(hide).collect()
 }

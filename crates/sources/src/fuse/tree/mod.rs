@@ -5,18 +5,21 @@
 //! tree keeps the size and the last bytes (contents.rs, window.rs). Changes of names are in names.rs.
 
 mod contents;
+mod copies;
 mod names;
 #[cfg(test)]
 mod tests;
 mod window;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     ffi::OsString,
     os::unix::ffi::OsStrExt,
     path::PathBuf,
 };
 
+use copies::CopyState;
+pub(super) use copies::Wrote;
 use millstream_record::Time;
 use millstream_wire::fuse::{Attributes, Entries, ROOT, SetAttributes, TimeSet};
 use rustix::io::Errno;
@@ -67,7 +70,11 @@ pub(super) struct Who {
 #[derive(Debug)]
 enum Kind {
     Folder(Folder),
-    File { size: u64, window: Window },
+    File {
+        size: u64,
+        window: Window,
+        copy: CopyState,
+    },
     Link(OsString),
 }
 
@@ -114,6 +121,8 @@ pub(super) struct Tree {
     recent: Recent,
     /// Bytes in all windows.
     recent_bytes: usize,
+    /// Files that were read lately, by which thread, the last one first: what it writes elsewhere may be a copy of them.
+    read_lately: VecDeque<(u64, u32)>,
 }
 
 impl Tree {
@@ -125,6 +134,7 @@ impl Tree {
             owner,
             recent,
             recent_bytes: 0,
+            read_lately: VecDeque::new(),
         };
         let root = tree.node(Kind::Folder(Folder::default()), None, mode, who, now);
         tree.nodes.insert(ROOT, root);

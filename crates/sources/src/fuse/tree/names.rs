@@ -7,7 +7,8 @@ use millstream_wire::fuse::Attributes;
 use rustix::io::Errno;
 
 use super::{
-    FILE, FOLDER, Folder, Kind, LINK, NAME_BYTES_MAX, NODES_MAX, ROOT, TYPE_MASK, Tree, Who, Window,
+    CopyState, FILE, FOLDER, Folder, Kind, LINK, NAME_BYTES_MAX, NODES_MAX, ROOT, TYPE_MASK, Tree,
+    Who, Window,
 };
 
 /// The new name must be free (`renameat2`).
@@ -49,6 +50,7 @@ impl Tree {
             FILE | 0 => Kind::File {
                 size: 0,
                 window: Window::starting_at(0),
+                copy: CopyState::Open,
             },
             LINK => Kind::Link(OsStr::from_bytes(target.unwrap_or_default()).to_owned()),
             // Pipes, sockets and devices carry nothing through here.

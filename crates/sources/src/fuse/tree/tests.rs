@@ -3,6 +3,11 @@ use super::*;
 const WHO: Who = Who { uid: 7, gid: 8 };
 const NOW: Time = Time(5_000_000_000);
 
+/// One process with one thread.
+fn is_writer(thread: u32) -> bool {
+    thread == 1
+}
+
 fn tree() -> Tree {
     let recent = Recent { file: 8, all: 100 };
     Tree::new(Owner::default(), recent, WHO, 0o755, NOW)
@@ -87,21 +92,26 @@ fn the_size_is_what_was_written_and_the_last_bytes_can_be_read() {
     let mut tree = tree();
     let node = file(&mut tree, ROOT, "a");
     let read = |tree: &Tree, from, bytes| tree.read(node, from, bytes);
-    tree.wrote(node, 0, b"0123456789", NOW).unwrap();
-    tree.wrote(node, 10, b"abcdef", NOW).unwrap();
+    tree.wrote(node, 0, b"0123456789", false, is_writer, NOW)
+        .unwrap();
+    tree.wrote(node, 10, b"abcdef", false, is_writer, NOW)
+        .unwrap();
     assert_eq!(tree.attributes(node).unwrap().size, 16);
     assert_eq!(read(&tree, 8, 100), Ok(b"89abcdef".to_vec()));
     assert_eq!(read(&tree, 12, 2), Ok(b"cd".to_vec()));
     assert_eq!(read(&tree, 0, 4), Err(Errno::NODATA));
     assert_eq!(read(&tree, 16, 4), Ok(Vec::new()));
-    tree.wrote(node, 14, b"XYZ", NOW).unwrap();
+    tree.wrote(node, 14, b"XYZ", false, is_writer, NOW).unwrap();
     assert_eq!(read(&tree, 10, 10), Ok(b"abcdXYZ".to_vec()));
     tree.resize(node, 12, NOW).unwrap();
     tree.resize(node, 14, NOW).unwrap();
     assert_eq!(read(&tree, 10, 10), Ok(b"ab\0\0".to_vec()));
     tree.resize(node, 0, NOW).unwrap();
     assert_eq!(read(&tree, 0, 10), Ok(Vec::new()));
-    assert_eq!(tree.wrote(node, u64::MAX, b"x", NOW), Err(Errno::FBIG));
+    assert_eq!(
+        tree.wrote(node, u64::MAX, b"x", false, is_writer, NOW),
+        Err(Errno::FBIG)
+    );
 }
 
 #[test]
@@ -112,7 +122,8 @@ fn windows_of_all_files_together_are_bounded() {
         .collect();
     for (n, node) in nodes.iter().enumerate() {
         let now = Time(n as i64);
-        tree.wrote(*node, 0, b"01234567", now).unwrap();
+        tree.wrote(*node, 0, b"01234567", false, is_writer, now)
+            .unwrap();
         assert!(tree.recent_bytes <= 100);
     }
     assert_eq!(tree.read(nodes[0], 0, 8), Err(Errno::NODATA));
@@ -159,4 +170,50 @@ fn permissions_and_owners_follow_the_options() {
     };
     let shown = tree.set(node, &set, NOW).unwrap();
     assert_eq!((shown.mode, shown.times[1]), (FILE | 0o750, (3, 4)));
+}
+
+#[test]
+fn of_what_is_masked_only_the_newlines_can_be_read() {
+    let mut tree = tree();
+    let node = file(&mut tree, ROOT, "a");
+    tree.wrote(node, 0, b"key=1\nab", true, is_writer, NOW)
+        .unwrap();
+    assert_eq!(tree.read(node, 0, 8), Ok(b"*****\n**".to_vec()));
+    // Of what is longer than a window the last bytes are there.
+    tree.wrote(node, 8, b"0123456789\nx", true, is_writer, NOW)
+        .unwrap();
+    assert_eq!(tree.read(node, 17, 3), Ok(b"*\n*".to_vec()));
+}
+
+#[test]
+fn a_copy_is_told_by_its_name_and_its_bytes_as_long_as_they_are_equal() {
+    let mut tree = tree();
+    let original = file(&mut tree, ROOT, "a.log");
+    tree.wrote(original, 0, b"one\ntwo\n", false, is_writer, NOW)
+        .unwrap();
+    let mut write = |name: &str, reader: u32, parts: &[(u64, &[u8])]| {
+        let node = file(&mut tree, ROOT, name);
+        tree.was_read(original, reader);
+        let wrote = parts
+            .iter()
+            .map(|(offset, data)| tree.wrote(node, *offset, data, false, is_writer, NOW));
+        wrote.map(Result::unwrap).collect::<Vec<_>>()
+    };
+    use Wrote::{Copy, CopyBegins, New};
+    let whole: &[(u64, &[u8])] = &[(0, b"one\n"), (4, b"two\n")];
+    assert_eq!(
+        write("a.log.0", 2, whole),
+        [New, New],
+        "another process has read it"
+    );
+    assert_eq!(write("a.log.1", 1, whole), [CopyBegins, Copy]);
+    assert_eq!(write("a.logs", 1, whole), [New, New], "another name");
+    assert_eq!(write("b.log", 1, whole), [New, New]);
+    let changed: &[(u64, &[u8])] = &[(0, b"one\n"), (4, b"2\n"), (6, b"o\n")];
+    assert_eq!(write("a.log.2", 1, changed), [CopyBegins, New, New]);
+    let more: &[(u64, &[u8])] = &[(0, b"one\ntwo\n"), (8, b"three\n")];
+    assert_eq!(write("a.log.3", 1, more), [CopyBegins, New]);
+    let packed: &[(u64, &[u8])] = &[(0, b"\x1f\x8b\x08\0"), (4, b"any\n")];
+    assert_eq!(write("a.log.gz", 1, packed), [CopyBegins, Copy]);
+    assert_eq!(write("c.gz", 1, packed), [New, New]);
 }

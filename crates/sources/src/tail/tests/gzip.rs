@@ -51,18 +51,42 @@ fn a_file_that_was_compressed_while_we_did_not_run_goes_on_where_it_was_left() {
         let place = Place::new();
         let path = place.log("a.log");
         append(&path, &text(0..5000));
+        // Nobody knows this one, and its name does not match.
+        fs::write(place.log("foreign.log.1.gz"), packed("foreign\n")).unwrap();
+        thread::sleep(Duration::from_millis(50));
         place.once("*.log", "", &to);
         append(&path, &text(5000..6000));
         fs::rename(&path, place.log("a.log.1")).unwrap();
         compress(&place.log("a.log.1"));
         append(&path, "new\n");
-        // Nobody knows this one, and its name does not match.
-        fs::write(place.log("foreign.log.1.gz"), packed("foreign\n")).unwrap();
         for _ in 0..2 {
             place.once("*.log", "", &to);
             let mut expected = numbers(0..6000);
             expected.push("new".to_owned());
             assert!(sorted(to.lines()) == sorted(expected));
+        }
+    }
+}
+
+#[test]
+fn what_was_made_renamed_and_compressed_while_we_did_not_run_is_read() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&path, &text(0..100));
+        place.once("*.log", "", &to);
+        append(&path, &text(100..200));
+        fs::rename(&path, place.log("a.log.2")).unwrap();
+        compress(&place.log("a.log.2"));
+        append(&path, &text(200..300));
+        fs::rename(&path, place.log("a.log.1")).unwrap();
+        compress(&place.log("a.log.1"));
+        append(&path, &text(300..400));
+        // What compresses it otherwise cannot be read, and must not become lines.
+        fs::write(place.log("a.log.3.zst"), b"\x28\xb5\x2f\xfd some frames\n").unwrap();
+        for _ in 0..2 {
+            place.once("*.log", "", &to);
+            assert_eq!(sorted(to.lines()), sorted(numbers(0..400)));
         }
     }
 }

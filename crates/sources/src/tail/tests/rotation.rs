@@ -39,11 +39,13 @@ fn a_file_renamed_while_we_did_not_run_is_found_and_its_rest_is_read() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         append(&place.log("a.log"), "one\n");
+        append(&place.log("foreign.log.1"), "foreign\n");
+        // Longer than what the kernel's tick blurs.
+        thread::sleep(Duration::from_millis(50));
         place.once("*.log", "", &to);
         append(&place.log("a.log"), "two\n");
         fs::rename(place.log("a.log"), place.log("a.log.1")).unwrap();
         append(&place.log("a.log"), "three\n");
-        append(&place.log("foreign.log.1"), "foreign\n");
         let running = place.start("*.log", r#", "rotate_wait": "50ms""#, &to);
         until("all lines", || {
             sorted(to.lines()) == ["one", "three", "two"]
@@ -52,6 +54,112 @@ fn a_file_renamed_while_we_did_not_run_is_found_and_its_rest_is_read() {
         running.stop();
         place.once("*.log", "", &to);
         assert_eq!(to.lines().len(), 3);
+    }
+}
+
+/// Gives `a.log` the next rotated name, and the rotated ones the names after theirs.
+fn rotate(place: &Place, rotated: u32) {
+    for number in (1..=rotated).rev() {
+        let (from, to) = (format!("a.log.{number}"), format!("a.log.{}", number + 1));
+        fs::rename(place.log(&from), place.log(&to)).unwrap();
+    }
+    fs::rename(place.log("a.log"), place.log("a.log.1")).unwrap();
+}
+
+#[test]
+fn files_that_were_made_and_renamed_while_we_did_not_run_are_read_oldest_first() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&place.log("a.log.old"), "was always there\n");
+        append(&path, &text(0..10));
+        thread::sleep(Duration::from_millis(50));
+        place.once("a.log", "", &to);
+        for rotated in 0..3 {
+            append(&path, &text(rotated * 1000 + 10..rotated * 1000 + 1010));
+            rotate(&place, rotated);
+            // Times of files are those of the kernel's tick.
+            thread::sleep(Duration::from_millis(20));
+        }
+        append(&path, &text(3010..3020));
+        for _ in 0..2 {
+            place.once("a.log", "", &to);
+            assert!(
+                to.lines() == numbers(0..3020),
+                "lost, twice or in another order"
+            );
+        }
+        assert_eq!(to.repeats(), 0);
+    }
+}
+
+#[test]
+fn a_file_that_was_empty_when_the_last_run_ended_is_read_under_its_new_name() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&path, "");
+        // Longer than what the kernel's tick blurs.
+        thread::sleep(Duration::from_millis(50));
+        place.once("a.log", "", &to);
+        append(&path, "one\n");
+        rotate(&place, 0);
+        append(&path, "two\n");
+        for _ in 0..2 {
+            place.once("a.log", "", &to);
+            assert_eq!(to.lines(), ["one", "two"]);
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_was_made_while_we_did_not_run_is_not_read_again() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&path, &text(0..10));
+        place.once("a.log", "", &to);
+        append(&path, &text(10..20));
+        thread::sleep(Duration::from_millis(20));
+        fs::copy(&path, place.log("a.log.bak")).unwrap();
+        append(&path, &text(20..30));
+        place.once("a.log", "", &to);
+        assert_eq!(to.lines(), numbers(0..30));
+        // Copied and truncated, twice: of the first copy a part was read before, of the second nothing.
+        append(&path, &text(30..40));
+        fs::copy(&path, place.log("a.log.2")).unwrap();
+        fs::write(&path, text(40..50)).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        fs::copy(&path, place.log("a.log.1")).unwrap();
+        fs::write(&path, text(50..60)).unwrap();
+        for _ in 0..2 {
+            place.once("a.log", "", &to);
+            assert_eq!(to.lines(), numbers(0..60));
+        }
+    }
+}
+
+#[test]
+fn what_was_found_and_not_settled_is_read_by_the_next_run() {
+    for to in [Downstream::memory(), Downstream::durable()] {
+        let place = Place::new();
+        let path = place.log("a.log");
+        append(&path, "one\n");
+        place.once("a.log", "", &to);
+        append(&path, "two\n");
+        rotate(&place, 0);
+        append(&path, "three\n");
+        rotate(&place, 1);
+        append(&path, "four\n");
+        to.hold();
+        let running = place.start("a.log", "", &to);
+        until("all is sent", || to.lines().len() == 4);
+        to.drop_held();
+        running.stop();
+        for _ in 0..2 {
+            place.once("a.log", "", &to);
+            assert_eq!(sorted(to.lines()), ["four", "one", "three", "two"]);
+        }
     }
 }
 

@@ -1,0 +1,95 @@
+//! Watches the wall clock, and logs when it jumps.
+//!
+//! Records carry the wall clock's time, so after a jump they land in other files than before; whoever looks for them needs to know. What
+//! counts ages (channels, retries, rotation) uses clocks that never jump.
+
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use millstream_pipeline::report::Reporter;
+use millstream_record::Time;
+
+/// How often the clocks are compared.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What is less is no jump: time services move the clock by so much without a step.
+const JUMP_MIN: Duration = Duration::from_secs(1);
+
+/// Logs every jump while it is polled; at most one line in each direction in 10 s.
+pub async fn watch() {
+    let reporter = Reporter::new("clock");
+    let mut clocks = Clocks::new(Time::now(), Instant::now());
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let (wall, steady) = (Time::now(), Instant::now());
+        let Some(jump) = clocks.compare(wall, steady) else {
+            continue;
+        };
+        let (kind, way) = if jump.is_negative() {
+            ("back", "back")
+        } else {
+            ("ahead", "ahead")
+        };
+        let now = Timestamp::from_nanosecond(i128::from(wall.0)).unwrap_or_default();
+        reporter.warn(
+            kind,
+            format_args!(
+                "the wall clock jumped {way} by {:#}, to {now:.0}: it was set, or this machine slept; records that are received from \
+                 now on carry the new time",
+                whole_seconds(jump)
+            ),
+        );
+    }
+}
+
+/// The nearest whole number of seconds, without the sign.
+fn whole_seconds(jump: SignedDuration) -> SignedDuration {
+    let half = SignedDuration::from_millis(500);
+    SignedDuration::from_secs(jump.abs().saturating_add(half).as_secs())
+}
+
+/// The wall clock beside one that never jumps, as they were last.
+struct Clocks {
+    wall: Time,
+    steady: Instant,
+}
+
+impl Clocks {
+    fn new(wall: Time, steady: Instant) -> Self {
+        Self { wall, steady }
+    }
+
+    /// How far the wall clock has jumped since the last look, if it has.
+    fn compare(&mut self, wall: Time, steady: Instant) -> Option<SignedDuration> {
+        let passed = steady.saturating_duration_since(self.steady);
+        let passed = i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX);
+        let jump = wall.0.saturating_sub(self.wall.0).saturating_sub(passed);
+        (self.wall, self.steady) = (wall, steady);
+        let jump = SignedDuration::from_nanos(jump);
+        (jump.unsigned_abs() >= JUMP_MIN).then_some(jump)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_is_told_once_with_its_size_and_a_slow_look_is_none() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let wall = |seconds: i64| Time::from_parts(1_000_000 + seconds, 0);
+        let mut clocks = Clocks::new(wall(0), at(0));
+        assert_eq!(clocks.compare(wall(1), at(1)), None);
+        // Nobody looked for an hour.
+        assert_eq!(clocks.compare(wall(3601), at(3601)), None);
+        let days = 3 * 24 * 3600;
+        let jump = clocks.compare(wall(3602 + days), at(3602));
+        assert_eq!(jump, Some(SignedDuration::from_secs(days)));
+        assert_eq!(clocks.compare(wall(3603 + days), at(3603)), None);
+        let back = clocks.compare(wall(3604), at(3604));
+        assert_eq!(back, Some(SignedDuration::from_secs(-days)));
+        assert_eq!(clocks.compare(wall(3605), at(3605)), None);
+        let nearly = SignedDuration::from_millis(-1999);
+        assert_eq!(whole_seconds(nearly), SignedDuration::from_secs(2));
+    }
+}
