@@ -52,6 +52,7 @@ impl Channel for Held {
 fn batch(tag: &str, bytes: usize) -> Batch {
     Batch {
         tag: tag.into(),
+        plain: false,
         encoding: Encoding::Lines,
         body: vec![b'\n'; bytes].into(),
         count: bytes as u32,

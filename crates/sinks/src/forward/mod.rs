@@ -17,7 +17,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -89,6 +92,8 @@ struct Forward {
     peer: Peer,
     time: TimeForm,
     metadata: Metadata,
+    /// The operator was told that metadata is dropped.
+    metadata_told: AtomicBool,
     compression: Compression,
     format: Options,
     /// Who may write the leases: the number of the run that has them.
@@ -100,6 +105,7 @@ struct Forward {
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
     let mut config = Config::read(options)?;
     let tls = ClientTls::check(&config.tls, options)?.map(Arc::new);
+    let metadata = config.metadata();
     let discovery = config.take_discovery(options);
     let format = Options {
         format: Format::Msgpack,
@@ -141,7 +147,8 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
         },
         peer: config.peer,
         time: config.time,
-        metadata: config.metadata,
+        metadata,
+        metadata_told: AtomicBool::new(false),
         compression: config.compression,
         format,
         leases_turn: leases::Turn::default(),
@@ -168,6 +175,17 @@ impl Forward {
             format: format.expect("the same options made one when they were checked"),
             pool,
             floor: None,
+            dropped: 0,
+        }
+    }
+
+    /// Counts records whose metadata was dropped, and says so once.
+    fn dropped_metadata(&self, context: &SinkContext, records: u64) {
+        context.meters.counter("metadata_dropped").add(records);
+        if !self.metadata_told.swap(true, Ordering::Relaxed) {
+            let text = "records have metadata beside their time, which fluentd up to 1.19.3 cannot store: it is dropped and counted \
+                        (millstream_metadata_dropped_total); `metadata: keep` sends it to receivers that store it";
+            context.reporter.warn("metadata", text);
         }
     }
 

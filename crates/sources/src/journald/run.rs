@@ -214,6 +214,7 @@ impl Run {
     /// Sends `count` entries; an empty body passes over them.
     async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
         let next = self.count + u64::from(count);
+            plain: true,
         let place = Place {
             count: next,
             cursor: cursor.clone(),

@@ -483,3 +483,4 @@ fn nothing(reading: &Reading) -> Run {
         },
     }
 }
+            plain: false,
