@@ -63,6 +63,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         feeds: Vec::new(),
         channel_feeds: Vec::new(),
         channel_ids: Vec::new(),
+        channel_names: Vec::new(),
         readers: Vec::new(),
         nodes: Vec::new(),
         ends: ends_sender,
@@ -117,6 +118,7 @@ struct Wiring {
     feeds: Vec<Option<Arc<Feed>>>,
     channel_feeds: Vec<Arc<Feed>>,
     channel_ids: Vec<Option<u128>>,
+    channel_names: Vec<Arc<str>>,
     /// Readers of each channel, in the order of its consumers.
     readers: Vec<std::collections::VecDeque<Box<dyn Reader>>>,
     nodes: Vec<NodeStatus>,
@@ -144,7 +146,8 @@ impl Wiring {
             self.channel_feeds.push(Feed::new(opened.channel));
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
-            self.node(&reporter, &plan.name, "channel", plan.kind, 0);
+            self.channel_names.push(plan.name.clone());
+            self.node(&reporter, &plan.name, "channel", plan.kind, 0, &[]);
         }
         Ok(finished)
     }
@@ -156,6 +159,7 @@ impl Wiring {
         section: &'static str,
         kind: &'static str,
         tasks: usize,
+        routes: &[Route],
     ) -> Vec<StateCell> {
         let states: Vec<_> = (0..tasks).map(|_| StateCell::new()).collect();
         self.nodes.push(NodeStatus {
@@ -164,8 +168,18 @@ impl Wiring {
             kind,
             states: states.clone(),
             reporter: reporter.clone(),
+            fills: self.fills(routes),
         });
         states
+    }
+
+    /// The names of the durable channels behind these routes.
+    fn fills(&self, routes: &[Route]) -> Vec<Arc<str>> {
+        let channel = |route: &Route| match route.to {
+            Target::Channel(index) => self.channel_names.get(index).cloned(),
+            Target::Sink(_) => None,
+        };
+        routes.iter().filter_map(channel).collect()
     }
 
     /// Lays the memory in front of every sink first: sinks send each other what they reject.
@@ -201,9 +215,16 @@ impl Wiring {
             Input::Memory { .. } => (None, None),
             Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
         };
-        let rejects = self.rejects(&plan.name, &plan.rejects);
         let reporter = Reporter::new(&plan.name);
-        let states = self.node(&reporter, &plan.name, "sink", plan.kind, readers.len());
+        let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
+        let states = self.node(
+            &reporter,
+            &plan.name,
+            "sink",
+            plan.kind,
+            readers.len(),
+            &plan.rejects,
+        );
         let inlet = |reader| {
             let inlet = Inlet::new(
                 &plan.name,
@@ -238,11 +259,10 @@ impl Wiring {
         routes.iter().filter_map(edge).collect()
     }
 
-    fn rejects(&self, node: &str, routes: &[Route]) -> Outlet {
+    fn rejects(&self, node: &str, routes: &[Route], reporter: &Reporter) -> Outlet {
         let mut edges = self.edges(routes);
         if edges.is_empty() {
-            let store =
-                RejectedStore::open(self.data_dir.join("rejected"), node, Reporter::new(node));
+            let store = RejectedStore::open(self.data_dir.join("rejected"), node, reporter.clone());
             edges.push(Edge {
                 tags: None,
                 feed: Feed::new(store),
@@ -258,22 +278,30 @@ impl Wiring {
         let mut bound = Vec::new();
         for mut plan in plans {
             let meters = self.meters.of(&plan.name);
+            let reporter = Reporter::new(&plan.name);
             let context = SourceContext {
                 name: plan.name.clone(),
                 outlet: Outlet::new(self.edges(&plan.routes), &meters, false),
-                rejects: self.rejects(&plan.name, &plan.rejects),
+                rejects: self.rejects(&plan.name, &plan.rejects, &reporter),
                 threads: self.threads.clone(),
                 stop: self.source_stop.clone(),
                 once: self.once,
                 pool: self.pool.clone(),
                 meters,
-                reporter: Reporter::new(&plan.name),
+                reporter,
                 host: self.host.clone(),
                 folder: self.data_dir.join("sources").join(&*plan.name),
             };
             plan.source.bind(&context)?;
             let state = self
-                .node(&context.reporter, &plan.name, "source", plan.kind, 1)
+                .node(
+                    &context.reporter,
+                    &plan.name,
+                    "source",
+                    plan.kind,
+                    1,
+                    &plan.routes,
+                )
                 .remove(0);
             bound.push((plan, context, state));
         }

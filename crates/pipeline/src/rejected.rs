@@ -10,10 +10,7 @@ use std::{
     fs, io,
     io::{Read, Write},
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -21,6 +18,7 @@ use millstream_wire::msgpack::skip;
 
 use crate::{
     channel::{BoxFuture, Channel, Group},
+    condition::{Condition, Trouble},
     report::Reporter,
 };
 
@@ -40,7 +38,7 @@ struct Store {
     /// How long the file is with what this run has written to it; None: it has written nothing.
     end: Mutex<Option<u64>>,
     /// Something waits for room.
-    full: AtomicBool,
+    blocked: Condition,
     reporter: Reporter,
 }
 
@@ -52,7 +50,7 @@ impl RejectedStore {
             folder,
             file,
             end: Mutex::new(None),
-            full: AtomicBool::new(false),
+            blocked: reporter.condition("rejected-room"),
             reporter,
         })))
     }
@@ -121,12 +119,15 @@ impl Store {
     fn say(&self, kept: &io::Result<bool>) {
         let place = self.folder.display();
         match kept {
-            Ok(true) => {}
-            Ok(false) => self.reporter.error(
-                "rejected-full",
-                format_args!("{place} holds {KEPT_BYTES_MAX} bytes of rejected records; this path waits: read them, then move them away"),
+            Ok(true) => drop(self.blocked.clear()),
+            Ok(false) => self.blocked.raise(
+                Trouble::Blocked,
+                format_args!("{place} holds {KEPT_BYTES_MAX} bytes of rejected records, which is the limit; this path waits: read them, then move them away"),
             ),
-            Err(error) => self.reporter.error("rejected-disk", format_args!("cannot keep rejected records in {place}: {error}")),
+            Err(error) => self.blocked.raise(
+                Trouble::Blocked,
+                format_args!("cannot keep rejected records in {place}: {error}; this path waits"),
+            ),
         }
     }
 }
@@ -168,9 +169,6 @@ impl Channel for RejectedStore {
                     return;
                 };
                 store.say(&kept);
-                store
-                    .full
-                    .store(!matches!(kept, Ok(true)), Ordering::Relaxed);
                 if matches!(kept, Ok(true)) {
                     store.reporter.warn(
                         "rejected",
@@ -190,7 +188,7 @@ impl Channel for RejectedStore {
     fn close(&self) {}
 
     fn is_full(&self) -> bool {
-        self.0.full.load(Ordering::Relaxed)
+        self.0.blocked.holds()
     }
 }
 
@@ -203,7 +201,7 @@ mod tests {
             folder: folder.to_owned(),
             file: folder.join("in.msgpack"),
             end: Mutex::new(None),
-            full: AtomicBool::new(false),
+            blocked: Reporter::new("in").condition("rejected-room"),
             reporter: Reporter::new("in"),
         }
     }

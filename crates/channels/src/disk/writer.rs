@@ -16,6 +16,7 @@ use std::{
 
 use millstream_pipeline::{
     channel::{BoxFuture, Group, Note},
+    condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
     meters::Meter,
@@ -49,6 +50,8 @@ struct Writer {
     make_after: Instant,
     /// When the oldest frame that is written and not synced was written. The wall clock may jump, so it is not asked.
     unsynced_since: Option<Instant>,
+    /// What is staged finds no room.
+    blocked: Condition,
     reporter: Reporter,
     meters: Gauges,
 }
@@ -57,6 +60,10 @@ struct Gauges {
     records: Meter,
     bytes: Meter,
     used: Meter,
+    limit: Meter,
+    backlog: Meter,
+    /// When the oldest record that some consumer has not settled was kept, in seconds since 1970; 0: there is none.
+    oldest: Meter,
     repeats: Meter,
     ids: Meter,
     evicted: Meter,
@@ -84,11 +91,15 @@ pub(super) fn start(
         making: None,
         make_after: Instant::now(),
         unsynced_since: None,
+        blocked: context.reporter.condition("room"),
         reporter: context.reporter.clone(),
         meters: Gauges {
             records: meters.counter("records_received"),
             bytes: meters.counter("bytes_received"),
             used: meters.gauge("used_bytes"),
+            limit: meters.gauge("size_max_bytes"),
+            backlog: meters.gauge("backlog_bytes"),
+            oldest: meters.gauge("oldest_record_timestamp_seconds"),
             repeats: meters.gauge("repeated_chunks"),
             ids: meters.gauge("remembered_ids"),
             evicted: meters.gauge("evicted_young_ids"),
@@ -135,6 +146,7 @@ impl Drop for End {
 impl Writer {
     fn run(mut self) -> Result<(), Error> {
         let waker = Waker::from(Arc::clone(&self.queue));
+        self.measure();
         loop {
             self.log.wake_on_settle(waker.clone());
             let taken = self.queue.take(COMMIT_BYTES, self.until_sync());
@@ -195,7 +207,7 @@ impl Writer {
             match done {
                 Ok(()) => break,
                 Err(error) if error.is_for_now() => {
-                    self.reporter.warn("room", &error);
+                    self.say_blocked(&error);
                     self.measure();
                     if closed && matches!(error, Error::Full { .. }) && self.log.readers() == 0 {
                         // Nobody reads any more, so nothing would ever change. What is staged was not answered for.
@@ -211,12 +223,29 @@ impl Writer {
                 }
             }
         }
+        self.blocked.clear();
         if self.log.is_unsynced() {
             self.unsynced_since.get_or_insert_with(Instant::now);
         } else {
             self.unsynced_since = None;
         }
         Ok(())
+    }
+
+    /// Says why there is no room, and by how much the slowest consumer is behind.
+    fn say_blocked(&self, error: &Error) {
+        let behind = match error {
+            Error::Full {
+                consumer: Some(name),
+                ..
+            } => {
+                let (behind, limit) = (self.log.backlog_bytes(name), self.log.size_max());
+                format!(", which has not settled {behind} bytes (size_max is {limit} bytes)")
+            }
+            _ => String::new(),
+        };
+        self.blocked
+            .raise(Trouble::Blocked, format_args!("{error}{behind}"));
     }
 
     /// Answers for everything that is kept by now.
@@ -306,11 +335,18 @@ impl Writer {
 
     fn measure(&self) {
         self.meters.used.set(self.log.used_bytes());
+        self.meters.limit.set(self.log.size_max());
+        let oldest = self.log.oldest().map_or(0, Time::seconds);
+        self.meters.oldest.set(u64::try_from(oldest).unwrap_or(0));
         self.meters.repeats.set(self.log.repeats());
         self.meters.ids.set(self.log.ids() as u64);
         self.meters.evicted.set(self.log.evicted_young());
+        let mut most = 0;
         for (name, backlog) in &self.meters.backlogs {
-            backlog.set(self.log.backlog_bytes(name));
+            let bytes = self.log.backlog_bytes(name);
+            backlog.set(bytes);
+            most = bytes.max(most);
         }
+        self.meters.backlog.set(most);
     }
 }

@@ -32,6 +32,7 @@ use millstream_pipeline::{
     inlet::Inlet,
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
+    report::Reporter,
 };
 use millstream_record::Pool;
 use millstream_wire::{
@@ -68,7 +69,6 @@ use heart::Hearts;
 use hub::Settings;
 use options::{Balance, Compression, Config, Failover, Metadata, Peer, TimeForm};
 use relay::Relay;
-use server::ServerOptions;
 
 use crate::probe;
 
@@ -251,10 +251,13 @@ impl Sink for Forward {
     }
 
     fn probe(&self) -> Option<Result<String, Failure>> {
-        let servers = self.discovery.look().map_err(Failure::peer);
-        let addresses = |servers: Vec<ServerOptions>| -> Vec<String> {
-            servers.into_iter().map(|server| server.address).collect()
+        let servers = match self.discovery.look() {
+            Ok(servers) => servers.into_iter().map(|server| server.address),
+            Err(text) => return Some(Err(Failure::peer(text))),
         };
-        Some(servers.and_then(|servers| probe::addresses(&addresses(servers))))
+        let servers: Vec<String> = servers.collect();
+        let reporter = Reporter::new("check");
+        let probe = async |server: &str| dial::probe(server, &self.settings, &reporter).await;
+        Some(probe::servers(&servers, probe))
     }
 }

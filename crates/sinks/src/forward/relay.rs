@@ -91,7 +91,7 @@ impl<'a> Relay<'a> {
                 "the system gave no random numbers for ids: {error}"
             ))
         })?;
-        let hub = Rc::new(Hub::default());
+        let hub = Rc::new(Hub::new(&context.reporter));
         let leases = match inlet.channel_id() {
             Some(channel) if sink.keeps_leases() => {
                 let disk = Arc::new(HostDisk);
