@@ -110,6 +110,7 @@ fn body() -> Bytes {
 fn batch(body: &Bytes) -> Batch {
     Batch {
         tag: Tag::from("bench.tag"),
+        plain: false,
         encoding: Encoding::Lines,
         body: body.clone(),
         count: RECORDS as u32,

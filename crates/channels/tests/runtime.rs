@@ -30,6 +30,7 @@ const THREADS: usize = 3;
 fn batch(text: &str) -> Batch {
     Batch {
         tag: "t".into(),
+        plain: false,
         encoding: Encoding::Lines,
         body: format!("{text}\n").into_bytes().into(),
         count: 1,

@@ -9,7 +9,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -70,6 +70,7 @@ impl Conditions {
         Condition {
             id: self.0.next.fetch_add(1, Ordering::Relaxed),
             kind,
+            holds: AtomicBool::new(false),
             conditions: self.clone(),
             reporter: reporter.clone(),
         }
@@ -81,6 +82,8 @@ impl Conditions {
 pub struct Condition {
     id: u64,
     kind: &'static str,
+    /// So that clearing what does not hold, as every delivery does, takes no lock.
+    holds: AtomicBool,
     conditions: Conditions,
     reporter: Reporter,
 }
@@ -92,6 +95,7 @@ impl Condition {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);
         let mut held = self.lock();
+        self.holds.store(true, Ordering::Release);
         let since = held
             .get(&self.id)
             .map_or_else(Instant::now, |active| active.since);
@@ -105,13 +109,18 @@ impl Condition {
 
     /// Says that the condition no longer holds; returns for how long it held, or `None` if it did not.
     pub fn clear(&self) -> Option<Duration> {
-        let active = self.lock().remove(&self.id);
+        if !self.holds() {
+            return None;
+        }
+        let mut held = self.lock();
+        self.holds.store(false, Ordering::Release);
+        let active = held.remove(&self.id);
         active.map(|active| active.since.elapsed())
     }
 
     /// Whether it holds.
     pub fn holds(&self) -> bool {
-        self.lock().contains_key(&self.id)
+        self.holds.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Active>> {

@@ -67,6 +67,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         gates: Vec::new(),
         unanswering: Vec::new(),
         channel_ids: Vec::new(),
+        channel_names: Vec::new(),
         readers: Vec::new(),
         nodes: Vec::new(),
         ends: ends_sender,
@@ -129,6 +130,7 @@ struct Wiring {
     /// Sources whose senders cannot send again.
     unanswering: Vec<Arc<str>>,
     channel_ids: Vec<Option<u128>>,
+    channel_names: Vec<Arc<str>>,
     /// Readers of each channel, in the order of its consumers.
     readers: Vec<std::collections::VecDeque<Box<dyn Reader>>>,
     nodes: Vec<NodeStatus>,
@@ -157,7 +159,8 @@ impl Wiring {
             self.channel_feeds.push(Feed::new(opened.channel));
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
-            self.node(&reporter, &plan.name, "channel", plan.kind, 0);
+            self.channel_names.push(plan.name.clone());
+            self.node(&reporter, &plan.name, "channel", plan.kind, 0, &[]);
         }
         Ok(finished)
     }
@@ -169,6 +172,7 @@ impl Wiring {
         section: &'static str,
         kind: &'static str,
         tasks: usize,
+        routes: &[Route],
     ) -> Vec<StateCell> {
         let states: Vec<_> = (0..tasks).map(|_| StateCell::new()).collect();
         self.nodes.push(NodeStatus {
@@ -177,8 +181,18 @@ impl Wiring {
             kind,
             states: states.clone(),
             reporter: reporter.clone(),
+            fills: self.fills(routes),
         });
         states
+    }
+
+    /// The names of the durable channels behind these routes.
+    fn fills(&self, routes: &[Route]) -> Vec<Arc<str>> {
+        let channel = |route: &Route| match route.to {
+            Target::Channel(index) => self.channel_names.get(index).cloned(),
+            Target::Sink(_) => None,
+        };
+        routes.iter().filter_map(channel).collect()
     }
 
     /// Lays the memory in front of every sink first: sinks send each other what they reject.
@@ -216,7 +230,14 @@ impl Wiring {
         };
         let reporter = Reporter::new(&plan.name);
         let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
-        let states = self.node(&reporter, &plan.name, "sink", plan.kind, readers.len());
+        let states = self.node(
+            &reporter,
+            &plan.name,
+            "sink",
+            plan.kind,
+            readers.len(),
+            &plan.rejects,
+        );
         let inlet = |reader| {
             let inlet = Inlet::new(
                 &plan.name,
@@ -297,7 +318,14 @@ impl Wiring {
                 self.unanswering.push(plan.name.clone());
             }
             let state = self
-                .node(&context.reporter, &plan.name, "source", plan.kind, 1)
+                .node(
+                    &context.reporter,
+                    &plan.name,
+                    "source",
+                    plan.kind,
+                    1,
+                    &plan.routes,
+                )
                 .remove(0);
             bound.push((plan, context, state));
         }

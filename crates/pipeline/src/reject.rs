@@ -70,6 +70,7 @@ pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason
 pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
     Batch {
         tag: format!("{node}.rejected").as_str().into(),
+        plain: true,
         encoding: Encoding::Packed,
         body,
         count,

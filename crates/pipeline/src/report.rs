@@ -17,8 +17,6 @@ const QUIET: Duration = Duration::from_secs(10);
 pub struct Reporter {
     node: Arc<str>,
     said: Arc<Mutex<HashMap<&'static str, Said>>>,
-    /// The last error, also if its line was held back.
-    last: Arc<Mutex<Option<(Instant, String)>>>,
     conditions: Conditions,
 }
 
@@ -34,7 +32,6 @@ impl Reporter {
         Self {
             node: node.into(),
             said: Arc::default(),
-            last: Arc::default(),
             conditions: Conditions::default(),
         }
     }
@@ -51,18 +48,9 @@ impl Reporter {
 
     /// Something failed and needs the operator.
     pub fn error(&self, kind: &'static str, text: impl fmt::Display) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((Instant::now(), text.to_string()));
         if let Some(more) = self.turn(kind) {
             tracing::error!(node = &*self.node, "{text}{more}");
         }
-    }
-
-    /// The last error and how long ago it was, for `status` and `/health`.
-    pub fn last_error(&self) -> Option<(Duration, String)> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref()
-            .map(|(when, text)| (when.elapsed(), text.clone()))
     }
 
     /// Something that can keep the node from its work; it does not hold yet. `kind` is the kind of its log lines.

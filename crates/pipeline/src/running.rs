@@ -33,8 +33,10 @@ pub struct NodeStatus {
     pub kind: &'static str,
     /// How its tasks are doing: one for each thread it runs on.
     pub states: Vec<StateCell>,
-    /// What it has last complained of.
+    /// Holds its conditions.
     pub reporter: Reporter,
+    /// The durable channels that it fills: while one of them is blocked, so is this node.
+    pub fills: Vec<Arc<str>>,
 }
 
 impl NodeStatus {
@@ -42,8 +44,7 @@ impl NodeStatus {
     pub fn state(&self) -> NodeState {
         let states: Vec<_> = self.states.iter().map(StateCell::get).collect();
         let rank = |state: &NodeState| match state {
-            NodeState::Failed(_) => 3,
-            NodeState::Retrying(_) => 2,
+            NodeState::Failed(_) => 2,
             NodeState::Running => 1,
             NodeState::Ended => 0,
         };

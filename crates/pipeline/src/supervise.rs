@@ -1,11 +1,16 @@
 //! Runs nodes again after a failure or a panic, with a back-off; what a node leaves unsettled is never counted as done.
 
 use std::{
+    future::Future,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use tokio::time::sleep;
+
 use crate::{
+    condition::{Condition, Trouble},
     failure::{Again, Failure},
     guard::guarded,
     inlet::Inlet,
@@ -18,14 +23,14 @@ use crate::{
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 /// No wait is longer.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+/// A run that has lasted this long after a failure counts as working, unless the node reports a condition of its own.
+const PROVEN: Duration = Duration::from_secs(5);
 
-/// How a node is doing, for `status` and `/health`.
+/// Whether a node's task still runs. What keeps a running task from its work is told by conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It runs.
+    /// It runs, or waits before it runs again.
     Running,
-    /// It failed and is tried again; with why.
-    Retrying(String),
     /// It has ended as it should.
     Ended,
     /// It will not run again; with why.
@@ -66,9 +71,10 @@ pub type End = Result<(), Failure>;
 
 /// Runs a source until it has ended.
 pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: StateCell) -> End {
-    let mut retry = Retry::new(context.reporter.clone(), state, context.stop.clone());
+    let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
     loop {
-        let ended = guarded(source.run(context.clone())).await;
+        let run = guarded(source.run(context.clone()));
+        let ended = retry.watch(run).await;
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
         }
@@ -83,9 +89,11 @@ pub async fn sink(
     context: SinkContext,
     state: StateCell,
 ) -> End {
-    let mut retry = Retry::new(context.reporter.clone(), state, context.stop.clone());
+    let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
+    inlet.clears(retry.failing.clone());
     loop {
-        let ended = guarded(sink.run(&mut inlet, context.clone())).await;
+        let run = guarded(sink.run(&mut inlet, context.clone()));
+        let ended = retry.watch(run).await;
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
         }
@@ -102,17 +110,33 @@ struct Retry {
     stop: Stop,
     wait: Duration,
     started: Instant,
+    /// Holds from a failure until a later run settles something or has lasted for [`PROVEN`].
+    failing: Arc<Condition>,
 }
 
 impl Retry {
-    fn new(reporter: Reporter, state: StateCell, stop: Stop) -> Self {
+    fn new(reporter: &Reporter, state: StateCell, stop: Stop) -> Self {
         Self {
-            reporter,
+            failing: Arc::new(reporter.condition("retry")),
+            reporter: reporter.clone(),
             state,
             stop,
             wait: WAIT_FIRST,
             started: Instant::now(),
         }
+    }
+
+    /// Waits for the end of a run.
+    async fn watch<T>(&self, run: impl Future<Output = T>) -> T {
+        let mut run = pin!(run);
+        if self.failing.holds() {
+            tokio::select! {
+                biased;
+                ended = &mut run => return ended,
+                () = sleep(PROVEN) => drop(self.failing.clear()),
+            }
+        }
+        run.await
     }
 
     /// What follows a run that `ended`: the end, or None after a wait: run again.
@@ -123,12 +147,13 @@ impl Retry {
         }
         let failure = match ended {
             Ok(Ok(())) => {
+                self.failing.clear();
                 self.state.set(NodeState::Ended);
                 return Some(Ok(()));
             }
             Ok(Err(failure)) => failure,
             Err(panic) => Failure::us(format!(
-                "it panicked ({panic}): a fault of Millstream, please report it"
+                "it panicked ({panic}): this is a fault of Millstream, please report it"
             )),
         };
         if failure.again == Again::Never {
@@ -136,6 +161,7 @@ impl Retry {
                 "failed",
                 format_args!("{failure}; it does not run any more"),
             );
+            self.failing.clear();
             self.state.set(NodeState::Failed(failure.message.clone()));
             return Some(Err(failure));
         }
@@ -144,24 +170,22 @@ impl Retry {
         } else {
             self.wait
         };
-        self.reporter.error(
-            "retry",
-            format_args!("{failure}; trying again in {} ms", wait.as_millis()),
+        self.failing.raise(
+            Trouble::Retrying,
+            format_args!("{failure}; retrying in {} ms", wait.as_millis()),
         );
-        self.state.set(NodeState::Retrying(failure.message.clone()));
         self.wait = (self.wait * 2).min(WAIT_MAX);
         // While the process wants to end there is no time for long waits.
         let mut stop = self.stop.clone();
         let stopped = async {
             stop.stopped().await;
-            tokio::time::sleep(WAIT_FIRST).await;
+            sleep(WAIT_FIRST).await;
         };
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            () = sleep(wait) => {}
             () = stopped => {}
         }
         self.started = Instant::now();
-        self.state.set(NodeState::Running);
         None
     }
 }

@@ -25,6 +25,8 @@ pub struct Batch {
     pub tag: Tag,
     /// How the records stand in `body`.
     pub encoding: Encoding,
+    /// Packed: every entry is known to be `[time, record]`, without metadata beside its time. False: not known.
+    pub plain: bool,
     /// The records, in the encoding they came in. Every record in it has been validated by whoever made the batch.
     pub body: Bytes,
     /// How many records stand in `body`.

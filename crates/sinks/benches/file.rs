@@ -97,6 +97,7 @@ fn lines() -> Batch {
 fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
     Batch {
         tag: "bench".into(),
+        plain: false,
         encoding,
         body: body.into(),
         count,

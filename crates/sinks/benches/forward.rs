@@ -82,6 +82,7 @@ fn batch() -> Batch {
     }
     Batch {
         tag: "bench".into(),
+        plain: false,
         encoding: Encoding::Packed,
         body: body.into(),
         count: RECORDS,

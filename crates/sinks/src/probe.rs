@@ -1,25 +1,34 @@
-//! Tries whether servers take connections, for `check --connect`. Sends nothing.
+//! Tries whether servers let this machine in, for `check --connect`: handshakes, and no records.
 
-use std::{
-    io,
-    net::{SocketAddr, TcpStream, ToSocketAddrs},
-    time::Duration,
-};
+use std::{fmt, future::Future, io, time::Duration};
 
+use millstream_net::Stream;
 use millstream_pipeline::failure::Failure;
+use tokio::{io::AsyncReadExt, runtime::Builder, task::LocalSet, time::timeout};
 
-/// A server on the way that does not answer for so long is down.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A server that does not answer within this time is down.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// A server that refuses a client after its handshake (a missing certificate, a missing key) says so within this time.
+const OBJECTION: Duration = Duration::from_millis(300);
+/// Enough for any greeting.
+const GREETING_BYTES: usize = 512;
 
-/// Which addresses (`host:port`) answer; a failure names those that do not.
-pub(crate) fn addresses(addresses: &[String]) -> Result<String, Failure> {
+/// Tries each server: `probe` tells what the server has proven, or why records would not arrive there.
+pub(crate) fn servers<E: fmt::Display>(
+    servers: &[String],
+    probe: impl AsyncFn(&str) -> Result<&'static str, E>,
+) -> Result<String, Failure> {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
-    for server in addresses {
-        match connect(server) {
-            Ok(address) => good.push(format!("{server} ({address})")),
-            Err(error) => bad.push(format!("{server}: {error}")),
+    run(async {
+        for server in servers {
+            match timeout(PATIENCE, probe(server)).await {
+                Ok(Ok(proven)) => good.push(format!("{server} ({proven})")),
+                Ok(Err(error)) => bad.push(format!("{server}: {error}")),
+                Err(_) => bad.push(format!("{server}: no answer within {PATIENCE:?}")),
+            }
         }
-    }
+        Ok(())
+    })?;
     if bad.is_empty() {
         return Ok(format!("connected to {}", good.join(", ")));
     }
@@ -30,26 +39,48 @@ pub(crate) fn addresses(addresses: &[String]) -> Result<String, Failure> {
     Err(Failure::peer(text))
 }
 
-/// Connects to the first address of a name that answers.
-fn connect(server: &str) -> io::Result<SocketAddr> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(_) => return Ok(address),
-            Err(error) => last = error,
+/// Runs a probe on a runtime of its own.
+pub(crate) fn run<T>(probe: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::us(format!("cannot start: {error}")))?;
+    LocalSet::new().block_on(&runtime, probe)
+}
+
+/// What a server says of its own accord once the connection stands; nothing if it waits for the client, as it should.
+///
+/// # Errors
+/// It has closed the connection, or the system says why it cannot be used.
+pub(crate) async fn greeting(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; GREETING_BYTES];
+    match timeout(OBJECTION, stream.read(&mut bytes)).await {
+        Err(_) => Ok(Vec::new()),
+        Ok(Ok(0)) => Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "it closes the connection at once",
+        )),
+        Ok(Ok(count)) => {
+            bytes.truncate(count);
+            Ok(bytes)
         }
+        Ok(Err(error)) => Err(error),
     }
-    Err(last)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use millstream_net::{Socket, connect};
+
     use super::*;
 
     #[test]
     fn those_that_answer_and_those_that_do_not_are_told_apart() {
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let up = open.local_addr().unwrap().to_string();
+        let closing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let closes = closing.local_addr().unwrap().to_string();
+        std::thread::spawn(move || drop(closing.accept()));
         // Bound and not listening: nobody else gets this port, and it refuses.
         let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let closed = closed.unwrap();
@@ -61,12 +92,23 @@ mod tests {
             .as_socket()
             .unwrap()
             .to_string();
-        assert!(addresses(std::slice::from_ref(&up)).unwrap().contains(&up));
-        let told = addresses(&[up.clone(), down.clone()]).unwrap_err();
+        let probe = async |server: &str| {
+            let socket = Socket::Tcp(connect(server, PATIENCE, 0).await?);
+            greeting(&mut Stream::Plain(socket)).await?;
+            Ok::<_, io::Error>("it is there")
+        };
+        let told = servers(std::slice::from_ref(&up), probe).unwrap();
+        assert_eq!(told, format!("connected to {up} (it is there)"));
+        let told = servers(&[up.clone(), down.clone(), closes.clone()], probe).unwrap_err();
+        let told = told.message;
         assert!(
-            told.message
-                .starts_with(&format!("cannot connect to {down}"))
+            told.starts_with(&format!("cannot connect to {down}: ")),
+            "{told}"
         );
-        assert!(told.message.ends_with(&format!("connected to {up} ({up})")));
+        assert!(told.contains(&format!("{closes}: it closes")), "{told}");
+        assert!(
+            told.ends_with(&format!("connected to {up} (it is there)")),
+            "{told}"
+        );
     }
 }

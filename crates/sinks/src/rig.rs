@@ -307,6 +307,7 @@ fn place() -> Place {
 pub(crate) fn lines(tag: &str, text: &str) -> Batch {
     Batch {
         tag: tag.into(),
+        plain: false,
         encoding: Encoding::Lines,
         count: text.lines().count() as u32,
         body: text.as_bytes().to_vec().into(),

@@ -22,6 +22,7 @@ const LAPS: usize = 20;
 fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
     Batch {
         tag: "syslog".into(),
+        plain: false,
         encoding,
         body: body.into(),
         count: RECORDS as u32,

@@ -24,6 +24,7 @@ fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
     values.set("host", "web-1");
     Batch {
         tag: "web.front".into(),
+        plain: false,
         encoding,
         body: body.into(),
         count,

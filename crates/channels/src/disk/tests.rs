@@ -101,6 +101,7 @@ impl Fixture {
 fn batch(text: &str, origins: Vec<Origin>) -> Batch {
     Batch {
         tag: Tag::from("t"),
+        plain: false,
         encoding: Encoding::Lines,
         body: Bytes::copy_from_slice(text.as_bytes()),
         count: text.lines().count() as u32,

@@ -67,6 +67,10 @@ struct Gauges {
     bytes: Meter,
     unclaimed: Meter,
     used: Meter,
+    limit: Meter,
+    backlog: Meter,
+    /// When the oldest record that some consumer has not settled was kept, in seconds since 1970; 0: there is none.
+    oldest: Meter,
     repeats: Meter,
     ids: Meter,
     evicted: Meter,
@@ -103,6 +107,9 @@ pub(super) fn start(
             bytes: meters.counter("bytes_received"),
             unclaimed: meters.counter("records_unclaimed"),
             used: meters.gauge("used_bytes"),
+            limit: meters.gauge("size_max_bytes"),
+            backlog: meters.gauge("backlog_bytes"),
+            oldest: meters.gauge("oldest_record_timestamp_seconds"),
             repeats: meters.gauge("repeated_chunks"),
             ids: meters.gauge("remembered_ids"),
             evicted: meters.gauge("evicted_young_ids"),
@@ -150,6 +157,7 @@ impl Drop for End {
 impl Writer {
     fn run(mut self) -> Result<(), Error> {
         let waker = Waker::from(Arc::clone(&self.queue));
+        self.measure();
         loop {
             self.log.wake_on_settle(waker.clone());
             let taken = self.queue.take(COMMIT_BYTES, self.until_look());
@@ -223,7 +231,7 @@ impl Writer {
                 Err(error) if error.is_for_now() => {
                     let waits = started.elapsed() >= PATIENCE;
                     if waits || matches!(error, Error::NoRoom { .. }) {
-                        self.room.raise(Trouble::Blocked, &error);
+                        self.say_blocked(&error);
                     }
                     self.measure();
                     // Without a reader nothing would ever change.
@@ -264,6 +272,22 @@ impl Writer {
             ),
         );
         Ok(())
+    }
+
+    /// Says why there is no room, and by how much the slowest consumer is behind.
+    fn say_blocked(&self, error: &Error) {
+        let behind = match error {
+            Error::Full {
+                consumer: Some(name),
+                ..
+            } => {
+                let (behind, limit) = (self.log.backlog_bytes(name), self.log.size_max());
+                format!(", which has not settled {behind} bytes (size_max is {limit} bytes)")
+            }
+            _ => String::new(),
+        };
+        self.room
+            .raise(Trouble::Blocked, format_args!("{error}{behind}"));
     }
 
     /// Answers for everything that is kept by now.
@@ -359,12 +383,19 @@ impl Writer {
 
     fn measure(&mut self) {
         self.meters.used.set(self.log.used_bytes());
+        self.meters.limit.set(self.log.size_max());
+        let oldest = self.log.oldest().map_or(0, Time::seconds);
+        self.meters.oldest.set(u64::try_from(oldest).unwrap_or(0));
         self.meters.repeats.set(self.log.repeats());
         self.meters.ids.set(self.log.ids() as u64);
         self.meters.evicted.set(self.log.evicted_young());
+        let mut most = 0;
         for (name, backlog) in &self.meters.backlogs {
-            backlog.set(self.log.backlog_bytes(name));
+            let bytes = self.log.backlog_bytes(name);
+            backlog.set(bytes);
+            most = bytes.max(most);
         }
+        self.meters.backlog.set(most);
         if let Some(Unclaimed { records, tag }) = self.log.take_unclaimed() {
             self.meters.unclaimed.add(records);
             let all = self.meters.unclaimed.get();

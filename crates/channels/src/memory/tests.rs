@@ -12,6 +12,7 @@ use super::*;
 fn group(bytes: usize) -> (Group, Receipt) {
     let batch = Batch {
         tag: "t".into(),
+        plain: false,
         encoding: Encoding::Lines,
         body: vec![b'\n'; bytes].into(),
         count: bytes as u32,

@@ -179,6 +179,7 @@ fn batch(tag: &str, body: Vec<u8>, count: usize, origins: Vec<Origin>) -> Batch 
     values.set("host", "h");
     Batch {
         tag: Tag::from(tag),
+        plain: false,
         encoding: Encoding::Lines,
         count: count as u32,
         // Not the keep time, and the same whenever it is sent.

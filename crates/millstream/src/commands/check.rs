@@ -18,14 +18,15 @@ Examples:
   millstream check                       the configuration of /etc/millstream
   millstream check agent.yaml site.d/    files and folders, merged
 
-  millstream check --connect agent.yaml  and can its destinations be reached?
+  millstream check --connect agent.yaml  and do its destinations let it in?
 
-Exit codes: 0 good, 1 a destination cannot be reached (--connect), 78 wrong")]
+Exit codes: 0 good, 1 a destination cannot be used (--connect), 78 wrong")]
 pub struct Check {
     /// Configuration files and folders (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// Try the destinations too: can servers be reached, can folders be written? Changes nothing.
+    /// Try the destinations too, without sending a record: connect, do the handshakes of TLS and of shared keys, log in, ask
+    /// HTTP servers for their OPTIONS, see whether directories can be written.
     #[arg(long)]
     connect: bool,
 }
@@ -95,7 +96,7 @@ fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
     too_large.collect()
 }
 
-/// Tries every destination there is something to try of; the exit code.
+/// Tries every destination that can be tried; the exit code.
 fn try_sinks(plan: &Plan) -> u8 {
     let mut code = exit::DRAINED;
     for sink in &plan.sinks {

@@ -21,10 +21,15 @@ Examples:
   millstream status --api 127.0.0.1:8687     the one that listens there
   millstream status --json | jq .nodes
 
-The columns: IN and OUT count records since the start; PENDING are records whose fate is open (not kept or settled yet);
-REJECTED could not be decoded or were refused for good. Below, of a tail, the files that are furthest behind.
+The columns: IN and OUT count records since the start, without those that are read again after a failure and those that are
+rejected; PENDING are records whose fate is open (not kept or settled yet); REJECTED could not be decoded or were refused for
+good. Below: of a disk channel, its size on the disk, what its slowest consumer has not settled, and the age of the oldest
+such record (at most); of a tail, the files that are furthest behind.
 
-Exit codes: 0 every node works, 1 one does not or nobody answers, 78 wrong configuration")]
+A node that is `blocked` waits for room, one that is `retrying` cannot reach or use its destination, one that is `losing` skips
+records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s.
+
+Exit codes: 0 every node works, 1 one does not or no instance answers, 78 wrong configuration")]
 pub struct Status {
     /// Configuration files and folders of the instance; only `api.listen` is taken from them.
     #[arg(default_value = "/etc/millstream")]
@@ -98,9 +103,11 @@ fn ask(address: &str) -> Result<Value, String> {
     }
 }
 
+/// Unlike `/health`, this does not wait: a node that does not work now is told now.
 fn code(status: &Value) -> u8 {
-    match status["healthy"] {
-        Value::Bool(true) => exit::DRAINED,
+    let works = |node: &Value| matches!(text(&node["state"]), "running" | "ended");
+    match status["nodes"].as_array() {
+        Some(nodes) if nodes.iter().all(works) => exit::DRAINED,
         _ => exit::FAILED,
     }
 }
@@ -139,6 +146,11 @@ fn table(before: &Value, now: &Value) -> String {
         out.push('\n');
         out.push_str(&columns(0, &more, &[]));
     }
+    let channels = channels(&nodes, &now["time"]);
+    if channels.len() > 1 {
+        out.push('\n');
+        out.push_str(&columns(0, &channels, &[1, 2, 3, 4, 5]));
+    }
     let behind: Vec<_> = nodes.iter().flat_map(|node| tables(node)).collect();
     if !behind.is_empty() {
         out.push('\n');
@@ -152,16 +164,24 @@ fn table(before: &Value, now: &Value) -> String {
         out.push('\n');
     }
     for node in failing {
-        let head = format!("{} {}: ", text(&node["name"]), text(&node["state"]));
+        let held = node["seconds"].as_u64().map_or(String::new(), |seconds| {
+            format!(" for {}", page::period(Duration::from_secs(seconds)))
+        });
+        let head = format!("{} {}{held}: ", text(&node["name"]), text(&node["state"]));
         out.push_str(&paragraph(&head, text(&node["why"])));
+        for other in node["conditions"].as_array().into_iter().flatten().skip(1) {
+            let head = format!("  {}: ", text(&other["state"]));
+            out.push_str(&paragraph(&head, text(&other["why"])));
+        }
     }
     out
 }
 
 /// Meters with a column of their own, or that say the same as one.
-const IN_COLUMNS: [&str; 7] = [
+const IN_COLUMNS: [&str; 8] = [
     "records_received",
     "records_settled",
+    "records_delivered",
     "records_sent",
     "pending_records",
     "records_rejected",
@@ -169,14 +189,22 @@ const IN_COLUMNS: [&str; 7] = [
     "bytes_sent",
 ];
 
+/// Meters of disk channels that have a table of their own.
+const OF_CHANNELS: [&str; 4] = [
+    "used_bytes",
+    "size_max_bytes",
+    "backlog_bytes",
+    "oldest_record_timestamp_seconds",
+];
+
 /// One node: what came in and went out, as far as its kind counts it.
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     let meters = &node["meters"];
     let of = |name: &str| meters[name].as_u64();
-    // A source hands on what it received, a sink settles what it took.
+    // A source hands on what it received, a sink delivers what it took.
     let (into, out) = match text(&node["section"]) {
         "source" => (None, Some("records_sent")),
-        "sink" => (Some("records_received"), Some("records_settled")),
+        "sink" => (Some("records_received"), Some("records_delivered")),
         _ => (None, None),
     };
     let count = |name: Option<&str>| name.and_then(&of).map_or(String::new(), page::grouped);
@@ -204,14 +232,43 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
 /// The meters of a node that have no column and are not zero.
 fn more(node: &Value) -> String {
     let meters = node["meters"].as_object().into_iter().flatten();
+    let is_channel = text(&node["section"]) == "channel";
     let told = meters.filter(|(name, value)| {
-        !IN_COLUMNS.contains(&name.as_str()) && value.as_u64().is_some_and(|n| n > 0)
+        let name = name.as_str();
+        let shown = IN_COLUMNS.contains(&name) || is_channel && OF_CHANNELS.contains(&name);
+        !shown && value.as_u64().is_some_and(|n| n > 0)
     });
     let words = told.map(|(name, value)| match name.contains("bytes") {
         true => format!("{name}={}", page::bytes(number(value))),
         false => format!("{name}={}", number(value)),
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// The disk channels: how much they hold, and how old it is.
+fn channels(nodes: &[&Value], now: &Value) -> Vec<Vec<String>> {
+    let heads = ["CHANNEL", "USED", "LIMIT", "FILL", "BACKLOG", "OLDEST"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for node in nodes {
+        let of = OF_CHANNELS.map(|name| number(&node["meters"][name]));
+        let [used, limit, backlog, oldest] = of;
+        if text(&node["section"]) != "channel" || limit == 0 {
+            continue;
+        }
+        let age = match oldest {
+            0 => String::new(),
+            then => page::period(Duration::from_secs(number(now).saturating_sub(then))),
+        };
+        rows.push(vec![
+            text(&node["name"]).to_owned(),
+            page::bytes(used),
+            page::bytes(limit),
+            format!("{}%", u128::from(used) * 100 / u128::from(limit)),
+            page::bytes(backlog),
+            age,
+        ]);
+    }
+    rows
 }
 
 /// The rows of a node's tables: node, metric, number, what it is about.

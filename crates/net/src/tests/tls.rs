@@ -129,7 +129,7 @@ fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_
     let new_key = fs::read(folder.path().join("server.key")).unwrap();
     fs::write(folder.path().join("server.key"), &key).unwrap();
     assert_eq!(shown(), first);
-    let (_, told) = server.reporter.last_error().unwrap();
+    let told = server.reporter.conditions().remove(0).why;
     assert!(
         told.contains("server.key cannot be used") && told.contains("stay in use"),
         "{told}"

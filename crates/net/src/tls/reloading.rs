@@ -1,7 +1,7 @@
 //! What was made of files, and is made again when they change.
 //!
-//! Who uses it asks for it, and then the files are looked at, at most every [`LOOK`]. What cannot be used is reported,
-//! and what was made before stays.
+//! Whoever uses it asks for it, and then the files are looked at, at most every [`LOOK`]. Files that cannot be used are a
+//! condition of the node until they are mended, and what was made before stays in use.
 
 use std::{
     fs,
@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::report::Reporter;
+use millstream_pipeline::{
+    condition::{Condition, Trouble},
+    report::Reporter,
+};
 
 use super::Fault;
 
@@ -44,8 +47,8 @@ struct State<T> {
     /// What the files were when they were read last, with or without success.
     stamps: Vec<Stamp>,
     looked: Instant,
-    /// What was wrong with them then.
-    wrong: Option<String>,
+    /// Holds while what stands there cannot be used.
+    unusable: Option<Condition>,
 }
 
 impl<M: Make> Reloading<M> {
@@ -57,7 +60,7 @@ impl<M: Make> Reloading<M> {
             made,
             stamps,
             looked: Instant::now(),
-            wrong: None,
+            unusable: None,
         });
         Ok(Self { maker, state })
     }
@@ -80,19 +83,21 @@ impl<M: Make> Reloading<M> {
             match self.maker.make() {
                 Ok(made) => {
                     state.made = Arc::new(made);
-                    state.wrong = None;
+                    state.unusable = None;
                     let text = "certificates have changed on the disk and were read again";
                     reporter.info("certificates", text);
                 }
                 Err(faults) => {
                     let all: Vec<_> = faults.into_iter().map(|fault| fault.text).collect();
-                    state.wrong = Some(all.join("; "));
+                    let wrong = all.join("; ");
+                    let unusable = state
+                        .unusable
+                        .get_or_insert_with(|| reporter.condition("certificates"));
+                    let text =
+                        format_args!("{wrong}; the certificates that were read before stay in use");
+                    unusable.raise(Trouble::Retrying, text);
                 }
             }
-        }
-        if let Some(wrong) = &state.wrong {
-            let text = format_args!("{wrong}; the certificates that were read before stay in use");
-            reporter.error("certificates", text);
         }
     }
 

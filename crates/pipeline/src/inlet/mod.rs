@@ -9,6 +9,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -21,6 +22,7 @@ mod tests;
 
 use crate::{
     channel::{Bounds, Delivered, Reader},
+    condition::Condition,
     delivery::{Receipt, Token},
     failure::Failure,
     meters::{Meter, NodeMeters},
@@ -51,6 +53,7 @@ pub struct Cut {
     tokens: Vec<Token>,
     rejected: Vec<Receipt>,
     records: u64,
+    rejected_records: u64,
 }
 
 impl Cut {
@@ -71,7 +74,7 @@ pub struct Inlet {
     reader: Box<dyn Reader>,
     channel: Option<u128>,
     rejects: Outlet,
-    node: std::sync::Arc<str>,
+    node: Arc<str>,
     stop: Stop,
     tags: Option<TagFilter>,
     open: Cut,
@@ -79,9 +82,14 @@ pub struct Inlet {
     awaited: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
+    /// Up to where batches of a durable channel are counted as received: after a failure they are read again.
+    counted: Option<Position>,
+    /// Holds while the consumer's runs fail.
+    failing: Option<Arc<Condition>>,
     received: Meter,
     received_bytes: Meter,
     settled: Meter,
+    delivered: Meter,
 }
 
 impl Inlet {
@@ -107,9 +115,12 @@ impl Inlet {
             awaited: false,
             due: None,
             ended: false,
+            counted: None,
+            failing: None,
             received: meters.counter("records_received"),
             received_bytes: meters.counter("bytes_received"),
             settled: meters.counter("records_settled"),
+            delivered: meters.counter("records_delivered"),
         }
     }
 
@@ -118,6 +129,11 @@ impl Inlet {
     pub fn with_tags(mut self, tags: Option<TagFilter>) -> Self {
         self.tags = tags;
         self
+    }
+
+    /// What is settled clears this condition: the consumer works again.
+    pub(crate) fn clears(&mut self, failing: Arc<Condition>) {
+        self.failing = Some(failing);
     }
 
     /// The id of the durable channel behind it, None for memory. A sink keeps it beside its position: positions of
@@ -234,8 +250,11 @@ impl Inlet {
         {
             return None;
         }
-        self.received.add(u64::from(batch.count));
-        self.received_bytes.add(batch.len() as u64);
+        if position.is_none() || position > self.counted {
+            self.counted = position;
+            self.received.add(u64::from(batch.count));
+            self.received_bytes.add(batch.len() as u64);
+        }
         self.open.records += u64::from(batch.count);
         Some(Event::Batch(batch, position))
     }
@@ -258,6 +277,11 @@ impl Inlet {
         }
         cut.tokens.into_iter().for_each(Token::settle);
         self.settled.add(cut.records);
+        let delivered = cut.records.saturating_sub(cut.rejected_records);
+        self.delivered.add(delivered);
+        if let Some(failing) = &self.failing {
+            failing.clear();
+        }
         Ok(())
     }
 
@@ -270,6 +294,7 @@ impl Inlet {
         reason: &str,
     ) {
         let batch = reject::batch(&self.node, from, records, reason);
+        self.open.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
         self.open.rejected.push(receipt);
     }
@@ -283,6 +308,7 @@ impl Inlet {
         reason: &str,
     ) {
         let batch = reject::batch(&self.node, from, records, reason);
+        cut.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
         cut.rejected.push(receipt);
     }
@@ -295,6 +321,7 @@ impl Cut {
             tokens: Vec::new(),
             rejected: Vec::new(),
             records: 0,
+            rejected_records: 0,
         }
     }
 }

@@ -52,6 +52,7 @@ impl Channel for Held {
 fn batch(tag: &str, bytes: usize) -> Batch {
     Batch {
         tag: tag.into(),
+        plain: false,
         encoding: Encoding::Lines,
         body: vec![b'\n'; bytes].into(),
         count: bytes as u32,
@@ -162,6 +163,49 @@ fn a_cut_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
         assert_eq!(one.try_outcome(), None);
         inlet.settle(cut).await.unwrap();
         assert_eq!((one.await, two.await), (Ok(()), Ok(())));
+    });
+}
+
+#[test]
+fn what_is_read_again_is_not_received_again_and_what_is_rejected_is_not_delivered() {
+    run(async {
+        let again = vec![durable(1, 5), durable(2, 3)];
+        let mut fixture = fixture_again(vec![durable(1, 5)], again, true, Some(7));
+        let inlet = &mut fixture.inlet;
+        next_batch(inlet).await;
+        inlet.resume(None).unwrap();
+        let first = next_batch(inlet).await;
+        inlet.reject(&first, [&b"\n"[..], b"\n"], "no").await;
+        next_batch(inlet).await;
+        let mut cut = next_cut(inlet).await;
+        inlet
+            .reject_before(&mut cut, &first, [&b"\n"[..]], "no")
+            .await;
+        for group in fixture.rejected.lock().unwrap().drain(..) {
+            group.token.settle();
+        }
+        inlet.settle(cut).await.unwrap();
+        let read = |meter: &Meter| meter.get();
+        let inlet = &fixture.inlet;
+        assert_eq!((read(&inlet.received), read(&inlet.received_bytes)), (8, 8));
+        assert_eq!((read(&inlet.settled), read(&inlet.delivered)), (8, 5));
+    });
+}
+
+#[test]
+fn a_settled_cut_clears_the_failure_of_an_earlier_run() {
+    run(async {
+        let (first, _receipt) = memory("t", 5, true);
+        let mut inlet = fixture(vec![first], false, None).inlet;
+        let reporter = crate::report::Reporter::new("sink");
+        let failing = Arc::new(reporter.condition("retry"));
+        inlet.clears(failing.clone());
+        failing.raise(crate::condition::Trouble::Retrying, "it failed");
+        next_batch(&mut inlet).await;
+        let cut = next_cut(&mut inlet).await;
+        assert!(failing.holds());
+        inlet.settle(cut).await.unwrap();
+        assert_eq!(reporter.conditions(), []);
     });
 }
 

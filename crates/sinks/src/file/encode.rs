@@ -252,6 +252,7 @@ impl Running {
 fn part(batch: &Batch, run: &Run) -> Batch {
     Batch {
         tag: batch.tag.clone(),
+        plain: false,
         encoding: batch.encoding,
         body: batch.body.slice(run.range.clone()),
         count: run.records,

@@ -17,6 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use millstream_pipeline::{
+    condition::Trouble,
     failure::{Again, Failure},
     inlet::{Event, Inlet},
     node::SinkContext,
@@ -209,6 +210,8 @@ impl Running {
         mut act: impl FnMut(&mut Writer) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut wait = RETRY_FIRST;
+        // Holds until this returns.
+        let mut failing = None;
         loop {
             match act(&mut self.writer) {
                 Err(failure)
@@ -216,10 +219,11 @@ impl Running {
                         && failure.again != Again::Never
                         && !self.writer.files.sync_failed =>
                 {
-                    self.reporter.error(
-                        "retry",
+                    let failing = failing.get_or_insert_with(|| self.reporter.condition("retry"));
+                    failing.raise(
+                        Trouble::Retrying,
                         format_args!(
-                            "{failure}; trying again in {} ms, the source waits",
+                            "{failure}; retrying in {} ms, the source waits",
                             wait.as_millis()
                         ),
                     );

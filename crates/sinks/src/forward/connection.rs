@@ -110,6 +110,7 @@ impl<'a> Connection<'a> {
         let link = self.link;
         let limit = link.settings.ack_timeout;
         let mut timer = pin!(sleep(limit));
+        let (mut lasted, mut has_lasted) = (pin!(sleep(link.settings.retry_first)), false);
         loop {
             let (busy, writing) = {
                 let window = self.link.window.borrow();
@@ -132,6 +133,10 @@ impl<'a> Connection<'a> {
                     if !busy {
                         self.moved = Instant::now();
                     }
+                }
+                () = &mut lasted, if !(has_lasted || busy && link.settings.ack) => {
+                    has_lasted = true;
+                    link.lasted();
                 }
                 () = &mut timer, if busy => {
                     if self.moved.elapsed() >= limit {
@@ -293,6 +298,7 @@ impl<'a> Connection<'a> {
                     };
                     used += ack.length;
                     self.progress = true;
+                    self.link.proven();
                     self.moved = Instant::now();
                     self.link.meters.chunks_acked.add(1);
                     self.link.hub.done.borrow_mut().push(chunk.number);
@@ -307,6 +313,6 @@ impl<'a> Connection<'a> {
 }
 
 /// Whether a server with a shared key greets: `["HELO", {...}]`.
-fn is_handshake(answer: &[u8]) -> bool {
+pub(super) fn is_handshake(answer: &[u8]) -> bool {
     answer.starts_with(b"\x92\xa4HELO")
 }

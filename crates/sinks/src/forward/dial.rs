@@ -8,7 +8,8 @@ use millstream_net::{Socket, Stream, connect_each, open};
 use millstream_pipeline::report::Reporter;
 use tokio::net::TcpStream;
 
-use super::hub::Settings;
+use super::{connection::is_handshake, hub::Settings};
+use crate::probe::greeting;
 
 /// Connects to the first address of the name that answers. Names are looked up anew each time.
 pub(super) async fn connect(
@@ -21,6 +22,27 @@ pub(super) async fn connect(
         greet(open(address, buffer).await?, server, settings, reporter).await
     })
     .await
+}
+
+/// Does all that comes before the first record; what the server has proven.
+pub(super) async fn probe(
+    server: &str,
+    settings: &Settings,
+    reporter: &Reporter,
+) -> io::Result<&'static str> {
+    let mut stream = connect(server, settings, reporter).await?;
+    if settings.auth.is_some() {
+        return Ok("it has the shared key");
+    }
+    let said = greeting(&mut stream).await?;
+    if is_handshake(&said) {
+        let text = "it wants a shared key: give `auth`";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(match settings.tls {
+        Some(_) => "TLS, no shared key",
+        None => "no TLS, no shared key",
+    })
 }
 
 /// TLS and the shared key, where they are wanted.

@@ -6,7 +6,7 @@
 use std::{fs, io, net::ToSocketAddrs, path::PathBuf, rc::Rc, time::Duration};
 
 use millstream_config::{Node, OneOrMany};
-use millstream_pipeline::report::Reporter;
+use millstream_pipeline::{condition::Trouble, report::Reporter};
 use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{
@@ -55,10 +55,15 @@ impl Discovery {
             return;
         };
         let mut known = self.servers.clone();
+        let failing = reporter.condition("discovery");
         loop {
             let again = self.clone();
             let found = spawn_blocking(move || again.look()).await;
-            match found.unwrap_or_else(|died| Err(died.to_string())) {
+            let found = found.unwrap_or_else(|died| Err(died.to_string()));
+            if found.is_ok() {
+                failing.clear();
+            }
+            match found {
                 Ok(servers) if servers != known => {
                     reporter.info("servers", format_args!("{}: {}", place, names(&servers)));
                     known.clone_from(&servers);
@@ -66,8 +71,8 @@ impl Discovery {
                     hub.changed.notify_one();
                 }
                 Ok(_) => {}
-                Err(text) => reporter.error(
-                    "discovery",
+                Err(text) => failing.raise(
+                    Trouble::Retrying,
                     format_args!("{text}; the {} servers known before stay", known.len()),
                 ),
             }

@@ -3,8 +3,8 @@
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
 //! A packed batch travels as it is: its body becomes the payload, uncopied and undecoded. Lines travel as lines between
-//! two Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and `metadata: drop`
-//! look into records. It promises that encoded and rejected together are the records of the batch.
+//! two Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and metadata that is
+//! dropped need a look into records. It promises that encoded and rejected together are the records of the batch.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use millstream_wire::{
     compression::{Codec, compress},
     format::{self, Reject},
     forward::{Compressed, OPTION_BYTES_MAX, Options, write_frame_head, write_options},
-    msgpack::{entry_head, skip, write_array_len, write_int, write_time},
+    msgpack::{entry_head, metadata_len, skip, write_array_len, write_int, write_time},
 };
 use tokio::time::Instant;
 
@@ -60,6 +60,8 @@ pub(super) struct Encoder {
     /// `format: msgpack` with the sink's `add`.
     pub(super) format: format::Encoder,
     pub(super) pool: Pool,
+    /// Records whose metadata was dropped since the last look.
+    pub(super) dropped: u64,
 }
 
 /// What a part became.
@@ -83,10 +85,9 @@ impl Encoder {
     /// Whether the body of a batch is its payload.
     fn passes(&self, batch: &Batch) -> bool {
         let same = batch.encoding == self.encoding(batch) && !self.adds;
-        let as_they_are = || match self.metadata {
-            Metadata::Keep => self.time == TimeForm::Event,
-            Metadata::Drop => self.time == TimeForm::Event && !has_metadata(&batch.body),
-        };
+        // A source that validated the batch has seen whether there is metadata; else its entries have to be walked.
+        let fits = || self.metadata == Metadata::Keep || batch.plain || !has_metadata(&batch.body);
+        let as_they_are = || self.time == TimeForm::Event && fits();
         same && (batch.encoding == Encoding::Lines || as_they_are())
     }
 
@@ -138,9 +139,13 @@ impl Encoder {
         if self.time == TimeForm::Event && self.metadata == Metadata::Keep {
             return self.format.encode(part, out, rejects);
         }
+        if !self.adds && part.encoding == Encoding::Packed {
+            self.dropped += plain_heads(&part.body, self.time, out);
+            return part.count;
+        }
         let mut packed = self.pool.take(part.len());
         let count = self.format.encode(part, &mut packed, rejects);
-        plain_heads(&packed, self.time, out);
+        self.dropped += plain_heads(&packed, self.time, out);
         count
     }
 
@@ -227,14 +232,15 @@ fn has_metadata(packed: &[u8]) -> bool {
 }
 
 /// Appends entries with nothing but a time before the record, for receivers that know nothing else: EventTime, or whole seconds for
-/// those of before it.
-fn plain_heads(packed: &[u8], form: TimeForm, out: &mut Vec<u8>) {
-    let mut at = 0;
+/// those of before it. Gives the number of those that had metadata.
+fn plain_heads(packed: &[u8], form: TimeForm, out: &mut Vec<u8>) -> u64 {
+    let (mut at, mut dropped) = (0, 0);
     while let Ok(head) = entry_head(packed, at) {
         let mut open = 1;
         let Ok(end) = skip(packed, head.record, &mut open) else {
-            return;
+            return dropped;
         };
+        dropped += u64::from(metadata_len(packed, at) > 0);
         let time = head.time.unwrap_or_default();
         write_array_len(out, 2);
         match form {
@@ -244,4 +250,5 @@ fn plain_heads(packed: &[u8], form: TimeForm, out: &mut Vec<u8>) {
         out.extend_from_slice(packed.get(head.record..end).unwrap_or_default());
         at = end;
     }
+    dropped
 }

@@ -1,9 +1,19 @@
 //! What the relay and the links of a lane share: settings, meters, and the chunks that are with nobody.
 
-use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use millstream_net::ClientTls;
-use millstream_pipeline::meters::{Meter, NodeMeters};
+use millstream_pipeline::{
+    condition::Condition,
+    meters::{Meter, NodeMeters},
+    report::Reporter,
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -33,8 +43,15 @@ pub(super) struct Settings {
     pub(super) hearts: Hearts,
 }
 
+impl Settings {
+    /// Whether records may have to wait for one certain server, however well the others work.
+    pub(super) fn needs_each(&self) -> bool {
+        self.to_all || self.failover == Failover::Wait
+    }
+}
+
 /// What links and the relay share: chunks that wait for a server, and what became of the others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Hub {
     /// Chunks without a server, by number, so that they go out in order however often they came back.
     pub(super) pending: RefCell<BTreeMap<Key, Chunk>>,
@@ -48,9 +65,26 @@ pub(super) struct Hub {
     pub(super) servers: RefCell<Option<Vec<ServerOptions>>>,
     /// Something above or the state of a link has changed.
     pub(super) changed: Notify,
+    /// How many servers are connected with nothing against them since they failed last.
+    pub(super) working: Cell<usize>,
+    /// Holds while no server works, where any other server would do.
+    pub(super) failing: Rc<Condition>,
 }
 
 impl Hub {
+    pub(super) fn new(reporter: &Reporter) -> Self {
+        Self {
+            pending: RefCell::default(),
+            overdue: RefCell::default(),
+            done: RefCell::default(),
+            copies: RefCell::default(),
+            servers: RefCell::default(),
+            changed: Notify::new(),
+            working: Cell::new(0),
+            failing: Rc::new(reporter.condition("server")),
+        }
+    }
+
     /// A chunk, or one of its copies, is done: whether that was the last.
     pub(super) fn is_last(&self, number: u64) -> bool {
         let mut copies = self.copies.borrow_mut();

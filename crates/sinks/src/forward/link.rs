@@ -19,7 +19,11 @@ use std::{
 };
 
 use millstream_net::Stream;
-use millstream_pipeline::{meters::Meter, report::Reporter};
+use millstream_pipeline::{
+    condition::{Condition, Trouble},
+    meters::Meter,
+    report::Reporter,
+};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -69,6 +73,12 @@ pub(super) struct Link {
     pub(super) window: RefCell<Window>,
     pub(super) meters: LinkMeters,
     reporter: Reporter,
+    /// Holds while it keeps the sink from delivering.
+    failing: Rc<Condition>,
+    /// It has failed, and nothing has proven since that it works.
+    suspect: Cell<bool>,
+    /// It is counted among the hub's working servers.
+    works: Cell<bool>,
     state: Cell<State>,
     wanted: Cell<bool>,
     /// It is no longer among the servers: it finishes what it has.
@@ -88,7 +98,14 @@ impl Link {
         meters: LinkMeters,
         reporter: Reporter,
     ) -> Self {
+        let failing = match settings.needs_each() {
+            true => Rc::new(reporter.condition("server")),
+            false => hub.failing.clone(),
+        };
         Self {
+            failing,
+            suspect: Cell::new(false),
+            works: Cell::new(false),
             wanted: Cell::new(!server.standby && server.weight > 0),
             address: server.address.clone(),
             weight: Cell::new(server.weight),
@@ -263,14 +280,11 @@ impl Link {
     }
 
     async fn talk(&self, stream: Stream, backoff: &mut Backoff) {
-        if self.state.get() == State::Failed {
-            let address = &self.address;
-            self.reporter.info(
-                "connected",
-                format_args!("server {address} is connected again"),
-            );
-        }
         self.set(State::Up);
+        // The server has answered with the shared key; without one only an ack proves that it takes records.
+        if self.settings.auth.is_some() {
+            self.proven();
+        }
         self.meters.connections_open.add(1);
         let open = Open(&self.meters.connections_open);
         let since = Instant::now();
@@ -297,6 +311,29 @@ impl Link {
                 self.fail(format_args!("is disconnected: {end}"), next);
                 self.rest(wait).await;
             }
+        }
+    }
+
+    /// The server has answered in a way that only a receiver which takes records does.
+    pub(super) fn proven(&self) {
+        if self.suspect.replace(false) {
+            let address = &self.address;
+            self.reporter.info(
+                "connected",
+                format_args!("server {address} is connected again"),
+            );
+            self.count();
+        }
+        self.failing.clear();
+    }
+
+    /// The connection has lasted for `retry.first`, without acks or with nothing to be acked.
+    pub(super) fn lasted(&self) {
+        if self.settings.ack {
+            // Nothing waits for it, so nothing is kept from its way; only an ack proves more.
+            self.failing.clear();
+        } else {
+            self.proven();
         }
     }
 
@@ -335,12 +372,15 @@ impl Link {
             Some(seconds) => format!("in {seconds:.1} s"),
         };
         self.hub.take_back(chunks);
+        self.suspect.set(true);
         self.set(State::Failed);
         let address = &self.address;
-        self.reporter.warn(
-            "server",
-            format_args!("server {address} {what}{resend}{doubt}; next try {next}"),
-        );
+        let text = format_args!("server {address} {what}{resend}{doubt}; next try {next}");
+        // Another server delivers.
+        if !self.settings.needs_each() && self.hub.working.get() > 0 {
+            return self.reporter.warn("server", text);
+        }
+        self.failing.raise(Trouble::Retrying, text);
     }
 
     /// What others may send now that the connection is gone.
@@ -374,9 +414,30 @@ impl Link {
         }
     }
 
+    /// Keeps the hub's count of working servers right.
+    fn count(&self) {
+        let works = self.state.get() == State::Up && !self.suspect.get();
+        let before = self.works.replace(works);
+        let working = self.hub.working.get() + usize::from(works);
+        self.hub.working.set(working - usize::from(before));
+    }
+
     fn set(&self, state: State) {
         self.state.set(state);
+        if matches!(state, State::Asleep | State::Left) && self.settings.needs_each() {
+            self.failing.clear();
+        }
+        self.count();
         self.hub.changed.notify_one();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let working = self.hub.working.get();
+        self.hub
+            .working
+            .set(working - usize::from(self.works.get()));
     }
 }
 

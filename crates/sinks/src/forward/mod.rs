@@ -17,7 +17,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,7 @@ use millstream_pipeline::{
     inlet::Inlet,
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
+    report::Reporter,
 };
 use millstream_record::Pool;
 use millstream_wire::{
@@ -65,7 +69,6 @@ use heart::Hearts;
 use hub::Settings;
 use options::{Balance, Compression, Config, Failover, Metadata, Peer, TimeForm};
 use relay::Relay;
-use server::ServerOptions;
 
 use crate::probe;
 
@@ -89,6 +92,8 @@ struct Forward {
     peer: Peer,
     time: TimeForm,
     metadata: Metadata,
+    /// The operator was told that metadata is dropped.
+    metadata_told: AtomicBool,
     compression: Compression,
     format: Options,
     /// Who may write the leases: the number of the run that has them.
@@ -100,6 +105,7 @@ struct Forward {
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
     let mut config = Config::read(options)?;
     let tls = ClientTls::check(&config.tls, options)?.map(Arc::new);
+    let metadata = config.metadata();
     let discovery = config.take_discovery(options);
     let format = Options {
         format: Format::Msgpack,
@@ -141,7 +147,8 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
         },
         peer: config.peer,
         time: config.time,
-        metadata: config.metadata,
+        metadata,
+        metadata_told: AtomicBool::new(false),
         compression: config.compression,
         format,
         leases_turn: leases::Turn::default(),
@@ -167,6 +174,17 @@ impl Forward {
                 .is_some_and(|add| !add.fields.is_empty()),
             format: format.expect("the same options made one when they were checked"),
             pool,
+            dropped: 0,
+        }
+    }
+
+    /// Counts records whose metadata was dropped, and says so once.
+    fn dropped_metadata(&self, context: &SinkContext, records: u64) {
+        context.meters.counter("metadata_dropped").add(records);
+        if !self.metadata_told.swap(true, Ordering::Relaxed) {
+            let text = "records have metadata beside their time, which fluentd up to 1.19.3 cannot store: it is dropped and counted \
+                        (millstream_metadata_dropped_total); `metadata: keep` sends it to receivers that store it";
+            context.reporter.warn("metadata", text);
         }
     }
 
@@ -232,10 +250,13 @@ impl Sink for Forward {
     }
 
     fn probe(&self) -> Option<Result<String, Failure>> {
-        let servers = self.discovery.look().map_err(Failure::peer);
-        let addresses = |servers: Vec<ServerOptions>| -> Vec<String> {
-            servers.into_iter().map(|server| server.address).collect()
+        let servers = match self.discovery.look() {
+            Ok(servers) => servers.into_iter().map(|server| server.address),
+            Err(text) => return Some(Err(Failure::peer(text))),
         };
-        Some(servers.and_then(|servers| probe::addresses(&addresses(servers))))
+        let servers: Vec<String> = servers.collect();
+        let reporter = Reporter::new("check");
+        let probe = async |server: &str| dial::probe(server, &self.settings, &reporter).await;
+        Some(probe::servers(&servers, probe))
     }
 }

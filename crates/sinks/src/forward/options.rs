@@ -46,10 +46,11 @@ pub(super) struct Config {
     /// How event times are written: `event` (nanoseconds), or `integer` seconds for receivers that know nothing else.
     #[serde(default)]
     pub(super) time: TimeForm,
-    /// What becomes of the metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it, or
-    /// `drop` it towards receivers that refuse such records (fluentd up to 1.19.3 acks and drops them).
+    /// What becomes of the metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it for
+    /// receivers that store such records (Fluent Bit, Millstream), or `drop` it, because fluentd up to 1.19.3 acks such records
+    /// and loses them. Default: `keep` with `peer: millstream`, else `drop`; dropped metadata is counted and logged.
     #[serde(default)]
-    pub(super) metadata: Metadata,
+    pub(super) metadata: Option<Metadata>,
     /// New fields and their templates; a field that a record has is never overwritten.
     #[serde(default)]
     pub(super) add: Option<Add>,
@@ -133,11 +134,10 @@ pub(super) enum Balance {
 }
 
 /// What becomes of the metadata of records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Metadata {
     /// It travels along.
-    #[default]
     Keep,
     /// It is left out.
     Drop,
@@ -237,6 +237,14 @@ impl DiscoveryOptions {
 }
 
 impl Config {
+    /// What becomes of metadata: any receiver stores records without it.
+    pub(super) fn metadata(&self) -> Metadata {
+        self.metadata.unwrap_or(match self.peer {
+            Peer::Millstream => Metadata::Keep,
+            Peer::Any => Metadata::Drop,
+        })
+    }
+
     /// Where the servers are known from.
     pub(super) fn take_discovery(&mut self, options: &Node) -> Discovery {
         let looked = self.discovery.take();

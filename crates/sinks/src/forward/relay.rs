@@ -91,7 +91,7 @@ impl<'a> Relay<'a> {
                 "the system gave no random numbers for ids: {error}"
             ))
         })?;
-        let hub = Rc::new(Hub::default());
+        let hub = Rc::new(Hub::new(&context.reporter));
         let leases = match inlet.channel_id() {
             Some(channel) if sink.keeps_leases() => {
                 let disk = Arc::new(HostDisk);
@@ -254,6 +254,7 @@ impl<'a> Relay<'a> {
             let number = self.ledger.open(part.received);
             let id = packed(&self.ids.next(position, place, &part.body));
             let payload = self.encoder.payload(&part);
+            self.count_dropped();
             self.reject(&part, payload.rejects).await;
             let source = self.encoder.keep_source.then(|| part.clone());
             let part = Batch {
@@ -300,11 +301,19 @@ impl<'a> Relay<'a> {
                 ..batch.clone()
             });
         }
+        self.count_dropped();
         self.reject(&batch, rejects).await;
         if self.gathering.is_full() {
             self.leave()
         } else {
             Ok(())
+        }
+    }
+
+    fn count_dropped(&mut self) {
+        let dropped = std::mem::take(&mut self.encoder.dropped);
+        if dropped > 0 {
+            self.sink.dropped_metadata(&self.context, dropped);
         }
     }
 

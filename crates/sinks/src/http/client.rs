@@ -10,7 +10,7 @@ use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    Request as HttpRequest, Response,
+    HeaderMap, Method, Request as HttpRequest, Response, StatusCode,
     body::Incoming,
     client::conn::http1::{SendRequest, handshake},
     header::{
@@ -83,6 +83,45 @@ impl Client {
         self.read(response, made).await
     }
 
+    /// Asks for the options of a path, with the headers that do not depend on records: TLS, the server and `auth` are tried, and
+    /// nothing is sent.
+    pub(super) async fn probe(&self) -> Result<&'static str, String> {
+        let (path, headers) = self.site.fixed();
+        let mut request = HttpRequest::new(Full::new(Bytes::new()));
+        *request.method_mut() = Method::OPTIONS;
+        *request.uri_mut() = path
+            .parse()
+            .map_err(|error| format!("`{path}` is no path: {error}"))?;
+        let own = request.headers_mut();
+        self.identify(own);
+        own.extend(headers.map(|(name, value)| (Some(name), value)));
+        let mut made = self.connect().await?;
+        let response = made.send_request(request).await;
+        let answer = self
+            .read(response.map_err(|error| told(&error))?, made)
+            .await?;
+        match answer.status {
+            StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                Err(format!("it does not let us in: {}", answer.told()))
+            }
+            // Many servers know no OPTIONS.
+            StatusCode::NOT_IMPLEMENTED => Ok("it answers"),
+            status if status.is_server_error() => Err(answer.told()),
+            _ => Ok("it answers"),
+        }
+    }
+
+    /// The headers that say where a request goes, and from whom it is.
+    fn identify(&self, headers: &mut HeaderMap) {
+        headers.insert(HOST, self.site.authority.clone());
+        headers.insert(USER_AGENT, AGENT);
+        if let Some(value) = &self.site.authorization {
+            headers.insert(AUTHORIZATION, value.clone());
+        }
+    }
+
     fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|kept| !kept.is_closed());
@@ -117,15 +156,11 @@ impl Client {
         *request.uri_mut() =
             path.map_err(|error| format!("`{}` is no path: {error}", part.path))?;
         let headers = request.headers_mut();
-        headers.insert(HOST, self.site.authority.clone());
-        headers.insert(USER_AGENT, AGENT);
+        self.identify(headers);
         let kind = self.packing.content_type();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         if let Some(encoding) = self.packing.encoding() {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
-        }
-        if let Some(value) = &self.site.authorization {
-            headers.insert(AUTHORIZATION, value.clone());
         }
         if let Some(key) = part
             .key

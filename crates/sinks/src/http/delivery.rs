@@ -13,7 +13,12 @@
 
 use std::{rc::Rc, time::Duration};
 
-use millstream_pipeline::{meters::Meter, report::Reporter, stop::Stop};
+use millstream_pipeline::{
+    condition::{Condition, Trouble},
+    meters::Meter,
+    report::Reporter,
+    stop::Stop,
+};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -42,6 +47,9 @@ pub(super) struct Sender {
     pub(super) durable: bool,
     pub(super) stop: Stop,
     pub(super) reporter: Reporter,
+    /// Holds from a request of which the server took nothing, for which no single record can be the cause (401, 404 ...), until
+    /// it takes one.
+    pub(super) refused: Condition,
     pub(super) meters: Meters,
 }
 
@@ -58,6 +66,8 @@ pub(super) struct Finished {
     pub(super) request: Request,
     /// Items that are refused for good, each group with its reason.
     pub(super) refused: Vec<(Vec<u32>, String)>,
+    /// The server took nothing of it, and one bad record cannot be the cause.
+    pub(super) hopeless: bool,
     /// The process wants to end, and the server did not take all of it.
     pub(super) left: bool,
 }
@@ -82,6 +92,12 @@ struct Delivery<'a> {
     backoff: Backoff,
     since: Instant,
     tries: u32,
+    /// It took something.
+    taken: bool,
+    /// It refused something for what no record can be the cause of.
+    not_for_a_record: bool,
+    /// Holds while the request is retried.
+    failing: Option<Condition>,
 }
 
 /// Sends a request until it is through.
@@ -101,6 +117,9 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
         backoff: Backoff::new(first.as_duration(), max.as_duration(), request.number),
         since: Instant::now(),
         tries: 0,
+        taken: false,
+        not_for_a_record: false,
+        failing: None,
     };
     let mut left = false;
     while let Some(piece) = delivery.pieces.pop() {
@@ -110,9 +129,12 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
         }
     }
     let refused = std::mem::take(&mut delivery.refused);
+    let several = request.all().len() > 1;
+    let hopeless = !delivery.taken && (delivery.not_for_a_record || several);
     Finished {
         request,
         refused,
+        hopeless,
         left,
     }
 }
@@ -184,6 +206,8 @@ impl Delivery<'_> {
         piece: &Piece,
     ) -> Result<Option<(Vec<u32>, String)>, String> {
         self.backoff.reset();
+        self.taken = true;
+        self.sender.refused.clear();
         self.splits = 0;
         let Some(ours) = self.sender.bulk else {
             self.partial(answer);
@@ -220,6 +244,7 @@ impl Delivery<'_> {
 
     /// The server refuses a piece: as a whole if it is one item, else each half is tried by itself.
     fn refuse(&mut self, mut piece: Piece, why: String, parts: bool) {
+        self.not_for_a_record |= !parts;
         if !parts || piece.items.len() < 2 || self.splits >= SPLITS_MAX {
             self.refused.push((piece.items, why));
             return;
@@ -247,11 +272,10 @@ impl Delivery<'_> {
         let wait = self.backoff.failed().max(at_least.unwrap_or_default());
         let (url, seconds) = (&self.sender.url, wait.as_secs_f64());
         let text = format_args!("{url}: {why}; next try in {seconds:.1} s");
-        // What lasts is for the operator.
-        match self.since.elapsed() > self.sender.retry.max.as_duration() {
-            true => self.sender.reporter.error("server", text),
-            false => self.sender.reporter.warn("server", text),
-        }
+        let reporter = &self.sender.reporter;
+        self.failing
+            .get_or_insert_with(|| reporter.condition("server"))
+            .raise(Trouble::Retrying, text);
         let mut stop = self.sender.stop.clone();
         tokio::select! {
             () = stop.stopped(), if self.sender.durable => false,

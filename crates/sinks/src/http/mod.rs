@@ -23,8 +23,10 @@ use millstream_net::{ClientTls, Tls};
 use millstream_pipeline::{
     failure::Failure,
     inlet::Inlet,
+    meters::Meter,
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
+    report::Reporter,
 };
 use millstream_wire::{
     format::Format,
@@ -151,25 +153,32 @@ impl Http {
         Gathering::new(self.config.batch, self.config.framing == Framing::Single)
     }
 
+    fn client(&self, reporter: Reporter, opened: Meter) -> Client {
+        let header = self.formatting.encoder().header().to_vec();
+        Client {
+            site: self.site.clone(),
+            packing: Packing {
+                framing: self.config.framing,
+                compression: self.config.compression,
+                header: Bytes::from(header),
+            },
+            tls: self.tls.clone(),
+            timeout: self.config.retry.timeout.as_duration(),
+            reporter,
+            opened,
+            idle: RefCell::default(),
+        }
+    }
+
     /// What the requests of a lane share.
     fn sender(&self, context: &SinkContext, durable: bool) -> Sender {
         let (config, meters) = (&self.config, &context.meters);
-        let header = self.formatting.encoder().header().to_vec();
         let ours = |id: &DocumentId| *id != DocumentId::None;
         Sender {
-            client: Client {
-                site: self.site.clone(),
-                packing: Packing {
-                    framing: config.framing,
-                    compression: config.compression,
-                    header: Bytes::from(header),
-                },
-                tls: self.tls.clone(),
-                timeout: config.retry.timeout.as_duration(),
-                reporter: context.reporter.clone(),
-                opened: meters.counter("connections_opened"),
-                idle: RefCell::default(),
-            },
+            client: self.client(
+                context.reporter.clone(),
+                meters.counter("connections_opened"),
+            ),
             url: self.site.to_string(),
             again: config.again.clone(),
             retry: config.retry,
@@ -177,6 +186,7 @@ impl Http {
             durable,
             stop: context.stop.clone(),
             reporter: context.reporter.clone(),
+            refused: context.reporter.condition("refused"),
             meters: Meters {
                 sent: meters.counter("requests_sent"),
                 resent: meters.counter("requests_resent"),
@@ -224,6 +234,8 @@ impl Sink for Http {
     }
 
     fn probe(&self) -> Option<Result<String, Failure>> {
-        Some(probe::addresses(std::slice::from_ref(&self.site.address)))
+        let client = self.client(Reporter::new("check"), Meter::default());
+        let probe = async |_: &str| client.probe().await;
+        Some(probe::servers(&[self.site.to_string()], probe))
     }
 }

@@ -9,6 +9,7 @@
 use std::{collections::VecDeque, ops::Range, rc::Rc, time::Duration};
 
 use millstream_pipeline::{
+    condition::Trouble,
     failure::Failure,
     inlet::{Cut, Event, Inlet},
     meters::Meter,
@@ -271,6 +272,7 @@ impl<'a> Relay<'a> {
         let Finished {
             request,
             refused,
+            hopeless,
             left,
         } = finished;
         if left {
@@ -283,7 +285,10 @@ impl<'a> Relay<'a> {
             let name = &self.context.name;
             let text =
                 format_args!("{url} refuses {count} records, they leave by {name}.rejected: {why}");
-            self.context.reporter.error("refused", text);
+            match hopeless {
+                true => self.sender.refused.raise(Trouble::Retrying, text),
+                false => self.context.reporter.error("refused", text),
+            }
             for (batch, records) in request.records(items) {
                 match self.ledger.cut_of(request.number) {
                     Some(cut) => self.inlet.reject_before(cut, batch, records, why).await,

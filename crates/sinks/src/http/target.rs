@@ -115,6 +115,24 @@ impl Site {
         })
     }
 
+    /// What does not depend on records: the path as far as that is so, and such headers.
+    pub(super) fn fixed(&self) -> (String, impl Iterator<Item = (HeaderName, HeaderValue)>) {
+        let is_fixed = |text: &str| !text.contains(['{', '}', '%']);
+        let path = self.path.as_str();
+        let path = match is_fixed(path) {
+            true => path,
+            false => {
+                let whole = path.split(['{', '}', '%']).next().unwrap_or_default();
+                whole.get(..=whole.rfind('/').unwrap_or(0)).unwrap_or("/")
+            }
+        };
+        let headers = self.headers.iter().filter_map(move |(name, value)| {
+            let text = Some(value.as_str()).filter(|text| is_fixed(text))?;
+            Some((name.clone(), HeaderValue::from_str(text).ok()?))
+        });
+        (escape(path.as_bytes()), headers)
+    }
+
     pub(super) fn targets(&self, zone: &TimeZone) -> Targets {
         let depends = self.headers.iter().map(|(_, template)| template.depends());
         let text = |(_, template): &(_, Template)| Renderer::text(template, zone.clone());

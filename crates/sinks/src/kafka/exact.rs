@@ -26,6 +26,7 @@ use std::{
 
 use millstream_kafka::{Error, Kind};
 use millstream_pipeline::{
+    condition::{Condition, Trouble},
     failure::{Again, Failure},
     inlet::{Cut, Event, Inlet},
     node::SinkContext,
@@ -87,6 +88,9 @@ pub(super) struct Exact<'a> {
     settled: Option<Position>,
     /// Since when nothing has gone well.
     since: Option<Instant>,
+    failing: Condition,
+    /// Whether a batch was taken and no transaction with it is committed.
+    owing: bool,
     backoff: Backoff,
 }
 
@@ -106,6 +110,8 @@ pub(super) async fn run(
         settled: inlet.settled().max(given_up.position()),
         given_up,
         sink,
+        failing: context.reporter.condition("kafka"),
+        owing: false,
         context,
         channel,
         owner,
@@ -146,9 +152,9 @@ impl Exact<'_> {
             return Ok(());
         }
         let wait = self.backoff.failed();
-        self.context.reporter.error(
-            "kafka",
-            format_args!("{error}; trying again in {} ms", wait.as_millis()),
+        self.failing.raise(
+            Trouble::Retrying,
+            format_args!("{error}; retrying in {} ms", wait.as_millis()),
         );
         let mut stop = self.context.stop.clone();
         tokio::select! {
@@ -236,6 +242,9 @@ impl Exact<'_> {
 
     async fn session(&mut self, inlet: &mut Inlet) -> Result<(), End> {
         let mut session = self.open(inlet)?;
+        if !self.owing {
+            self.failing.clear();
+        }
         let ended = self.write(&mut session, inlet).await;
         if matches!(ended, Ok(()) | Err(End::Stopped)) {
             session.leave();
@@ -247,6 +256,7 @@ impl Exact<'_> {
         while let Some(event) = inlet.next().await? {
             match event {
                 Event::Batch(batch, position) => {
+                    self.owing = true;
                     session.take(batch, position, self)?;
                     // A broker does not wait for a transaction of as many requests as there are records.
                     if self.verdicts.is_alone()
@@ -274,6 +284,8 @@ impl Exact<'_> {
         inlet.settle(cut).await?;
         self.settled = self.settled.max(position);
         self.since = None;
+        self.owing = false;
+        self.failing.clear();
         self.backoff.reset();
         self.unfit.clear();
         if position >= self.suspected && self.verdicts.join() {

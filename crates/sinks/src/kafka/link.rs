@@ -11,6 +11,7 @@ use std::{
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Producer};
 use millstream_pipeline::{
+    condition::{Condition, Trouble},
     inlet::{Cut, Inlet},
     node::SinkContext,
 };
@@ -29,6 +30,8 @@ pub(super) const SLICE: Duration = Duration::from_secs(1);
 pub(super) struct Link {
     pub(super) producer: Box<dyn Producer>,
     pub(super) context: SinkContext,
+    /// Holds while the client complains and nothing is acknowledged.
+    failing: Condition,
     /// Records that failed and nobody has looked at.
     pub(super) failed: Vec<Failed>,
     /// Whether what it has taken can wait for the next start, as it stands in a disk channel too. What stands in memory
@@ -75,6 +78,7 @@ impl Link {
     ) -> Self {
         Self {
             producer,
+            failing: context.reporter.condition("client"),
             context,
             failed: Vec::new(),
             durable: false,
@@ -130,6 +134,7 @@ impl Link {
         }
         self.producer.serve(Duration::ZERO);
         self.listen();
+        self.failing.clear();
         Ok(())
     }
 
@@ -173,6 +178,7 @@ impl Link {
         let settled = self.taken.saturating_sub(self.producer.in_flight());
         if settled > self.settled.0 {
             self.settled = (settled, Instant::now());
+            self.failing.clear();
         } else if settled < self.taken
             && self
                 .give_up
@@ -186,7 +192,7 @@ impl Link {
     fn listen(&mut self) {
         self.failed.extend(self.producer.take_failed());
         if let Some(complaint) = self.producer.complaint() {
-            self.context.reporter.warn("client", complaint);
+            self.failing.raise(Trouble::Retrying, complaint);
         }
     }
 
@@ -207,7 +213,11 @@ impl Link {
                         return Err(Halt::Stopped);
                     }
                 }
-                other => return other.map_err(Halt::Failed),
+                Ok(answer) => {
+                    self.failing.clear();
+                    return Ok(answer);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }

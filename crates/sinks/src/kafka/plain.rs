@@ -15,6 +15,7 @@ use std::{
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing};
 use millstream_pipeline::{
+    condition::{Condition, Trouble},
     failure::Failure,
     inlet::{Cut, Event, Inlet},
     node::SinkContext,
@@ -51,6 +52,7 @@ struct Plain<'a> {
     verdicts: Verdicts,
     /// Since when nothing has gone well.
     since: Option<Instant>,
+    failing: Condition,
     backoff: Backoff,
 }
 
@@ -66,6 +68,7 @@ pub(super) async fn run(
     let (first, max) = (config.retry.first, config.retry.max);
     let mut plain = Plain {
         sink,
+        failing: context.reporter.condition("kafka"),
         context,
         link: None,
         shaper: Shaper::new(config, sink.limits().clone()),
@@ -183,6 +186,7 @@ impl Plain<'_> {
             let failed = std::mem::take(&mut self.failed);
             if failed.is_empty() {
                 self.since = None;
+                self.failing.clear();
                 self.backoff.reset();
                 if self.verdicts.join() {
                     self.link = None;
@@ -238,9 +242,9 @@ impl Plain<'_> {
             return Ok(true);
         }
         let wait = self.backoff.failed();
-        self.context.reporter.error(
-            "kafka",
-            format_args!("{error}; trying again in {} ms", wait.as_millis()),
+        self.failing.raise(
+            Trouble::Retrying,
+            format_args!("{error}; retrying in {} ms", wait.as_millis()),
         );
         tokio::time::sleep(wait).await;
         Ok(false)

@@ -1,28 +1,20 @@
 //! Tries whether a bucket is there and lets us in, for `check --connect`. What it begins it takes back: nobody sees anything of it.
 
-use std::time::Duration;
-
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use object_store::{ObjectStore, path::Path};
 
 use super::{ObjectSink, connect, trouble::trouble};
-
-/// A store that does not answer for so long is down.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::probe::{self, PATIENCE};
 
 /// Whether manifests can be listed and uploads begun.
 pub(super) fn bucket(sink: &ObjectSink) -> Result<String, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::us(format!("cannot start: {error}")))?;
     let http = sink.http(PATIENCE, &Reporter::new(&sink.settings.sink));
     let objects = connect::connect(&sink.bucket, &http)?;
     // Few stand here, however full the bucket is.
     let folder = format!("{}/_millstream/{}", sink.root, sink.settings.sink);
     let folder = Path::from(folder);
     let failed = |verb: &str, path: &Path, error| trouble(&sink.url, verb, path, &error);
-    runtime.block_on(async {
+    probe::run(async {
         let listed = objects.list_with_delimiter(Some(&folder)).await;
         listed.map_err(|error| failed("list", &folder, error))?;
         let path = folder.clone().join("probe");

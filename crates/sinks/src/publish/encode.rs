@@ -149,6 +149,7 @@ pub(super) fn count(batch: &Batch, range: &Range<usize>) -> u32 {
 pub(super) fn part(batch: &Batch, range: &Range<usize>) -> Batch {
     Batch {
         tag: batch.tag.clone(),
+        plain: false,
         encoding: batch.encoding,
         body: batch.body.slice(range.clone()),
         count: 0,

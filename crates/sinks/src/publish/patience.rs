@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use millstream_pipeline::{
+    condition::Trouble,
     failure::{Again, Failure},
     node::SinkContext,
     report::Reporter,
@@ -37,15 +38,17 @@ impl Patience {
         mut act: impl AsyncFnMut() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut backoff = Backoff::new(self.first, self.max, u64::from(std::process::id()));
+        // Holds until this returns.
+        let failing = self.reporter.condition("retry");
         loop {
             let failure = match act().await {
                 Err(failure) if failure.again != Again::Never => failure,
                 other => return other,
             };
             let wait = backoff.failed();
-            self.reporter.error(
-                "retry",
-                format_args!("{failure}; trying again in {} ms", wait.as_millis()),
+            failing.raise(
+                Trouble::Retrying,
+                format_args!("{failure}; retrying in {} ms", wait.as_millis()),
             );
             let Some(mut stop) = self.stop.clone() else {
                 tokio::time::sleep(wait).await;

@@ -8,6 +8,7 @@
 use std::{ops::Range, time::Duration};
 
 use millstream_pipeline::{
+    condition::{Condition, Trouble},
     failure::Failure,
     inlet::{Cut, Event, Inlet},
     meters::Meter,
@@ -28,6 +29,9 @@ use crate::{backoff::Backoff, parts::parts};
 const PART_BYTES_MAX: usize = 256 << 10;
 const PART_RECORDS_MAX: usize = 4 << 10;
 
+/// A connection that has lasted for this long after a write works.
+const LASTING: Duration = Duration::from_secs(1);
+
 /// One lane of the sink.
 pub(super) struct Lane<'a> {
     sink: &'a Syslog,
@@ -39,6 +43,14 @@ pub(super) struct Lane<'a> {
     backoff: Backoff,
     /// The server has failed and did not come back yet: since when.
     failing: Option<Instant>,
+    /// When the connection was made, and whether anything was written to it.
+    connected: Option<(Instant, bool)>,
+    /// No connection is made before.
+    not_before: Option<Instant>,
+    /// Holds from a failure until a connection has lasted for [`LASTING`] after a write.
+    unproven: Condition,
+    /// When to look whether it has, or to connect again if there is nothing to write.
+    look_at: Option<Instant>,
     /// When what waits leaves though it is not much.
     due: Option<Instant>,
     meters: LaneMeters,
@@ -56,6 +68,7 @@ struct LaneMeters {
 enum Next {
     Event(Option<Event>),
     Due,
+    Look,
     Ended(Ended),
 }
 
@@ -79,6 +92,10 @@ impl<'a> Lane<'a> {
             doubt: Doubt::default(),
             backoff: Backoff::new(first, max, seed),
             failing: None,
+            connected: None,
+            not_before: None,
+            unproven: context.reporter.condition("server"),
+            look_at: None,
             due: None,
             meters: LaneMeters {
                 open: meters.gauge("connections_open"),
@@ -112,6 +129,10 @@ impl<'a> Lane<'a> {
                     self.flush(None).await
                 }
                 Next::Due => self.flush(None).await,
+                Next::Look => {
+                    self.look().await;
+                    Then::GoOn
+                }
                 Next::Ended(how) => {
                     self.broke(&how);
                     Then::GoOn
@@ -127,12 +148,7 @@ impl<'a> Lane<'a> {
     async fn next(&mut self) -> Result<Next, Failure> {
         let (due, link) = (self.due, &mut self.link);
         let waits = !self.messages.is_empty();
-        let leave = async {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
+        let look_at = self.look_at;
         let ended = async {
             match link {
                 Some(link) => link.ended().await,
@@ -142,8 +158,9 @@ impl<'a> Lane<'a> {
         Ok(tokio::select! {
             biased;
             ended = ended => Next::Ended(ended),
+            () = at(look_at) => Next::Look,
             event = self.inlet.next() => Next::Event(event?),
-            () = leave, if waits => Next::Due,
+            () = at(due), if waits => Next::Due,
         })
     }
 
@@ -212,13 +229,7 @@ impl<'a> Lane<'a> {
     /// Writes all that waits to a connection, which it makes if there is none.
     async fn write(&mut self) -> Result<(), Ended> {
         if self.link.is_none() {
-            let link = Link::connect(self.sink, &self.context.reporter).await;
-            self.link = Some(link.inspect_err(|_| self.meters.failed.add(1))?);
-            self.meters.open.add(1);
-            if self.failing.is_some() {
-                let text = format_args!("{} is connected again", self.sink.url);
-                self.context.reporter.info("connected", text);
-            }
+            self.connect().await?;
         }
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -233,7 +244,46 @@ impl<'a> Lane<'a> {
         // It has taken something: the next failure is the first.
         self.failing = None;
         self.backoff.reset();
+        if let Some((_, wrote)) = &mut self.connected {
+            *wrote = true;
+        }
+        if self.unproven.holds() && self.look_at.is_none() {
+            self.look_at = Some(Instant::now() + LASTING);
+        }
         Ok(())
+    }
+
+    async fn connect(&mut self) -> Result<(), Ended> {
+        self.look_at = None;
+        if let Some(at) = self.not_before.take() {
+            sleep_until(at).await;
+        }
+        let link = Link::connect(self.sink, &self.context.reporter).await;
+        self.link = Some(link.inspect_err(|_| self.meters.failed.add(1))?);
+        self.connected = Some((Instant::now(), false));
+        self.meters.open.add(1);
+        Ok(())
+    }
+
+    /// Nothing waits: says that the server works again if the connection has lasted, or connects.
+    async fn look(&mut self) {
+        self.look_at = None;
+        if self.link.is_some() {
+            return self.proven();
+        }
+        let mut stop = self.context.stop.clone();
+        let connected = tokio::select! {
+            () = stop.stopped() => return,
+            connected = self.connect() => connected,
+        };
+        let wait = match connected {
+            Ok(()) => LASTING,
+            Err(ended) => {
+                self.broke(&ended);
+                self.backoff.failed()
+            }
+        };
+        self.look_at = Some(Instant::now() + wait);
     }
 
     /// The connection is gone, or there was none: says so, and what may be lost.
@@ -244,10 +294,11 @@ impl<'a> Lane<'a> {
             Ended::Broken(error) => error.to_string(),
         };
         self.messages.rewind();
+        self.look_at = None;
         let Some(link) = self.link.take() else {
             let waiting = self.messages.count();
             let text = format_args!("{url} cannot be reached ({why}); {waiting} messages wait");
-            reporter.warn("server", text);
+            self.unproven.raise(Trouble::Retrying, text);
             return;
         };
         self.meters.open.sub(1);
@@ -265,9 +316,23 @@ impl<'a> Lane<'a> {
         let text = format_args!(
             "the connection to {url} is gone ({why}): {sure} records were not acknowledged by its system, and up to {more} before them may not have been read"
         );
-        match sure + more {
-            0 => reporter.info("disconnected", text),
-            _ => reporter.error("lost", text),
+        // A server that takes connections and closes them at once takes nothing: it speaks TLS, or another protocol.
+        let made = self.connected.take();
+        let is_short = made.is_some_and(|(at, wrote)| wrote && at.elapsed() < LASTING);
+        if sure + more == 0 && !is_short {
+            return reporter.info("disconnected", text);
+        }
+        self.unproven.raise(Trouble::Retrying, text);
+        let next = Instant::now() + self.sink.retry.first.as_duration();
+        (self.look_at, self.not_before) = (Some(next), Some(next));
+    }
+
+    /// Syslog servers do not answer: that a connection lasts is the most there is to see.
+    fn proven(&mut self) {
+        let wrote = self.connected.is_some_and(|(_, wrote)| wrote);
+        if self.unproven.clear().is_some() && wrote {
+            let text = format_args!("{} is connected again", self.sink.url);
+            self.context.reporter.info("connected", text);
         }
     }
 
@@ -304,6 +369,13 @@ impl<'a> Lane<'a> {
             self.meters.open.sub(1);
             link.close().await;
         }
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

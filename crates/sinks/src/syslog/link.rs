@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use super::Syslog;
+use crate::probe::greeting;
 
 /// A connection.
 pub(super) enum Link {
@@ -56,6 +57,18 @@ impl Link {
             .await
             .map_err(late)
             .flatten()
+    }
+
+    /// Connects and does the handshake of TLS; what the server has proven.
+    pub(super) async fn probe(sink: &Syslog, reporter: &Reporter) -> io::Result<&'static str> {
+        let Self::Stream(mut stream, ..) = Self::connect(sink, reporter).await? else {
+            return Ok("the socket takes datagrams");
+        };
+        greeting(&mut stream).await?;
+        Ok(match sink.tls {
+            Some(_) => "TLS",
+            None => "no TLS",
+        })
     }
 
     async fn open(sink: &Syslog, reporter: &Reporter) -> io::Result<Self> {

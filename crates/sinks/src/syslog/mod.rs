@@ -24,6 +24,7 @@ use millstream_pipeline::{
     inlet::Inlet,
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
+    report::Reporter,
 };
 use millstream_wire::{
     format::Format,
@@ -48,6 +49,7 @@ use crate::{
     retry::Retry,
 };
 use lane::Lane;
+use link::Link;
 use messages::{Framing, Messages};
 
 /// The entry in the list of sinks.
@@ -256,8 +258,13 @@ impl Sink for Syslog {
 
     fn probe(&self) -> Option<Result<String, Failure>> {
         match self.url.scheme() {
-            Scheme::Tcp => Some(probe::addresses(&[self.url.address(self.port())?])),
-            _ => None,
+            // A datagram is not answered.
+            Scheme::Udp => None,
+            _ => {
+                let reporter = Reporter::new("check");
+                let probe = async |_: &str| Link::probe(self, &reporter).await;
+                Some(probe::servers(&[self.url.to_string()], probe))
+            }
         }
     }
 }

@@ -335,6 +335,7 @@ impl Intake {
         let large = body.len() > OWN_BYTES_MAX;
         let batch = Batch {
             tag: self.tag.clone(),
+            plain: true,
             encoding: Encoding::Packed,
             body: match large {
                 true => body.freeze(),

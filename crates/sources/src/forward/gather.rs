@@ -24,6 +24,8 @@ pub(super) struct Gather {
 struct Open {
     tag: Tag,
     encoding: Encoding,
+    /// No record has metadata beside its time.
+    plain: bool,
     body: Buffer,
     count: u32,
     received: Time,
@@ -83,6 +85,7 @@ impl Gather {
         self.open = Some(Open {
             tag,
             encoding,
+            plain: true,
             body,
             count: 0,
             received,
@@ -97,6 +100,13 @@ impl Gather {
     pub(super) fn body(&mut self) -> Option<(&mut Vec<u8>, &mut u32)> {
         let open = self.open.as_mut()?;
         Some((&mut open.body, &mut open.count))
+    }
+
+    /// What was appended last holds metadata beside a time.
+    pub(super) fn set_nested(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.plain = false;
+        }
     }
 
     /// The body, the count, and the head that messages of the open batch begin with.
@@ -159,6 +169,7 @@ impl Gather {
         };
         let batch = Batch {
             tag: open.tag,
+            plain: open.plain,
             encoding: open.encoding,
             body: if open.body.len() <= OWN_BYTES_MAX {
                 Bytes::copy_from_slice(&open.body)

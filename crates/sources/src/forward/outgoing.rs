@@ -10,7 +10,7 @@ use millstream_pipeline::reject;
 use millstream_record::{Batch, Encoding, Tag, Time, Values};
 use millstream_wire::{
     forward::{Check, Form, Frame, message_head, write_ack, write_json_ack, write_timed},
-    msgpack::Shape,
+    msgpack::{Shape, is_nested},
 };
 
 use super::{
@@ -115,6 +115,9 @@ impl Outgoing {
         let start = body.len();
         body.extend_from_slice(frame.body);
         *count += check.records();
+        if !check.is_plain() {
+            self.gather.set_nested();
+        }
         self.chunk(frame, start, check.records());
         Ok(())
     }
@@ -150,6 +153,9 @@ impl Outgoing {
             body.extend_from_slice(frame.body);
         }
         *count += 1;
+        if is_nested(frame.body) {
+            self.gather.set_nested();
+        }
         self.chunk(frame, start, 1);
         if frame.options.chunk.is_none()
             && !self.json
@@ -277,6 +283,7 @@ impl Outgoing {
         let context = &self.shared.context;
         let from = Batch {
             tag,
+            plain: false,
             encoding: Encoding::Packed,
             body: Bytes::new(),
             count: 0,

@@ -94,8 +94,11 @@ impl Outgoing {
             self.answer(Vec::new(), options.chunk).await;
             return Ok(());
         }
-        let records = content.check.records();
-        let batch = self.batch(tag, encoding, content.body, records, &body, options);
+        let (records, plain) = (content.check.records(), content.check.is_plain());
+        let batch = Batch {
+            plain,
+            ..self.batch(tag, encoding, content.body, records, &body, options)
+        };
         let receipt = self.send(batch, options.chunk.is_some()).await;
         self.answer(vec![receipt], options.chunk).await;
         Ok(())
@@ -136,6 +139,7 @@ impl Outgoing {
         };
         Batch {
             tag,
+            plain: false,
             encoding,
             body,
             count: records,
@@ -188,7 +192,10 @@ impl Outgoing {
             );
         }
         if records > 0 {
-            let batch = self.batch(tag, encoding, good, records, received, options);
+            let batch = Batch {
+                plain: content.check.is_plain(),
+                ..self.batch(tag, encoding, good, records, received, options)
+            };
             receipts.push(self.send(batch, options.chunk.is_some()).await);
         }
         self.answer(receipts, options.chunk).await;

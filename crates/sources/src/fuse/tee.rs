@@ -92,6 +92,7 @@ mod tests {
         let tee = Tee::new(path.clone());
         let batch = |body: &'static str| Batch {
             tag: "t".into(),
+            plain: false,
             encoding: Encoding::Lines,
             body: body.into(),
             count: 1,

@@ -300,6 +300,7 @@ impl Maker {
         let range = 0..buffer.len();
         let batch = Batch {
             tag: self.tag.clone(),
+            plain: true,
             encoding: match self.form {
                 Form::Lines => Encoding::Lines,
                 Form::Packed => Encoding::Packed,

@@ -51,6 +51,7 @@ pub(super) async fn keep(
     let shared = &client.shared;
     let mut batch = Batch {
         tag: arrived.tag.clone(),
+        plain: true,
         encoding: Encoding::Packed,
         body: Bytes::new(),
         count: records,

@@ -5,7 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use millstream_pipeline::{failure::Failure, meters::Meter, node::SourceContext, reject};
+use millstream_pipeline::{
+    condition::Trouble, failure::Failure, meters::Meter, node::SourceContext, reject,
+};
 use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Tag, Time, Values};
 use tokio::time::{Instant, sleep_until};
 
@@ -19,6 +21,8 @@ use crate::{flight::Flight, tagging::Tagging};
 /// The first wait before the child is begun again, and the longest.
 const RESTART_FIRST: Duration = Duration::from_millis(500);
 const RESTART_MAX: Duration = Duration::from_secs(60);
+/// A child that has run this long after a failure works, also if the journal has nothing new.
+const PROVEN: Duration = Duration::from_secs(5);
 /// Behind memory the place is written this long after it moved.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 
@@ -113,15 +117,27 @@ impl Run {
     /// Runs until it is time to stop or, with `--once`, until all that stands in the journal is read.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         let mut wait = RESTART_FIRST;
+        let failing = self.context.reporter.condition("journalctl");
         while !self.context.stop.is_stopped() {
             let before = self.count;
             let pool = self.context.pool.clone();
             let ended = match child::start(&self.config, &self.cursor, self.context.once, pool) {
-                Ok(child) => self.follow(child).await?,
+                Ok(child) => {
+                    let mut follow = std::pin::pin!(self.follow(child));
+                    tokio::select! {
+                        biased;
+                        ended = &mut follow => ended?,
+                        () = tokio::time::sleep(PROVEN) => {
+                            failing.clear();
+                            follow.await?
+                        }
+                    }
+                }
                 Err(error) => Ended::Died(format!("it cannot be run: {error}")),
             };
             if self.count > before {
                 wait = RESTART_FIRST;
+                failing.clear();
             }
             match ended {
                 Ended::Stop => break,
@@ -132,10 +148,10 @@ impl Run {
                 }
                 Ended::Died(why) => {
                     let text = format_args!(
-                        "{} has ended: {why}; it is begun again in {wait:?}",
+                        "{} has ended: {why}; it is started again in {wait:?}",
                         program(&self.config)
                     );
-                    self.context.reporter.error("journalctl", text);
+                    failing.raise(Trouble::Retrying, text);
                     self.restarts.add(1);
                     let mut stop = self.context.stop.clone();
                     tokio::select! {
@@ -198,6 +214,7 @@ impl Run {
     fn batch(&self, body: Bytes, count: u32, next: u64) -> Batch {
         Batch {
             tag: self.tag.clone(),
+            plain: true,
             encoding: Encoding::Packed,
             body,
             count,

@@ -195,6 +195,7 @@ impl<'a> Gather<'a> {
                 rejected: run.rejected,
                 batch: Batch {
                     tag: reading.tag.clone(),
+                    plain: false,
                     encoding: Encoding::Packed,
                     body: bytes.slice(run.range),
                     count: run.count,

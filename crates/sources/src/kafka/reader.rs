@@ -10,7 +10,11 @@ use std::{
 
 use millstream_kafka::{Connect, Consumer, Error, Kind, Partition, Polled};
 use millstream_pipeline::{
-    failure::Failure, node::SourceContext, outlet::Outlet, threads::own_thread,
+    condition::{Condition, Trouble},
+    failure::Failure,
+    node::SourceContext,
+    outlet::Outlet,
+    threads::own_thread,
 };
 use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Time, Values};
 use tokio::{sync::mpsc, time::timeout};
@@ -46,6 +50,8 @@ pub(super) struct Reader {
     context: SourceContext,
     progress: Arc<Progress>,
     cluster: String,
+    /// Holds while no broker answers.
+    failing: Condition,
     readings: HashMap<Partition, Reading>,
     /// How often anything was assigned.
     time: u64,
@@ -75,6 +81,7 @@ impl Reader {
         Self {
             config,
             client,
+            failing: context.reporter.condition("kafka"),
             context,
             progress,
             cluster: String::new(),
@@ -208,13 +215,13 @@ impl Reader {
             match consumer.cluster(RETRY) {
                 Ok(cluster) => {
                     self.cluster = cluster;
+                    self.failing.clear();
                     return Ok(true);
                 }
                 Err(error) if error.kind == Kind::Again => {
                     let said = consumer.complaint().unwrap_or_else(|| error.to_string());
-                    self.context
-                        .reporter
-                        .error("kafka", format_args!("{said}; trying again"));
+                    self.failing
+                        .raise(Trouble::Retrying, format_args!("{said}; retrying"));
                     tokio::time::sleep(STEP).await;
                 }
                 Err(error) => return Err(error),
@@ -260,11 +267,13 @@ impl Reader {
         pieces: &mpsc::Sender<Piece>,
     ) -> Result<(), Error> {
         let found = match consumer.partitions(&self.config.topics, ANSWER) {
-            Ok(found) => found,
+            Ok(found) => {
+                self.failing.clear();
+                found
+            }
             Err(error) if error.kind == Kind::Again => {
-                self.context
-                    .reporter
-                    .error("kafka", format_args!("{error}; trying again"));
+                self.failing
+                    .raise(Trouble::Retrying, format_args!("{error}; retrying"));
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -356,12 +365,14 @@ impl Reader {
         loop {
             match ask() {
                 Err(error) if error.kind == Kind::Again && !self.context.stop.is_stopped() => {
-                    self.context
-                        .reporter
-                        .error("kafka", format_args!("{error}; trying again"));
+                    self.failing
+                        .raise(Trouble::Retrying, format_args!("{error}; retrying"));
                     tokio::time::sleep(STEP).await;
                 }
-                other => return other,
+                other => {
+                    self.failing.clear();
+                    return other;
+                }
             }
         }
     }
@@ -474,6 +485,7 @@ fn nothing(reading: &Reading) -> Run {
         rejected: Vec::new(),
         batch: Batch {
             tag: reading.tag.clone(),
+            plain: false,
             encoding: Encoding::Packed,
             body: bytes::Bytes::new(),
             count: 0,

@@ -273,6 +273,7 @@ impl Records<'_> {
     fn batch(&self, body: Bytes, count: u32) -> Batch {
         Batch {
             tag: self.tag.clone(),
+            plain: false,
             encoding: self.encoding,
             count,
             body,

@@ -179,6 +179,7 @@ impl Flow {
     fn batch(&self, body: Bytes, count: u32, received: Time) -> Batch {
         Batch {
             tag: self.tag.clone(),
+            plain: true,
             encoding: Encoding::Packed,
             body,
             count,

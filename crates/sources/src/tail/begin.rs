@@ -17,7 +17,7 @@ use super::{
     known::{Past, Verdict},
     options::{Compressed, Start},
     reader::Begin,
-    run::{Run, open},
+    run::Run,
     scan::Found,
     tracked::{Previous, Tracked},
 };
@@ -64,15 +64,11 @@ impl Run {
         {
             return None;
         }
-        let file = open(&found, &self.context)?;
-        let beginning = self.judge(&file, &found);
+        let beginning = fs::File::open(&found.path).and_then(|file| self.judge(&file, &found));
         let beginning = beginning
             .inspect_err(|error| {
-                let text = format_args!(
-                    "cannot read {}: {error}; it is tried again",
-                    found.path.display()
-                );
-                self.context.reporter.warn("unreadable", text);
+                let path = found.path.display();
+                self.refused = Some(format!("cannot read {path}: {error}; retrying"));
             })
             .ok()
             .flatten();

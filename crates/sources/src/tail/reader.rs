@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::{node::SourceContext, stop::Stop};
+use millstream_pipeline::{condition::Condition, node::SourceContext, stop::Stop};
 use millstream_record::{Buffer, FileId, Tag, Values};
 use millstream_sys::disk::read_at;
 use tokio::sync::OwnedSemaphorePermit;
@@ -88,6 +88,8 @@ pub(super) struct Reader {
     candidates: Option<(Option<FileId>, Vec<Candidate>, bool)>,
     /// It could not be removed or renamed.
     pub(super) stays: bool,
+    /// Holds while the file cannot be read.
+    pub(super) failing: Option<Condition>,
 }
 
 /// What a look at the file came to.
@@ -164,6 +166,7 @@ impl Reader {
             permit: None,
             candidates,
             stays: false,
+            failing: None,
             context,
             stop,
             tracked,
@@ -221,7 +224,11 @@ impl Reader {
                 self.flight.answered().await;
                 continue;
             }
-            match self.step().await {
+            let step = self.step().await;
+            if step.is_ok() {
+                self.failing = None;
+            }
+            match step {
                 Ok(Step::On) => self.take_turn().await,
                 Ok(Step::End) => {
                     if self.rest().await {

@@ -6,6 +6,7 @@
 
 use std::{fs, io, time::Duration};
 
+use millstream_pipeline::condition::Trouble;
 use millstream_sys::disk::read_at;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -124,10 +125,11 @@ impl Reader {
 
     /// The file could not be read: says so and waits. True: the reader gives it back to the scan, which tries again.
     pub(super) async fn troubled(&mut self, error: &io::Error) -> bool {
-        self.context.reporter.warn(
-            "unreadable",
-            format_args!("cannot read {}: {error}; it is tried again", self.path()),
-        );
+        let text = format!("cannot read {}: {error}; retrying", self.path());
+        let reporter = &self.context.reporter;
+        self.failing
+            .get_or_insert_with(|| reporter.condition("unreadable"))
+            .raise(Trouble::Retrying, text);
         self.common.unreadable.add(1);
         self.tracked.read.notify_one();
         self.pause(TROUBLE_WAIT).await;

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -15,6 +14,7 @@ use std::{
 };
 
 use millstream_pipeline::{
+    condition::{Condition, Trouble},
     failure::Failure,
     node::SourceContext,
     stop::{Stop, Stopper, stop},
@@ -77,6 +77,12 @@ pub(super) struct Run {
     pub(super) inflated: HashMap<Inode, u64>,
     /// A compressed file waits until what it was made of is read.
     pub(super) deferred: bool,
+    /// Holds while files cannot be opened.
+    unreadable: Condition,
+    /// What the scan at hand could not open: the last of it, and why.
+    pub(super) refused: Option<String>,
+    /// Holds while the positions cannot be written.
+    pub(super) unstored: Condition,
 }
 
 impl Drop for Run {
@@ -143,6 +149,9 @@ impl Run {
             lag_at: None,
             inflated: HashMap::new(),
             deferred: false,
+            unreadable: context.reporter.condition("unreadable"),
+            refused: None,
+            unstored: context.reporter.condition("positions"),
             context,
         })
     }
@@ -323,6 +332,10 @@ impl Run {
             }
         }
         in_order(&mut beginnings, &self.common.options.patterns);
+        match self.refused.take() {
+            Some(why) => self.unreadable.raise(Trouble::Retrying, why),
+            None => drop(self.unreadable.clear()),
+        }
         beginnings
     }
 
@@ -413,18 +426,4 @@ async fn at(time: Option<Instant>) {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
     }
-}
-
-/// Opens a file that was found; None if it cannot be read now: the next scan tries again.
-pub(super) fn open(found: &Found, context: &SourceContext) -> Option<fs::File> {
-    let opened = fs::File::open(&found.path);
-    opened
-        .inspect_err(|error| {
-            let text = format_args!(
-                "cannot read {}: {error}; it is tried again",
-                found.path.display()
-            );
-            context.reporter.warn("unreadable", text);
-        })
-        .ok()
 }

@@ -50,6 +50,7 @@ impl Reader {
     pub(super) fn batch(&self, file: FileId, body: Bytes, count: u32, next: u64) -> Batch {
         Batch {
             tag: self.tag.clone(),
+            plain: false,
             encoding: self
                 .framer
                 .as_ref()

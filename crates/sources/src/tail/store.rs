@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millstream_pipeline::tables::ROWS_MAX;
+use millstream_pipeline::{condition::Trouble, tables::ROWS_MAX};
 use tokio::time::Instant;
 
 use super::{
@@ -85,12 +85,15 @@ impl Run {
         let stored =
             tokio::task::spawn_blocking(move || positions::store(&folder, &positions)).await;
         match stored {
-            Ok(Ok(())) => self.had_run = true,
+            Ok(Ok(())) => {
+                self.had_run = true;
+                self.unstored.clear();
+            }
             Ok(Err(error)) => {
                 let folder = self.context.folder.display();
                 let text =
-                    format_args!("cannot write the positions to {folder}: {error}; trying again");
-                self.context.reporter.error("positions", text);
+                    format_args!("cannot write the positions to {folder}: {error}; retrying");
+                self.unstored.raise(Trouble::Retrying, text);
                 self.store_soon();
             }
             Err(_) => self.store_soon(),

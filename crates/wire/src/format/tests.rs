@@ -22,6 +22,7 @@ fn batch(encoding: Encoding, body: Vec<u8>, count: usize) -> Batch {
     values.set("host", "box\"1");
     Batch {
         tag: "web.front".into(),
+        plain: false,
         encoding,
         body: body.into(),
         count: count as u32,

@@ -70,6 +70,14 @@ impl Check {
         }
     }
 
+    /// Whether no record before [`Check::whole`] has metadata beside its time.
+    pub fn is_plain(&self) -> bool {
+        match self {
+            Self::Packed(walker) => walker.is_plain(),
+            Self::Lines { .. } => true,
+        }
+    }
+
     /// The byte after the last whole record. Less than the payload's length at its end: the payload is cut.
     pub fn whole(&self) -> usize {
         match self {

@@ -146,6 +146,26 @@ fn entry_time(reader: &mut Reader<'_>) -> Result<Option<Time>, ReadError> {
     }
 }
 
+/// Whether `pair`, an entry without its array marker, has metadata beside its time.
+pub fn is_nested(pair: &[u8]) -> bool {
+    pair.first().is_some_and(|marker| is_array(*marker))
+}
+
+/// How many metadata the entry that starts at `at` has beside its time; 0 for `[time, record]`.
+pub fn metadata_len(bytes: &[u8], at: usize) -> u32 {
+    let mut reader = Reader::at(bytes, at);
+    let mut read = || -> Result<u32, ReadError> {
+        reader.array_len()?;
+        if !is_array(reader.peek()?) {
+            return Ok(0);
+        }
+        reader.array_len()?;
+        reader.skip()?;
+        reader.map_len()
+    };
+    read().unwrap_or(0)
+}
+
 /// Whether a value that starts with `marker` is an array.
 pub(crate) fn is_array(marker: u8) -> bool {
     matches!(marker, 0x90..=0x9f | 0xdc | 0xdd)

@@ -19,7 +19,9 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Head, Shape, entry_head, entry_shape, pair_head, pair_shape};
+pub use entry::{
+    Head, Shape, entry_head, entry_shape, is_nested, metadata_len, pair_head, pair_shape,
+};
 pub(crate) use entry::{is_array, is_map};
 pub(crate) use plain::Plain;
 pub use read::{ReadError, Reader};

@@ -149,6 +149,34 @@ fn a_plain_record_is_not_counted_before_its_last_byte() {
     }
 }
 
+#[test]
+fn a_walker_sees_whether_any_entry_has_metadata_however_it_is_cut() {
+    let plain = bytes_of(&[Value::Array(vec![1.into(), Value::Map(Vec::new())])]);
+    let head = Value::Array(vec![1.into(), Value::Map(Vec::new())]);
+    let nested = bytes_of(&[Value::Array(vec![head, Value::Map(Vec::new())])]);
+    // The same with an array marker of three bytes: `[[time, {}], {}]`.
+    let wide = [&[0xdc, 0, 2][..], &nested[1..]].concat();
+    for (bytes, is_plain) in [
+        (plain.clone(), true),
+        ([&plain[..], &plain].concat(), true),
+        ([&plain[..], &nested].concat(), false),
+        ([&nested[..], &plain].concat(), false),
+        (wide, false),
+    ] {
+        for cut in 0..=bytes.len() {
+            let mut walker = Walker::new();
+            walker.walk(&bytes[..cut]).unwrap();
+            walker.walk(&bytes).unwrap();
+            assert_eq!(walker.is_plain(), is_plain, "{bytes:x?} cut at {cut}");
+            assert_eq!(walker.misfits(), 0);
+        }
+    }
+    assert_eq!(metadata_len(&nested, 0), 0);
+    let head = Value::Array(vec![1.into(), Value::Map(vec![(1.into(), 2.into())])]);
+    let one = bytes_of(&[Value::Array(vec![head, Value::Map(Vec::new())])]);
+    assert_eq!((metadata_len(&one, 0), metadata_len(&plain, 0)), (1, 0));
+}
+
 proptest! {
     #[test]
     fn plain_records_are_judged_as_all_others_whatever_stands_in_them_and_however_they_arrive(

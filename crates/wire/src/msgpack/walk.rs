@@ -1,6 +1,6 @@
 //! Validates a stream of entries while it arrives.
 
-use super::{Malformed, Plain, Shape, entry_shape, skip};
+use super::{Malformed, Plain, Shape, entry_shape, is_array, skip};
 
 /// Walks a stream of `[time, record]` entries that grows. It is fed the same bytes with more behind them and goes on where
 /// it stopped: no byte is looked at twice but for the head of a value that was cut. Entries are counted as they become
@@ -16,6 +16,8 @@ pub struct Walker {
     whole: usize,
     entries: u32,
     misfits: u32,
+    /// An entry was not simply `92 time record`.
+    nested: bool,
     plain: Plain,
 }
 
@@ -76,7 +78,9 @@ impl Walker {
 
     /// Counts the entry `whole..at`, which is complete.
     fn judge(&mut self, bytes: &[u8]) {
-        match entry_shape(bytes.get(self.whole..self.at).unwrap_or_default()) {
+        let entry = bytes.get(self.whole..self.at).unwrap_or_default();
+        self.nested |= !matches!(entry, [0x92, time, ..] if !is_array(*time));
+        match entry_shape(entry) {
             Shape::Good => self.entries = self.entries.saturating_add(1),
             Shape::Timeless | Shape::Misfit => self.misfits = self.misfits.saturating_add(1),
         }
@@ -91,6 +95,11 @@ impl Walker {
     /// Whole values before [`Walker::whole`] that are no good entries (those whose time is nil among them).
     pub fn misfits(&self) -> u32 {
         self.misfits
+    }
+
+    /// Whether every entry before [`Walker::whole`] is `[time, record]`, without metadata beside its time.
+    pub fn is_plain(&self) -> bool {
+        !self.nested
     }
 
     /// The byte after the last whole entry.

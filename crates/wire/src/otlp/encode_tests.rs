@@ -25,6 +25,7 @@ fn batch(records: &[Value]) -> Batch {
     }
     Batch {
         tag: "shop".into(),
+        plain: false,
         encoding: Encoding::Packed,
         count: records.len() as u32,
         body: body.into(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use millstream_pipeline::channel;
-use millstream_record::{Pool, Position};
+use millstream_record::{Pool, Position, Time};
 
 use super::{
     Behind, Error, Reader, Skipped, Then, Unclaimed, Watch,
@@ -103,6 +103,13 @@ impl Log {
         consumer.map_or(0, |consumer| state.bytes_after(consumer.position))
     }
 
+    /// When the oldest batch that a consumer has not settled was kept, at the earliest; `None` if all is settled.
+    pub fn oldest(&self) -> Option<Time> {
+        let state = self.index.lock();
+        let positions = state.consumers.values().map(|consumer| consumer.position);
+        state.kept_since(positions.min()?)
+    }
+
     /// Forgets a consumer that is not attached: what only it has not settled is given up.
     pub fn forget(&mut self, name: &str) -> Result<(), Error> {
         let mut state = self.index.lock();
@@ -132,6 +139,11 @@ impl Log {
     /// Bytes of all segments that are part of the log.
     pub fn used_bytes(&self) -> u64 {
         self.index.used_bytes()
+    }
+
+    /// Bytes that all segments may take together.
+    pub fn size_max(&self) -> u64 {
+        self.options.size_max
     }
 
     /// How many readers are attached.

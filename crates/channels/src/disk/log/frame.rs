@@ -17,7 +17,8 @@
 //!     64   4   parts of the group: without its last part it does not exist
 //!     68   1   kind: 1 batch, 2 end of the segment, 3 end of the segment after a clean stop
 //!     69   1   encoding of the body: 1 lines, 2 packed; 0 where there is no batch
-//!     70   2   0
+//!     70   1   1: every entry is known to be plain (`[time, record]`); 0: it is not known
+//!     71   1   0
 //!     72   4   T: bytes of the tag
 //!     76   4   number of shared values
 //!     80   4   number of origins
@@ -141,6 +142,7 @@ pub(super) struct Head {
     pub(super) part: u32,
     pub(super) parts: u32,
     pub(super) encoding: Option<Encoding>,
+    pub(super) plain: bool,
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
     pub(super) origins: Vec<Origin>,
@@ -165,6 +167,7 @@ impl Head {
     pub(super) fn batch(self, body: Bytes) -> Option<Batch> {
         Some(Batch {
             tag: self.tag,
+            plain: self.plain,
             encoding: self.encoding?,
             body,
             count: self.count,
@@ -208,7 +211,8 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     put_u32(out, stamp.part as usize);
     put_u32(out, stamp.parts as usize);
     let encoding = batch.map_or(0, |batch| batch.encoding as u8);
-    out.extend_from_slice(&[stamp.kind as u8, encoding, 0, 0]);
+    let plain = batch.is_some_and(|batch| batch.plain);
+    out.extend_from_slice(&[stamp.kind as u8, encoding, u8::from(plain), 0]);
     let tag = batch.map_or("", |batch| batch.tag.as_str());
     let origins = batch.map_or(&[][..], |batch| &batch.origins);
     put_u32(out, tag.len());
@@ -267,7 +271,8 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
         (_, Kind::Batch) => return None,
         _ => None,
     };
-    fields.take(2)?;
+    let plain = fields.u8()? == 1;
+    fields.take(1)?;
     let tag_bytes = fields.u32()?;
     let (values_count, origins_count) = (fields.u32()?, fields.u32()?);
     fields.take(4)?;
@@ -293,6 +298,7 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
         part,
         parts,
         encoding,
+        plain,
         tag: tag.into(),
         values: Arc::new(values),
         origins,

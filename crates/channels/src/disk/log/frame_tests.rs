@@ -39,6 +39,7 @@ fn sample() -> (Batch, Stamp) {
     };
     let batch = Batch {
         tag: Tag::from("web.access"),
+        plain: true,
         encoding: Encoding::Lines,
         body: Bytes::from_static(b"abc\ndef\n"),
         count: 2,
@@ -78,8 +79,8 @@ fn a_head_gives_back_what_it_was_made_of() {
     assert!(head.fits_body(&batch.body) && !head.fits_body(b"abc\ndeg\n"));
     let again = head.batch(batch.body.clone()).unwrap();
     assert_eq!(
-        (again.tag, again.count, again.encoding),
-        (batch.tag, 2, batch.encoding)
+        (again.tag, again.count, again.encoding, again.plain),
+        (batch.tag, 2, batch.encoding, true)
     );
     assert_eq!(
         again.received,

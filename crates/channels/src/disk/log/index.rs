@@ -213,6 +213,20 @@ impl State {
         self.segments.get(place + 1).map(|(_, time)| *time)
     }
 
+    /// When the oldest frame beyond `position` was kept. Where it is no longer in memory, this is when its segment began: it is
+    /// no older. `None` if there is no such frame.
+    pub(super) fn kept_since(&self, position: Position) -> Option<Time> {
+        if self.kept <= position {
+            return None;
+        }
+        if position >= self.hot_after {
+            let taken = self.hot.partition_point(|hot| hot.position <= position);
+            return self.hot.get(taken).map(|hot| hot.batch.received);
+        }
+        let place = self.place_after(position)?;
+        self.segments.get(place).map(|(_, time)| *time)
+    }
+
     /// Moves a consumer on over a whole segment, so that at least the first of what it holds can go.
     pub(super) fn skip_segment(&mut self, name: &str) -> Option<SkippedSegment> {
         let position = self.consumers.get(name)?.position;

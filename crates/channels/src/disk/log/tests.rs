@@ -57,6 +57,7 @@ pub(super) fn batch(number: u64, bytes: usize) -> Batch {
     let id = Bytes::from([&[0xb8][..], &origin.id[1..]].concat());
     Batch {
         tag: Tag::from("t"),
+        plain: false,
         encoding: Encoding::Lines,
         body: Bytes::from(body),
         count: 1,

@@ -1,6 +1,6 @@
 //! What goes over the wire.
 
-use millstream_record::{Encoding, Values};
+use millstream_record::{Batch, Encoding, Values};
 use rmpv::Value;
 
 use super::{server::Act, *};
@@ -114,25 +114,58 @@ fn with_metadata(text: &str) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn metadata_travels_along_or_is_dropped_towards_receivers_that_refuse_it() {
+fn metadata_is_dropped_where_a_receiver_may_refuse_it_and_travels_along_where_it_is_kept() {
     let [one, plain_one] = with_metadata("one");
     let [_, plain_two] = with_metadata("two");
     let mut batch = packed("t", "one\ntwo\n");
     batch.body = [one, plain_two.clone()].concat().into();
-    assert_eq!(sent(batch.clone(), "")[0].payload, batch.body);
+    for more in [
+        r#", "metadata": "keep""#,
+        r#", "peer": "millstream""#,
+        r#", "peer": "millstream", "metadata": "keep""#,
+    ] {
+        assert_eq!(sent(batch.clone(), more)[0].payload, batch.body, "{more}");
+    }
     let expected = [plain_one, plain_two].concat();
     for more in [
+        "",
         r#", "metadata": "drop""#,
         r#", "metadata": "drop", "peer": "millstream""#,
     ] {
         assert_eq!(sent(batch.clone(), more)[0].payload, expected);
     }
+    // What a source knows to be plain is not looked into.
+    let known = Batch {
+        plain: true,
+        ..batch.clone()
+    };
+    assert_eq!(sent(known, "")[0].payload, batch.body);
     // Without any, the batch travels as it is.
     batch.body = expected.into();
     assert_eq!(
         sent(batch.clone(), r#", "metadata": "drop""#)[0].payload,
         batch.body
     );
+}
+
+#[test]
+fn dropped_metadata_is_counted_and_told_once() {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::memory();
+        let [one, _] = with_metadata("one");
+        // `[[time, {}], record]`: nothing is lost with the empty map.
+        let empty = [&one[..12], b"\x80", &one[21..]].concat();
+        let mut batch = packed("t", "one\ntwo\n");
+        batch.body = [one, empty].concat().into();
+        let receipt = upstream.put(batch, true);
+        upstream.close();
+        let mut rig = rig(&upstream, &options(&[&server], ""));
+        rig.run().await.unwrap();
+        assert!(settled(&receipt));
+        assert_eq!(server.received()[0].messages(), ["one", "one"]);
+        assert_eq!(rig.meter("metadata_dropped"), 1);
+    });
 }
 
 #[test]

@@ -49,6 +49,40 @@ fn every_mode_is_taken_byte_for_byte_and_acked() {
 }
 
 #[test]
+fn a_batch_says_whether_its_records_are_without_metadata() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    // [[1, {}], {"n": 1}]
+    let nested = b"\x92\x92\x01\x80\x81\xa1n\x01";
+    let mut message = b"\x94\xa1t".to_vec();
+    message.extend_from_slice(&nested[1..]);
+    message.extend_from_slice(&option(Some("d"), "text"));
+    let long = [&entries(0..20_000)[..], nested].concat();
+    let frames = [
+        ("a", packed("t", &entries(0..2), Some("a")), 2, true),
+        ("b", packed("t", nested, Some("b")), 1, false),
+        (
+            "c",
+            packed("t", &entries(0..20_000), Some("c")),
+            20_000,
+            true,
+        ),
+        ("d", message, 1, false),
+        ("e", packed("t", &long, Some("e")), 20_001, false),
+    ];
+    let mut total = 0;
+    for (number, (chunk, frame, records, plain)) in frames.iter().enumerate() {
+        write(&mut stream, frame);
+        expect_acks(&mut stream, &[chunk]);
+        total += records;
+        let batches = taken.records(total);
+        assert_eq!(batches.len(), number + 1);
+        assert_eq!(batches[number].plain, *plain, "{chunk}");
+    }
+}
+
+#[test]
 fn a_tag_of_the_configuration_may_hold_the_senders() {
     let taken = Taken::durable();
     let server = serve(&taken, r#""tag": "edge.{tag}.{peer}""#);

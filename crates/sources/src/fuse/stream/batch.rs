@@ -98,6 +98,7 @@ impl Stream {
     ) -> Batch {
         Batch {
             tag: self.tag.clone(),
+            plain: false,
             encoding,
             body,
             count,

@@ -49,6 +49,7 @@ fn batch(encoding: Encoding, body: Vec<u8>, count: usize) -> Batch {
     values.set("host", "box");
     Batch {
         tag: "web".into(),
+        plain: false,
         encoding,
         body: body.into(),
         count: count as u32,

@@ -31,6 +31,7 @@ fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
     values.set("host", "here");
     Batch {
         tag: "web.access".into(),
+        plain: false,
         encoding,
         count: 1,
         body: body.into(),
