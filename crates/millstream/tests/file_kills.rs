@@ -391,7 +391,9 @@ fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_na
     for round in 0..=damages() {
         let logged = fs::read_to_string(place.join("log")).map_or(0, |log| log.len());
         let program = Program::start(place, &config).listens(port);
-        for _ in 0..=random.below(3) {
+        let cursor = || fs::read(place.join("data/channels/kept/out.cursor")).unwrap_or_default();
+        let settled = cursor();
+        for wave in 0..=random.below(3) {
             for name in ["a", "b", "c"] {
                 let path = input.join(name);
                 let mut file = fs::File::options().append(true).create(true).open(path);
@@ -409,6 +411,10 @@ fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_na
             wait_until("all lines have arrived", || {
                 tally_all(&out).len() == 3 * sent as usize
             });
+            // An old copy is told by what was settled since.
+            if wave == 0 {
+                wait_until("a cut is settled", || cursor() != settled);
+            }
             sleep(Duration::from_millis(random.below(1300)));
         }
         match random.below(3) {
