@@ -241,7 +241,7 @@ fn damage_is_named_with_its_place() {
 }
 
 /// Sends records of 200 KB, one a chunk, and waits for their acks.
-fn send_large(port: u16, numbers: RangeInclusive<u8>) {
+fn send_segments(port: u16, numbers: RangeInclusive<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     for n in numbers {
         let mut frame = b"\x94\xa1t\xce\x60\x00\x00\x00\x82\xa1n\xcc".to_vec();
@@ -274,14 +274,14 @@ fn channel_data_that_is_missing_is_named_at_each_start_until_it_is_accepted() {
     let start = || Program::start(here, &config(here, port)).listens(port);
     // A day's work: several segments, a sink with a position of its own, one that holds everything, stops and a kill.
     let program = start();
-    send_large(port, 40..=90);
+    send_segments(port, 40..=90);
     wait_until("the good sink has settled", || row(here, "good")[2] == "0");
     program.stop();
     let program = start();
-    send_large(port, 91..=99);
+    send_segments(port, 91..=99);
     program.kill();
     let program = start();
-    send_large(port, 100..=127);
+    send_segments(port, 100..=127);
     wait_until("the good sink has settled", || row(here, "good")[2] == "0");
     program.stop();
     assert!(text(channel(here, &["verify"]), 0).ends_with("sound\n"));

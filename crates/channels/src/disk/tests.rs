@@ -17,7 +17,7 @@ use millstream_pipeline::{
     tags::TagFilter,
 };
 use millstream_record::{
-    Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Tag, Time, Values,
+    Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Tag, Time, Values,
 };
 use millstream_sys::disk::{Disk, HostDisk};
 use millstream_testkit::{Call, SimulatedDisk};

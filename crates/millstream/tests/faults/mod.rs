@@ -440,26 +440,16 @@ fn every_fault_is_told_with_its_reason_and_no_longer_than_it_lasts() {
     });
 }
 
-#[test]
-fn a_destination_that_would_refuse_records_is_told_before_the_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
-    let keyed = Receiver::start(free_port(), ", auth: { shared_key: sesame }");
-    let secure = Receiver::start(free_port(), ", tls: { cert: server.pem, key: server.key }");
-    let refuses = Server::start(free_port(), 401);
-    let takes = Server::start(free_port(), 200);
-    for receiver in [&keyed, &secure] {
-        receiver.ready();
-    }
-    fs::copy(secure.place().join("root.pem"), place.join("root.pem")).unwrap();
-    fs::copy(
-        secure.place().join("other-root.pem"),
-        place.join("other.pem"),
-    )
-    .unwrap();
-    let (key, tls) = (keyed.port(), secure.port());
+/// Sinks before servers that take and that refuse their records: name, verdict of `check --connect`, options. The ports: a
+/// receiver with a key, one with TLS, an HTTP server that answers 200, one that answers 401.
+fn destinations(
+    key: u16,
+    tls: u16,
+    takes: u16,
+    refuses: u16,
+) -> [(&'static str, &'static str, String); 9] {
     let server = |port: u16| format!("servers: \"127.0.0.1:{port}\"");
-    let sinks = [
+    [
         (
             "key_good",
             "good",
@@ -490,15 +480,12 @@ fn a_destination_that_would_refuse_records_is_told_before_the_start() {
         (
             "http_good",
             "good",
-            format!("type: http, url: \"http://127.0.0.1:{}/in\"", takes.port()),
+            format!("type: http, url: \"http://127.0.0.1:{}/in\"", takes),
         ),
         (
             "http_bad",
             "BAD",
-            format!(
-                "type: http, url: \"http://127.0.0.1:{}/in\"",
-                refuses.port()
-            ),
+            format!("type: http, url: \"http://127.0.0.1:{}/in\"", refuses),
         ),
         (
             "log_good",
@@ -510,7 +497,28 @@ fn a_destination_that_would_refuse_records_is_told_before_the_start() {
             "BAD",
             format!("type: syslog, url: \"tcp://127.0.0.1:{tls}\", tls: {{ ca: other.pem }}"),
         ),
-    ];
+    ]
+}
+
+#[test]
+fn a_destination_that_would_refuse_records_is_told_before_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let keyed = Receiver::start(free_port(), ", auth: { shared_key: sesame }");
+    let secure = Receiver::start(free_port(), ", tls: { cert: server.pem, key: server.key }");
+    let refuses = Server::start(free_port(), 401);
+    let takes = Server::start(free_port(), 200);
+    for receiver in [&keyed, &secure] {
+        receiver.ready();
+    }
+    fs::copy(secure.place().join("root.pem"), place.join("root.pem")).unwrap();
+    fs::copy(
+        secure.place().join("other-root.pem"),
+        place.join("other.pem"),
+    )
+    .unwrap();
+    let (key, tls) = (keyed.port(), secure.port());
+    let sinks = destinations(key, tls, takes.port(), refuses.port());
     let mut config = "sources:\n  in: { type: generate }\nsinks:\n".to_owned();
     for (name, _, options) in &sinks {
         config.push_str(&format!("  {name}: {{ inputs: [in], {options} }}\n"));

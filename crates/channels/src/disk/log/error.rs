@@ -81,6 +81,14 @@ pub struct Shortage {
     pub free: u64,
 }
 
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, free) = (Size::bytes(self.needed), Size::bytes(self.free));
+        let (needed, free) = (needed.rounded(), free.rounded());
+        write!(f, "{needed} are needed and {free} are free")
+    }
+}
+
 impl Error {
     /// Whether the same call may work later, with nothing lost until then.
     pub fn is_for_now(&self) -> bool {
@@ -145,10 +153,8 @@ impl fmt::Display for Error {
                 source,
             } => {
                 write!(f, "{}: {source}", path.display())?;
-                if let Some(Shortage { needed, free }) = shortage {
-                    let (needed, free) = (Size::bytes(*needed), Size::bytes(*free));
-                    let (needed, free) = (needed.rounded(), free.rounded());
-                    write!(f, ": {needed} are needed and {free} are free")?;
+                if let Some(shortage) = shortage {
+                    write!(f, ": {shortage}")?;
                 }
                 f.write_str(
                     "; the sources wait and nothing is lost: free space on this file system, or stop and move data_dir to a \
