@@ -471,16 +471,8 @@ fn a_channel_that_has_worked_and_was_restarted_is_listed_skipped_and_forgotten()
     let output = here.join("passed.json");
     let output = output.to_str().unwrap();
     let skip = |consumer: &str, to: &str, code: i32| {
-        let skip = [
-            "skip",
-            "--consumer",
-            consumer,
-            "--output",
-            output,
-            "--to",
-            to,
-        ];
-        text(channel(here, &skip), code)
+        let skip = format!("skip --consumer {consumer} --output {output} --to {to}");
+        text(channel(here, &skip.split(' ').collect::<Vec<_>>()), code)
     };
     // Beyond the end, in another epoch, and settled by all and dropped.
     for to in ["1.201", "2.1", "0.7", "1.100"] {

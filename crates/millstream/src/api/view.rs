@@ -1,6 +1,6 @@
 //! What `/health` and `/status` show, as JSON.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use jiff::{Timestamp, Unit};
 use millstream_pipeline::{
@@ -29,7 +29,7 @@ impl<'a> View<'a> {
     fn new(node: &'a NodeStatus, all: &[NodeStatus]) -> Self {
         let mut held = node.reporter.conditions();
         held.extend(back_pressure(node, all));
-        held.sort_by(|a, b| (b.trouble, b.age).cmp(&(a.trouble, a.age)));
+        held.sort_by_key(|held| Reverse((held.trouble, held.age)));
         // Several tasks of a node that tell the same are one thing to know.
         let mut told = Vec::new();
         held.retain(|held| {
