@@ -185,6 +185,7 @@ mod tests {
         }
         let from = Batch {
             tag: "web".into(),
+            plain: false,
             encoding: Encoding::Lines,
             body: Bytes::new(),
             count: 0,

@@ -326,6 +326,7 @@ mod tests {
         );
         let from = Batch {
             tag: "web".into(),
+            plain: false,
             encoding: Encoding::Lines,
             body: bytes::Bytes::new(),
             count: 0,

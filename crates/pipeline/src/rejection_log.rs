@@ -188,6 +188,7 @@ mod tests {
     fn rejects(message: &str) -> Batch {
         let from = Batch {
             tag: "web".into(),
+            plain: false,
             encoding: Encoding::Lines,
             body: Bytes::new(),
             count: 0,

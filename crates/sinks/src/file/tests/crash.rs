@@ -21,7 +21,7 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, Pool, Position, Time};
 use millstream_sys::disk::{Disk, Open};
-use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
+use millstream_testkit::{Call, Crash, Random, SimulatedDisk, logged_errors};
 use millstream_wire::compression::{Codec, Inflated, Inflater};
 
 use super::block_on;
@@ -162,7 +162,6 @@ impl Case {
             state: state.clone(),
         };
         let rejects = Outlet::new(Vec::new(), &meters, true);
-        let reporter = Reporter::new("sink");
         let mut inlet = Inlet::new(
             "sink",
             Box::new(channel),
@@ -176,13 +175,12 @@ impl Case {
             stop,
             pool: Pool::new(1 << 20),
             meters,
-            reporter: reporter.clone(),
+            reporter: Reporter::new("sink"),
             folder: "/data/sinks/sink".into(),
             lane: 0,
         };
-        let ended = block_on(sink.run(&mut inlet, context));
-        let error = reporter.last_error().map(|(_, text)| text);
-        state.lock().unwrap().errors.extend(error);
+        let (ended, errors) = logged_errors(|| block_on(sink.run(&mut inlet, context)));
+        state.lock().unwrap().errors.extend(errors.last().cloned());
         ended
     }
 
