@@ -26,6 +26,6 @@ fuzz: deps       ## every decoder against what nobody sends on purpose, FUZZ_SEC
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## all tests, with real clients
 	@tests/run-all.sh
-storm: deps      ## Kafka and HDFS killed, restarted and frozen as often and as long as the product is held to
+storm: deps      ## kill, restart, freeze and damage what `make test` does a part of, at full length
 	$(CARGO) build --workspace --bins --locked --features millstream/kafka,millstream/hdfs
-	STORM=full $(CARGO) test --locked --features millstream/kafka,millstream/hdfs -p millstream --test kafka_sink --test hdfs
+	STORM=full $(CARGO) test --locked --features millstream/kafka,millstream/hdfs -p millstream --test kafka_sink --test hdfs --test file_kills
