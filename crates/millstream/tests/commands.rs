@@ -254,7 +254,8 @@ sinks:
     let text = text
         .replace("{hots}", "{host}")
         .replace("{pid}", "")
-        .replace("{zzzzzz|}", "");
+        .replace("{zzzzzz|}", "")
+        .replace("inputs: [logs] }", "inputs: [logs, fleet] }");
     let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
     let warnings = errors(&output);
     assert_eq!(code(&output), 0, "{warnings}");
