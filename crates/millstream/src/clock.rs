@@ -11,7 +11,7 @@ use millstream_record::Time;
 
 /// How often the clocks are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What is less is no jump: time services move the clock by so much without a step.
+/// A smaller difference is no jump: time services correct the clock by this much without a step.
 const JUMP_MIN: Duration = Duration::from_secs(1);
 
 /// Logs every jump while it is polled; at most one line in each direction in 10 s.

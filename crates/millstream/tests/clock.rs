@@ -87,13 +87,13 @@ impl Rig {
         Program::start_where(self.folder.path(), &config, &[], &environment)
     }
 
-    /// The program's clock is that of the machine and so many seconds more.
+    /// The offset of the program's clock from the machine's, in seconds.
     fn set_offset(&self, seconds: i64) {
         let file = File::options().write(true).open(&self.offset).unwrap();
         file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
     }
 
-    /// Writes a line, and waits until it stands in the file of the day that is so many seconds from now.
+    /// Writes a line, and waits until it is in the file of the day that is this many seconds from now.
     fn line_arrives(&self, line: &str, seconds: i64) {
         let mut log = File::options()
             .append(true)

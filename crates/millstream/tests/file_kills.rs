@@ -348,7 +348,7 @@ impl Journal {
     }
 }
 
-/// How often each line stands in the outputs. What is no line of ours can only be half a record at the end of a file that
+/// How often each line stands in the outputs. A line that is not ours can only be half a record at the end of a file that
 /// was put aside.
 fn tally(out: &Path, doubtful: bool) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();

@@ -216,7 +216,7 @@ fn opentelemetrys_own_decoder_reads_what_it_writes() {
     let sink = |name: &str, framing: &str| {
         format!(
             "  {name}: {{ type: http, inputs: [in], url: \"http://127.0.0.1:{port}/{name}\", framing: {framing}, \
-             compression: gzip, resource: {{ service.name: \"{{tag}}\", gone: \"{{none}}\" }} }}\n"
+             compression: gzip, resource: {{ service.name: \"{{tag}}\" }} }}\n"
         )
     };
     let config = format!(

@@ -69,8 +69,9 @@ fn log(folder: &Path) -> String {
     fs::read_to_string(folder.join("log")).unwrap_or_default()
 }
 
-/// Fills the disk under `full`, a folder of the receiver, while the sender takes everything; makes room; accounts.
-fn fill(full: &str, size: &str) {
+/// Gives the receiver's directory `full` a disk that is smaller than the load, kills the receiver, and accounts. `stalls`: what fills the
+/// disk is never released, so the receiver waits until there is room.
+fn fill(full: &str, size: &str, stalls: bool) {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path();
     let last = place.join("receiver");
@@ -86,15 +87,19 @@ fn fill(full: &str, size: &str) {
     };
     let program = Program::start(place, &config).listens(port);
     let (sender, generator) = send(place, next, "600000", "100000");
-    wait_until("the receiver says which path is full", || complaints() > 0);
+    if stalls {
+        wait_until("the receiver says which path is full", || complaints() > 0);
+    }
     // The sender's channel stands on another disk: all of it is accepted while the receiver takes nothing more.
     generator.finish();
     program.kill();
     let told = complaints();
     let program = Program::start(place, &config);
-    wait_until("its next run says so, too", || complaints() > told);
-    sleep(FULL);
-    small.grow("1g");
+    if stalls {
+        wait_until("its next run says so, too", || complaints() > told);
+        sleep(FULL);
+        small.grow("1g");
+    }
     arrived(&out, &place.join("ledger"));
     sender.stop();
     assert_eq!(program.stop(), Some(0), "{}", log(place));
@@ -102,14 +107,14 @@ fn fill(full: &str, size: &str) {
 }
 
 #[test]
-fn a_full_disk_under_the_channel_of_the_next_loses_and_doubles_nothing() {
-    // Room for the first segment, and not for the second.
-    fill("data", "100m");
+fn a_small_disk_under_the_channel_of_the_next_loses_and_doubles_nothing() {
+    // Room for the first segment, and not for the second: the channel releases what its sink has settled.
+    fill("data", "100m", false);
 }
 
 #[test]
 fn a_full_disk_under_all_of_the_next_loses_and_doubles_nothing() {
-    fill("", "90m");
+    fill("", "90m", true);
 }
 
 #[test]

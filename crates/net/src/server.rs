@@ -133,7 +133,7 @@ impl Server {
                 ""
             };
             let text = format_args!("listening at {}{tls}", bound.name());
-            // Every address is told: they are few, and each is told once.
+            // Every address is logged: there are few of them, and each is logged once.
             reporter.apart().info("listening", text);
             self.bound.push(bound);
         }

@@ -26,7 +26,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// A run that has lasted this long after a failure counts as working, unless the node reports a condition of its own.
 const PROVEN: Duration = Duration::from_secs(5);
 
-/// Whether a node's task still runs. What keeps a running task from its work is told by conditions.
+/// Whether a node's task still runs. Conditions say what keeps a running task from its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// It runs, or waits before it runs again.

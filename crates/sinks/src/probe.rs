@@ -46,7 +46,7 @@ pub(crate) fn run<T>(probe: impl Future<Output = Result<T, Failure>>) -> Result<
     LocalSet::new().block_on(&runtime, probe)
 }
 
-/// What a server says of its own accord once the connection stands; nothing if it waits for the client, as it should.
+/// The bytes that a server sends first once it is connected; none if it waits for the client, as it should.
 ///
 /// # Errors
 /// It has closed the connection, or the system says why it cannot be used.

@@ -16,7 +16,7 @@ pub(super) struct KeepClock {
 }
 
 impl KeepClock {
-    /// A clock that goes on behind `newest`, the newest keep time of the channel; `wall` is the wall clock's time now.
+    /// A clock that continues after `newest`, the newest keep time of the channel; `wall` is the wall clock's time now.
     pub(super) fn new(newest: Time, wall: Time) -> Self {
         Self {
             began: newest.max(wall),

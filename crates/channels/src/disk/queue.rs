@@ -115,7 +115,7 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Closes it now: whoever waits for room in it goes on, and the writer waits for no room in the log.
+    /// Closes it now: senders that wait for room in it continue, and the writer does not wait for room in the log.
     pub(super) fn give_up_waiting(&self) {
         let mut state = self.lock();
         (state.closed, state.given_up, state.poked) = (true, true, true);

@@ -40,6 +40,8 @@ pub struct World {
     pub audited: Vec<(Position, Batch, Time)>,
     /// Lines that a power cut took, as `sync: 1s` may.
     pub taken_by_power: BTreeSet<String>,
+    /// A full disk had no room for the ids of chunks, which the channel counted.
+    forgot_ids: bool,
 }
 
 impl World {
@@ -71,6 +73,7 @@ impl World {
             seen: Seen::new(),
             audited: Vec::new(),
             taken_by_power: BTreeSet::new(),
+            forgot_ids: false,
         };
         if setting.audit {
             world.sinks.push(Sink::new("auditor", false));
@@ -153,7 +156,14 @@ impl World {
         self.audit_start(kind, before);
     }
 
+    /// Whether a chunk that is sent again may be stored again: only where the disk has no room for its id.
+    pub fn has_forgotten_ids(&self) -> bool {
+        let evicted = self.log.as_ref().map_or(0, Log::evicted_young);
+        self.forgot_ids || self.setting.tight && evicted > 0
+    }
+
     fn stop(&mut self, kind: Crash) {
+        self.forgot_ids = self.has_forgotten_ids();
         self.log = None;
         self.waiting.clear();
         for sink in &mut self.sinks {

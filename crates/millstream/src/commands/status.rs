@@ -103,7 +103,7 @@ fn ask(address: &str) -> Result<Value, String> {
     }
 }
 
-/// Unlike `/health`, this does not wait: a node that does not work now is told now.
+/// Unlike `/health`, this does not wait: it reports a node as soon as it does not work.
 fn code(status: &Value) -> u8 {
     let works = |node: &Value| matches!(text(&node["state"]), "running" | "ended");
     match status["nodes"].as_array() {

@@ -168,7 +168,7 @@ fn the_pages_are_listed_and_shown() {
     );
 }
 
-/// What a terminal with so many columns shows.
+/// The page as a terminal with this many columns shows it.
 fn on_terminal(columns: usize, arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_millstream");
     let command = format!("stty cols {columns}; {program} {arguments}");

@@ -7,7 +7,7 @@
 //!
 //! Only a journal that can be believed cuts anything. Its position is committed before the channel's cursor moves, so a
 //! position below the cursor, a record that is missing, or bytes that no batch of the channel explains show that the journal
-//! is damaged or of an earlier time. Then the sink goes on after the cursor, which is what it has settled, and each file with
+//! is damaged or of an earlier time. Then the sink continues after the cursor, which is what it has settled, and each file with
 //! bytes that the journal does not know is put aside under a rotated name, whole.
 
 use std::{
@@ -160,7 +160,7 @@ fn report(
             reporter.error(
                 "journal",
                 format_args!(
-                    "{what}. No output is cut back. The sink goes on after {position}, which loses nothing; what it wrote after \
+                    "{what}. No output is cut back. The sink continues after {position}, which loses nothing; what it wrote after \
                      that before it stopped (up to a second) comes twice. Outputs with such bytes are put aside: {files}"
                 ),
             );

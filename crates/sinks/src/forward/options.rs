@@ -46,7 +46,7 @@ pub(super) struct Config {
     /// How event times are written: `event` (nanoseconds), or `integer` seconds for receivers that know nothing else.
     #[serde(default)]
     pub(super) time: TimeForm,
-    /// What becomes of the metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it for
+    /// The metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it for
     /// receivers that store such records (Fluent Bit, Millstream), or `drop` it, because fluentd up to 1.19.3 acks such records
     /// and loses them. Default: `keep` with `peer: millstream`, else `drop`; dropped metadata is counted and logged.
     #[serde(default)]
@@ -237,7 +237,7 @@ impl DiscoveryOptions {
 }
 
 impl Config {
-    /// What becomes of metadata: any receiver stores records without it.
+    /// Whether metadata is sent: every receiver stores records without it.
     pub(super) fn metadata(&self) -> Metadata {
         self.metadata.unwrap_or(match self.peer {
             Peer::Millstream => Metadata::Keep,

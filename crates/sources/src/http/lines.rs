@@ -3,7 +3,7 @@
 //! Hop: read [decode] send keep take encode write settle. Nothing is written beyond the capacity of the output. Every byte
 //! of the text belongs to a record, to white space and commas around records, or to a part that is reported as bad.
 //!
-//! The elements of an array are told apart before they are parsed, so a bad element costs only itself. In an object only
+//! The elements of an array are separated before they are parsed, so a bad element costs only itself. In an object only
 //! braces are counted, in a nested array only brackets, both outside of strings: a missing `]` within an object ends with
 //! that object. An object without its closing brace, or a string without its closing quote, takes the rest of the text
 //! with it: where the next element begins cannot be known, and a guess could make a record of a part of one.

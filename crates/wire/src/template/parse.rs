@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What stands before a form of the time.
+/// The prefix of a form of the time.
 const TIME_FORM: &str = "time:";
 
 /// The form of a value as JSON.

@@ -144,6 +144,12 @@ impl Cursor {
         self.passed_on.then_some(self.position)
     }
 
+    /// Makes what was found at a start durable: after a failed sync and a kill, the system may show a slot that the disk does
+    /// not have, and segments are dropped by it.
+    pub(super) fn renew(&mut self) -> io::Result<()> {
+        self.write(self.position)
+    }
+
     /// Whether a sink read here after the last start.
     pub(super) fn is_configured(&self) -> bool {
         self.configured

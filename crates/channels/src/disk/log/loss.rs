@@ -22,7 +22,7 @@ use millstream_sys::disk::{Disk, Open};
 use super::{ChannelId, record::Known};
 
 const HEAD: &str = "millstream losses 1";
-/// A file of losses is no larger than this; what stands behind it is not read.
+/// The largest file of losses that is read.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Where positions are missing.
@@ -206,9 +206,10 @@ impl Look {
         }
         for (after, to) in &self.gaps {
             // A power cut may bring back a segment that was released, and not the one behind it.
-            let released = released.unwrap_or_default();
-            if *to > released {
-                add(Missing::Middle, released.max(*after), *to);
+            let after = released.unwrap_or_default().max(*after);
+            // Sequence numbers continue over epochs.
+            if to.seq > after.seq {
+                add(Missing::Middle, after, *to);
             }
         }
         let end = self.end();

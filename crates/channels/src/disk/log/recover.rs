@@ -278,7 +278,9 @@ impl Log {
             };
             let path = self.folder.join(name);
             match Cursor::open(&*self.disk, &path, self.channel, Open::Write)? {
-                CursorFound::Good(cursor) => {
+                CursorFound::Good(mut cursor) => {
+                    let failed = |error| Error::disk("writing a cursor again", &path, error);
+                    cursor.renew().map_err(failed)?;
                     let mut state = self.index.lock();
                     state
                         .consumers

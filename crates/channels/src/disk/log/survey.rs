@@ -77,7 +77,7 @@ impl Survey {
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
 /// Opens all segments of the folder in order. A file that stands under the name of another segment gets its own name back;
-/// one that is no segment of this channel is put aside, never removed, because it may hold what somebody misses.
+/// one that is no segment of this channel is put aside, never removed, because it may hold records that are missing.
 pub(super) fn survey(
     disk: &dyn Disk,
     folder: &Path,

@@ -21,7 +21,7 @@ use crate::exit;
 pub struct Cat {
     #[command(flatten)]
     which: Which,
-    /// At most so many records; 0: all.
+    /// Show at most this many records; 0 shows all.
     #[arg(long, value_name = "RECORDS", default_value_t = 0)]
     limit: u64,
 }
