@@ -8,7 +8,7 @@
 //! After anything but a clean stop the epoch is raised.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -133,7 +133,7 @@ impl Log {
         names: &[String],
         finds: &mut Finds,
     ) -> Result<Option<Tail>, Error> {
-        self.restore_old_ids(found.first().map(|first| first.number), names)?;
+        let mut gone = gone_id_files(&found, names);
         let mut tail = None;
         let newest_head = found.iter().rposition(|segment| segment.header.is_some());
         let nexts: Vec<Option<(u64, u64, u32)>> = (0..found.len())
@@ -144,6 +144,8 @@ impl Log {
             .collect();
         let firsts: Vec<Position> = found.iter().map(|segment| segment.first).collect();
         for (place, (mut found, next)) in found.into_iter().zip(nexts).enumerate() {
+            let older = gone.extract_if(..found.number, |_| true);
+            self.restore_gone_ids(older)?;
             if newest_head == Some(place)
                 && let Some(header) = &found.header
             {
@@ -188,27 +190,21 @@ impl Log {
             };
             state.segments.push_back((Arc::new(segment), keep_time));
         }
+        self.restore_gone_ids(gone)?;
         self.window.restored();
         Ok(tail)
     }
 
-    /// The ids of segments that are gone already.
-    fn restore_old_ids(&mut self, oldest: Option<u64>, names: &[String]) -> Result<(), Error> {
-        let mut numbers: Vec<u64> = names
-            .iter()
-            .filter_map(|name| number_in(name, ".ids"))
-            .collect();
-        numbers.sort_unstable();
+    /// Restores the ids of segments that were dropped.
+    fn restore_gone_ids(&mut self, numbers: impl IntoIterator<Item = u64>) -> Result<(), Error> {
         for number in numbers {
-            if oldest.is_none_or(|oldest| number < oldest) {
-                let path = self.folder.join(ids_name(number));
-                let records = read_ids(&*self.disk, &path, &self.channel, number)
-                    .map_err(|error| Error::disk("reading ids", &path, error))?;
-                for record in records.iter().flatten() {
-                    self.window.restore(record);
-                }
-                self.id_files.push_back((number, self.window.end()));
+            let path = self.folder.join(ids_name(number));
+            let records = read_ids(&*self.disk, &path, &self.channel, number)
+                .map_err(|error| Error::disk("reading ids", &path, error))?;
+            for record in records.iter().flatten() {
+                self.window.restore(record);
             }
+            self.id_files.push_back((number, self.window.end()));
         }
         Ok(())
     }
@@ -393,6 +389,18 @@ impl Log {
             let _ = self.losses.add(loss);
         }
     }
+}
+
+/// The numbers of the id files whose segments were dropped. A power cut may bring older segments back, so there may be
+/// segments on both sides of such a number. Behind the newest segment nothing was ever dropped: an id file there is a leftover.
+fn gone_id_files(found: &[Survey], names: &[String]) -> BTreeSet<u64> {
+    let numbers: BTreeSet<u64> = found.iter().map(|segment| segment.number).collect();
+    let newest = numbers.last().copied().unwrap_or(u64::MAX);
+    names
+        .iter()
+        .filter_map(|name| number_in(name, ".ids"))
+        .filter(|number| *number < newest && !numbers.contains(number))
+        .collect()
 }
 
 /// What a start finds on its way.
