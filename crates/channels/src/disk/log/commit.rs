@@ -44,6 +44,8 @@ pub struct Log {
     /// Filled files that are not part of the log.
     pub(super) blanks: Vec<Blank>,
     pub(super) blank_number: u64,
+    /// A used segment has become a blank, and its new name is not durable yet.
+    pub(super) blank_unsynced: bool,
     /// The disk had no room for a segment of the usual size: smaller ones are made, and used again.
     pub(super) short: bool,
     /// Id files: segment, and the number of the window's entry after its last.

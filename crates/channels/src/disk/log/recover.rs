@@ -94,6 +94,7 @@ impl Log {
             },
             blanks: Vec::new(),
             blank_number: 0,
+            blank_unsynced: false,
             short: false,
             id_files: VecDeque::new(),
             staged: VecDeque::new(),

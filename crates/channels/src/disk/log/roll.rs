@@ -311,9 +311,14 @@ impl Log {
         let encoded = header.encode(&self.channel);
         let path = self.folder.join(segment_name(header.number));
         let blank = self.blanks.remove(place);
-        let opened = blank
-            .file
-            .write_at(&[IoSlice::new(&encoded)], 0)
+        // A power cut could give a blank its old name back. It must not be written over before that is ruled out, or the old
+        // segment looks damaged.
+        let durable = match self.blank_unsynced {
+            true => self.disk.sync_folder(&self.folder),
+            false => Ok(()),
+        };
+        let opened = durable
+            .and_then(|()| blank.file.write_at(&[IoSlice::new(&encoded)], 0))
             .and_then(|()| blank.file.sync())
             .and_then(|()| self.disk.rename(&blank.path, &path))
             .and_then(|()| self.disk.sync_folder(&self.folder));
@@ -327,6 +332,7 @@ impl Log {
             drop(blank);
             return self.fail("opening a segment", path, error);
         }
+        self.blank_unsynced = false;
         let start = encoded.len() as u64;
         let lengths = (blank.bytes, start, start);
         let segment = Segment::of(header.number, header.first, path, blank.file, lengths);
@@ -400,6 +406,7 @@ impl Log {
         {
             let (path, _) = self.next_blank(bytes);
             self.disk.rename(&segment.path, &path).map_err(failed)?;
+            self.blank_unsynced = true;
             self.blanks.push(Blank {
                 path,
                 file: Arc::clone(&segment.file),
