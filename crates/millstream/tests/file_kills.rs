@@ -22,12 +22,10 @@ use std::{
 
 use program::{
     Program, free_port,
-    victim::{Generator, Random, Victim, arrived, generate, settle, verify},
+    victim::{Generator, Random, Victim, arrived, generate, in_storm, settle, verify},
     wait_until,
 };
 
-/// How often the program is killed.
-const KILLS: u64 = 50;
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 600;
 
@@ -159,11 +157,11 @@ fn each_format_compression_and_rotation_loses_and_doubles_nothing_when_the_progr
     let port = free_port();
     let config = config(place, &place.join("data"), port, &SINKS);
     let mut program = Victim::start(place.to_owned(), port, config);
-    let generator = Generator::start(&generate(place, port, "500000", "20000"));
-    for _ in 0..KILLS {
+    let records = in_storm(500_000, 2_000_000).to_string();
+    let generator = Generator::start(&generate(place, port, &records, "20000"));
+    for _ in 0..in_storm(50, 200) {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
-        program.kill();
-        program.restart();
+        program.kill_and_restart(&mut random);
     }
     generator.finish();
     settle(&place.join("out"));
@@ -268,14 +266,6 @@ fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
     let log = zombie.log();
     assert_eq!(zombie.stop(), Some(0), "{log}");
     verify(&out, &place.join("ledger"));
-}
-
-/// How often the journal is damaged; `make storm` does it as often as the product is held to.
-fn damages() -> u64 {
-    match std::env::var_os("STORM") {
-        Some(_) => 300,
-        None => 12,
-    }
 }
 
 /// A journal that is damaged between two runs, again and again.
@@ -388,7 +378,7 @@ fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_na
     };
     let (mut sent, mut before, mut damage) = (0, BTreeMap::new(), "none".to_owned());
     let mut doubtful = false;
-    for round in 0..=damages() {
+    for round in 0..=in_storm(12, 300) {
         let logged = fs::read_to_string(place.join("log")).map_or(0, |log| log.len());
         let program = Program::start(place, &config).listens(port);
         let mut started_at = None;

@@ -26,13 +26,15 @@ use std::{
 };
 
 use millstream_testkit::Authority;
-use program::{Program, free_port, tree, wait_until};
+use program::{
+    Program, free_port, tree,
+    victim::{Random, in_storm, kill_at_start},
+    wait_until,
+};
 use serde_json::{Value, json};
 
 /// Log records of a run of the SDK.
 const RECORDS: u64 = 3000;
-/// How often the receiver is killed.
-const KILLS: u64 = 20;
 
 fn configuration(folder: &Path, port: u16, source: &str, format: &str) -> String {
     let place = folder.display();
@@ -248,9 +250,11 @@ fn requests_with_a_key_arrive_once_each_while_the_receiver_is_killed() {
             })
         })
         .collect();
-    for kill in 0..KILLS {
-        sleep(Duration::from_millis(50 + kill * 37 % 200));
+    let (kills, mut random) = (in_storm(20, 100), Random::new());
+    for _ in 0..kills {
+        sleep(Duration::from_millis(50 + random.below(200)));
         program.kill();
+        kill_at_start(folder.path(), &config, &mut random);
         program = Program::start(folder.path(), &config).listens(port);
     }
     done.store(true, Ordering::Relaxed);
@@ -275,7 +279,7 @@ fn requests_with_a_key_arrive_once_each_while_the_receiver_is_killed() {
         arrived.len()
     );
     let requests = sent.len() as u64 / 20;
-    println!("{requests} requests in {tries} tries, {KILLS} kills: 0 lost, 0 twice");
+    println!("{requests} requests in {tries} tries, {kills} kills: 0 lost, 0 twice");
     assert!(
         tries > requests,
         "no request was ever sent again: this proves nothing"

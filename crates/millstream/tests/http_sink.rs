@@ -23,12 +23,10 @@ use std::{
 use http_peers::{Cut, Keeper};
 use program::{
     Program, free_port, millbench, tree,
-    victim::{Generator, Random, Victim, generate, settle},
+    victim::{Generator, Random, Victim, generate, in_storm, settle},
 };
 use serde_json::{Value, json};
 
-/// How often Millstream is killed, sender and receiver together.
-const KILLS: u64 = 50;
 /// How often a server is restarted.
 const RESTARTS: u64 = 20;
 /// The longest pause between two faults.
@@ -72,11 +70,10 @@ fn into_our_own_source_each_record_comes_once_however_often_both_are_killed() {
     let mut second = Victim::start(two, between, config);
     let generator = Generator::start(&generate(place, entry, "150000", "8000"));
     let mut random = Random::new();
-    for n in 0..KILLS {
+    for n in 0..in_storm(50, 100) {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         let victim = if n % 2 == 0 { &mut first } else { &mut second };
-        victim.kill();
-        victim.restart();
+        victim.kill_and_restart(&mut random);
     }
     generator.finish();
     settle(&out);
@@ -102,7 +99,7 @@ fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() 
     let mut first = Victim::start(one, entry, config);
     let generator = Generator::start(&generate(place, entry, "150000", "8000"));
     let mut random = Random::new();
-    for n in 0..KILLS {
+    for n in 0..50 {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX / 2)));
         first.kill();
         if n % 2 == 0 && n / 2 < RESTARTS {

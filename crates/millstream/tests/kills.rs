@@ -13,11 +13,9 @@ use std::{path::Path, thread::sleep, time::Duration};
 
 use program::{
     free_port,
-    victim::{Generator, Random, Victim, generate, settle, verify},
+    victim::{Generator, Random, Victim, generate, in_storm, settle, verify},
 };
 
-/// How often somebody is killed.
-const KILLS: u64 = 54;
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 500;
 
@@ -51,15 +49,13 @@ fn nothing_is_lost_or_doubled_when_sender_receiver_or_both_are_killed() {
         port,
         receiver(folder.path(), port),
     );
-    let mut generator = Generator::start(&generate(folder.path(), port, "1200000", "40000"));
-    for kill in 0..KILLS {
+    let records = in_storm(1_200_000, 5_000_000).to_string();
+    let mut generator = Generator::start(&generate(folder.path(), port, &records, "40000"));
+    for kill in 0..in_storm(54, 300) {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         match kill % 3 {
             0 => generator.kill_and_restart(),
-            1 => {
-                receiver.kill();
-                receiver.restart();
-            }
+            1 => receiver.kill_and_restart(&mut random),
             _ => {
                 receiver.kill();
                 generator.kill_and_restart();
@@ -85,12 +81,12 @@ fn nothing_is_lost_or_doubled_from_one_millstream_to_the_next_when_either_is_kil
     );
     let first = folder.path().join("relay");
     let mut first = Victim::start(first.clone(), port, relay(&first, port, next));
-    let generator = Generator::start(&generate(folder.path(), port, "600000", "30000"));
-    for kill in 0..KILLS / 2 {
+    let records = in_storm(600_000, 3_000_000).to_string();
+    let generator = Generator::start(&generate(folder.path(), port, &records, "30000"));
+    for kill in 0..in_storm(27, 200) {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         let victim = if kill % 2 == 0 { &mut first } else { &mut last };
-        victim.kill();
-        victim.restart();
+        victim.kill_and_restart(&mut random);
     }
     generator.finish();
     settle(&folder.path().join("out"));

@@ -25,17 +25,9 @@ use std::{
 use millstream_testkit::server::hdfs::{self, Hdfs, PRINCIPAL, Tools};
 use program::{
     Program, free_port, millbench,
-    victim::{Generator, Random, Victim, generate, verify},
+    victim::{Generator, Random, Victim, generate, in_storm, verify},
     wait_until,
 };
-
-/// So often, or so many seconds: what every run has time for, and with `STORM=full` what the product is held to.
-fn number(quick: u64, full: u64) -> u64 {
-    match std::env::var("STORM").as_deref() {
-        Ok("full") => full,
-        _ => quick,
-    }
-}
 
 /// Machines differ: what is left may take longer to be published than the 30 s that a stop waits by default.
 const DRAIN: [&str; 2] = ["--drain", "100s"];
@@ -198,7 +190,7 @@ fn log(folder: &Path) -> String {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
-    let (kills, restarts) = (number(12, 50), number(4, 20));
+    let (kills, restarts) = (in_storm(12, 50), in_storm(4, 20));
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut random = Random::new();
@@ -300,7 +292,7 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
 
 #[test]
 fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
-    let freeze = number(6, 42);
+    let freeze = in_storm(6, 42);
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let cluster = Hdfs::start(&folder.join("cluster"));

@@ -6,10 +6,10 @@ use std::{path::Path, thread::sleep, time::Duration};
 use millstream_testkit::server::hdfs::ha::Ha;
 
 use super::{
-    AVRO, config, forward, log, number,
+    AVRO, config, forward, log,
     program::{
         free_port,
-        victim::{Generator, Random, Victim, generate},
+        victim::{Generator, Random, Victim, generate, in_storm},
         wait_until,
     },
     publish_all, quick, rotated, verify_avro,
@@ -104,7 +104,7 @@ impl<'a> Rig<'a> {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_a_name_service_fails_over() {
-    let failovers = number(6, 20) as usize;
+    let failovers = in_storm(6, 20) as usize;
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random::new();
     let mut rig = Rig::start(folder.path());

@@ -14,7 +14,7 @@ use millstream_testkit::server::kafka::Broker;
 use crate::{
     program::{
         Program, free_port,
-        victim::{Generator, Random, generate},
+        victim::{Generator, Random, generate, in_storm},
         wait_until,
     },
     receiver, topics, verify_topics,
@@ -22,10 +22,7 @@ use crate::{
 
 /// How often Millstream and the broker are killed: with `STORM=full` as often as the product is held to (about 3 minutes).
 fn rounds() -> (u64, u64) {
-    match std::env::var("STORM").as_deref() {
-        Ok("full") => (50, 20),
-        _ => (18, 7),
-    }
+    (in_storm(18, 50), in_storm(7, 20))
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use program::{PATIENCE, Program, tree, wait_until};
+use program::{PATIENCE, Program, tree, victim::in_storm, wait_until};
 
 /// A Millstream with a mount in a folder of its own.
 struct Rig {
@@ -378,7 +378,7 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
             .unwrap()
     };
     let mut writers: Vec<Child> = (0..8).map(start).collect();
-    for _ in 0..6 {
+    for _ in 0..in_storm(6, 60) {
         sleep(Duration::from_millis(700));
         rig.kill();
         sleep(Duration::from_millis(200));

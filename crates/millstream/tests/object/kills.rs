@@ -8,7 +8,7 @@ use crate::{
     EVENTS, SINKS, Sink, config, forward, objects,
     program::{
         Program, free_port,
-        victim::{Generator, Random, generate},
+        victim::{Generator, Random, generate, kill_at_start},
         wait_until,
     },
     publish_all, verify_all,
@@ -51,6 +51,7 @@ fn storm(sinks: &[Sink], storm: &Storm) {
             server.server.signal("CONT");
         }
         program.kill();
+        kill_at_start(place, &config, &mut random);
         program = Program::start(place, &config).listens(port);
     }
     server.server.wait_ready();

@@ -40,6 +40,24 @@ impl Random {
     }
 }
 
+/// A count or a number of seconds: `quick` in `make test`, `full` in `make storm`.
+pub fn in_storm(quick: u64, full: u64) -> u64 {
+    match std::env::var_os("STORM") {
+        Some(_) => full,
+        None => quick,
+    }
+}
+
+/// Starts the program and kills it within 50 ms, in each stage of its start, half of the time.
+pub fn kill_at_start(folder: &Path, config: &str, random: &mut Random) {
+    const START_MS_MAX: u64 = 50;
+    while random.below(2) == 0 {
+        let program = Program::start(folder, config);
+        sleep(Duration::from_millis(random.below(START_MS_MAX)));
+        program.kill();
+    }
+}
+
 /// The generator at work.
 pub struct Generator {
     arguments: Vec<String>,
@@ -182,6 +200,13 @@ impl Victim {
             port,
             program,
         }
+    }
+
+    /// SIGKILL, now and in some of the starts that follow.
+    pub fn kill_and_restart(&mut self, random: &mut Random) {
+        self.kill();
+        kill_at_start(&self.folder, &self.config, random);
+        self.restart();
     }
 
     /// SIGKILL.
