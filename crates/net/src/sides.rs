@@ -77,16 +77,15 @@ impl Shared {
         wake_from(stream.as_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
     }
 
-    /// Learns from a read of `bytes` bytes how many are enough. A short message takes a kilobyte of the send buffer of its
-    /// sender, so a sender with a small buffer may have no room for as many bytes as the reader waits for. Then both rest
-    /// until the wait ends. A sender with a larger buffer that is faster than the reader leaves several times as many. Twice
-    /// as many prove nothing: a small buffer fills up, too, while the thread reads other connections.
+    /// Learns from a read of `bytes` bytes how many are enough. A sender with a small send buffer, of which a short message
+    /// takes a kilobyte, may have no room for as many as are waited for: it then rests for the whole time, and whoever
+    /// reads does its work when it lets it go on. One that is faster than the reader leaves many more.
     fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         let enough = self.enough.get();
         let next = if self.waited.take() && (ENOUGH_BYTES_MIN..enough).contains(&bytes) {
             enough / 2
-        } else if enough < ENOUGH_BYTES && bytes >= 4 * enough {
-            2 * enough
+        } else if bytes >= 2 * enough {
+            (2 * enough).min(ENOUGH_BYTES)
         } else {
             return Ok(());
         };
