@@ -15,7 +15,8 @@ use crate::size::Size;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The folder of positions, cursors and channels. One process owns it at a time (it is locked).
+    /// The directory of positions, cursors, channels and rejected records. One process owns it at a time (it is locked). Other users
+    /// cannot read it: directories have the permissions 0700 and files 0600, also those that a start finds.
     #[serde(deserialize_with = "some_path")]
     pub data_dir: PathBuf,
     /// All queues and batches together. Default: a quarter of what the cgroup or the machine allows.

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use millstream_sys::private;
 use millstream_wire::msgpack::skip;
 
 use crate::{
@@ -80,7 +81,7 @@ impl Store {
     }
 
     fn append(&self, records: &[&[u8]]) -> io::Result<bool> {
-        fs::create_dir_all(&self.folder)?;
+        private::create_dir_all(&self.folder)?;
         let bytes: usize = records.iter().map(|records| records.len()).sum();
         let mut kept = bytes as u64;
         for entry in fs::read_dir(&self.folder)? {
@@ -94,7 +95,7 @@ impl Store {
             self.put_torn_aside()?;
         }
         let is_new = !self.file.exists();
-        let mut file = fs::OpenOptions::new()
+        let mut file = private::options()
             .create(true)
             .append(true)
             .open(&self.file)?;

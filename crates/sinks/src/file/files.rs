@@ -17,7 +17,7 @@ use std::{
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Time;
-use millstream_sys::disk::{Disk, File, Open};
+use millstream_sys::disk::{Disk, File, Open, OutputMode};
 
 use super::{output::Output, sync::sync_all, table::HEAD_BYTES, trouble};
 use crate::folders::{Folders, folder_of};
@@ -37,6 +37,8 @@ pub(super) struct Files {
     open: usize,
     uses: u64,
     folders: Folders,
+    /// The permissions of new files.
+    pub(super) mode: OutputMode,
     /// Folders whose names have changed since the last commit.
     pub(super) unsynced_folders: BTreeSet<PathBuf>,
     /// Files that the next commit looks at.
@@ -55,6 +57,7 @@ impl Files {
         open_max: usize,
         durable: bool,
         lets_go: bool,
+        mode: OutputMode,
     ) -> Self {
         Self {
             disk,
@@ -66,7 +69,8 @@ impl Files {
             names: HashMap::default(),
             open: 0,
             uses: 0,
-            folders: Folders::default(),
+            folders: Folders::of_outputs(mode),
+            mode,
             unsynced_folders: BTreeSet::new(),
             changed: Vec::new(),
             now: Instant::now(),
@@ -246,7 +250,7 @@ impl Files {
             self.folders
                 .make(&*self.disk, folder)
                 .map_err(|error| trouble("make the folder", folder, &error))?;
-            match self.disk.open(path, Open::Create) {
+            match self.disk.open(path, Open::Output(self.mode)) {
                 // The folder was there a while ago: it is made anew.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {
                     self.folders.forget()

@@ -88,6 +88,7 @@ pub(super) async fn run(
         sink.open_files,
         channel.is_some(),
         sink.lets_go,
+        sink.mode,
     );
     let encoder = sink.format.encoder();
     let style = Style {

@@ -95,6 +95,7 @@ impl Writer {
             let output = Output::from_row(row, files.now);
             files.adopt(*id, output);
         }
+        let latest = Latest::new(files.mode);
         Ok(Self {
             files,
             pending: Pending::default(),
@@ -108,7 +109,7 @@ impl Writer {
             compressor: style.codec.map(Compressor::new).transpose()?,
             dirty: Dirty::new(style.dirty_max),
             style,
-            latest: Latest::default(),
+            latest,
             reporter,
             written: meters.counter("bytes_written"),
             rotated_files: meters.counter("files_rotated"),
