@@ -211,6 +211,36 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
     }
 }
 
+#[test]
+fn a_node_that_has_filled_its_share_of_rejected_records_stops_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    for name in ["data/rejected", "files", "objects"] {
+        fs::create_dir_all(place.join(name)).unwrap();
+    }
+    let other = fs::File::create(place.join("data/rejected/other.msgpack")).unwrap();
+    other.set_len(1 << 30).unwrap();
+    let port = free_port();
+    let input = format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}");
+    let program = Program::start(place, &config(place, &input)).listens(port);
+    let mut stream = None;
+    // A chunk with a record that the source rejects and one that the sinks reject.
+    wait_until("the chunk is acked", || {
+        send(&mut stream, port, &chunk(0)).is_ok()
+    });
+    wait_until("all good records are written", || {
+        ["files", "objects"].iter().all(|sink| {
+            let lines =
+                |path: &PathBuf| fs::read_to_string(path).unwrap_or_default().lines().count();
+            files(&place.join(sink)).iter().map(lines).sum::<usize>() as u64 == CHUNK - 2
+        })
+    });
+    assert_eq!(program.stop(), Some(0));
+    for (node, n) in [("in", NO_RECORD), ("files", NO_USER), ("objects", NO_USER)] {
+        assert_eq!(rejected(&place.join("data"), node).0, [n].into(), "{node}");
+    }
+}
+
 fn millstream(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
     command.args(arguments).output().unwrap()
@@ -250,7 +280,7 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
     let why = "no value for `.user`; to write such records give it a default: `{.user|unknown}`";
     for part in [
         "2 records rejected and kept in ",
-        &format!("data/rejected/bad.msgpack; the first: {why}; tag in, record: \\u{{1b}}[31mfirst"),
+        &format!("data/rejected/bad.*; the first: {why}; tag in, record: \\u{{1b}}[31mfirst"),
         "(bad: 2); show them with `millstream rejected cat`",
     ] {
         assert!(log.contains(part), "no {part:?} in {log}");
