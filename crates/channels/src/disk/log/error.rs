@@ -77,6 +77,10 @@ pub enum Error {
     Configured(String),
 }
 
+/// What [`Error::Gone`] says behind the directory.
+const GONE: &str = "this directory or the newest segment in it was removed or replaced while the channel was using it; nothing more \
+                    is accepted; put it back, or restart to continue with what is there";
+
 /// What a full disk lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
@@ -173,12 +177,7 @@ impl fmt::Display for Error {
                     None => write!(f, "; it has no consumer"),
                 }
             }
-            Self::Gone { path } => write!(
-                f,
-                "{}: this directory or the newest segment in it was removed or replaced while the channel was using it; nothing more \
-                 is accepted; put it back, or restart to continue with what is there",
-                path.display()
-            ),
+            Self::Gone { path } => write!(f, "{}: {GONE}", path.display()),
             Self::TooLarge { bytes } => {
                 write!(
                     f,
