@@ -35,6 +35,8 @@ pub struct Metadata {
     pub inode: u64,
     /// Whether it is a folder.
     pub folder: bool,
+    /// Whether it is a file, and no pipe, socket or device.
+    pub file: bool,
 }
 
 /// The size of a file system.
@@ -412,6 +414,7 @@ fn metadata(found: &fs::Metadata) -> Metadata {
         device: found.dev(),
         inode: found.ino(),
         folder: found.is_dir(),
+        file: found.is_file(),
     }
 }
 

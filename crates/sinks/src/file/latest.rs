@@ -97,6 +97,8 @@ impl Latest {
         match disk.symlink(&target, &new) {
             // Left by a run that was killed between the two steps.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // An output may have that name.
+                disk.read_link(&new)?;
                 disk.remove(&new)?;
                 disk.symlink(&target, &new)?;
             }

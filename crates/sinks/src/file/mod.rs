@@ -68,7 +68,7 @@ struct Config {
     /// Folders are made at need.
     path: Template,
     /// A symbolic link to the file that is current, for paths that change with the time: a template as `path`, such as
-    /// `/var/log/{tag}.log`.
+    /// `/var/log/{tag}.log`. An output that has the name of a link replaces it.
     latest: Option<Template>,
     /// How files are compressed. The name is the one in `path`: end it with `.gz` or `.zst`.
     #[serde(default)]

@@ -427,7 +427,15 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
         };
         let recovered =
             recover(&disk, Path::new("/state"), Some(channel), None, &reporter).unwrap();
-        let files = Files::new(disk, reporter.clone(), 10, true, true, OutputMode::Umask);
+        let files = Files::new(
+            disk,
+            reporter.clone(),
+            10,
+            true,
+            true,
+            OutputMode::Umask,
+            false,
+        );
         Writer::new(
             files,
             recovered,
