@@ -12,6 +12,7 @@ use std::{
 };
 
 use millstream_channels::memory::MemoryChannel;
+use millstream_config::RejectedLimits;
 use millstream_pipeline::{
     failure::Failure,
     inlet::{Event, Inlet},
@@ -184,6 +185,7 @@ async fn start(folder: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Runni
             memory_max: 1 << 20,
             threads: THREADS,
             host: "here".into(),
+            rejected: RejectedLimits::default(),
         },
     };
     let start = Launch {

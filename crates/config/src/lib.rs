@@ -73,6 +73,8 @@ pub use problem::{Problem, Problems, Severity};
 pub use read::fields;
 pub use secret::Secret;
 pub use sections::{Entry, Section, Sections, Tree};
-pub use settings::{Api, Log, LogFormat, LogLevel, Open, Settings};
+pub use settings::{
+    Api, Log, LogFormat, LogLevel, Open, RejectedLimits, Settings, WhenRejectedFull,
+};
 pub use size::Size;
 pub use words::{Word, unknown};

@@ -15,7 +15,8 @@ use crate::size::Size;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The folder of positions, cursors and channels. One process owns it at a time (it is locked).
+    /// The directory of positions, cursors, channels and rejected records. One process owns it at a time (it is locked). Other users
+    /// cannot read it: directories have the permissions 0700 and files 0600, also those that a start finds.
     #[serde(deserialize_with = "some_path")]
     pub data_dir: PathBuf,
     /// All queues and batches together. Default: a quarter of what the cgroup or the machine allows.
@@ -35,6 +36,41 @@ pub struct Settings {
     pub log: Log,
     /// The interface for people and monitoring: dashboard, /metrics, /health.
     pub api: Api,
+    /// How many rejected records are kept in `data_dir/rejected`, where no node takes them.
+    pub rejected: RejectedLimits,
+}
+
+/// Bounds on rejected records that are kept. The node is unhealthy from 80 % of a bound on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RejectedLimits {
+    /// At most this much of one node. Other nodes are not affected when it is reached.
+    pub node_max: Size,
+    /// At most this much of one peer of a node.
+    pub peer_max: Size,
+    /// What happens when a bound is reached.
+    pub full: WhenRejectedFull,
+}
+
+/// What happens when a node or peer has rejected more than is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenRejectedFull {
+    /// The connection or sink that rejects waits until an operator moves files away. Nothing is lost.
+    #[default]
+    Wait,
+    /// The oldest rejected records of that peer or node are removed.
+    DropOldest,
+}
+
+impl Default for RejectedLimits {
+    fn default() -> Self {
+        Self {
+            node_max: Size::gib(1),
+            peer_max: Size::mib(256),
+            full: WhenRejectedFull::Wait,
+        }
+    }
 }
 
 /// The log of the program.
@@ -111,6 +147,7 @@ impl Default for Settings {
             timezone: "UTC".to_owned(),
             log: Log::default(),
             api: Api::default(),
+            rejected: RejectedLimits::default(),
         }
     }
 }

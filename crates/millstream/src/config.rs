@@ -201,6 +201,7 @@ fn run_settings(settings: &Settings) -> RunSettings {
     };
     RunSettings {
         data_dir: settings.data_dir.clone(),
+        rejected: settings.rejected,
         memory_max: usize::try_from(settings.memory_bytes()).unwrap_or(usize::MAX),
         threads: settings.thread_count(),
         host: host.into(),

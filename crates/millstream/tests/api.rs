@@ -355,3 +355,42 @@ fn from_outside_only_what_is_open_is_shown() {
     }
     assert_eq!(program.stop(), Some(0));
 }
+
+#[test]
+fn a_data_dir_that_is_removed_makes_the_instance_unhealthy_and_nothing_is_acked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (place, port, api) = (folder.path().display(), free_port(), free_port());
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 64MiB }}\n\
+         sinks:\n  out: {{ type: discard, inputs: [kept] }}\n"
+    );
+    let program = Program::start(folder.path(), &config).listens(port);
+    // ["t", [[time, {"n": 1}]], {"chunk": 16 bytes}]
+    let send = |stream: &mut TcpStream, id: u8| {
+        let mut chunk =
+            b"\x93\xa1t\x91\x92\xce\x60\x00\x00\x00\x81\xa1n\x01\x81\xa5chunk\xb0".to_vec();
+        chunk.extend([b'a' + id; 16]);
+        stream.write_all(&chunk).unwrap();
+    };
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    send(&mut stream, 0);
+    let mut ack = [0; 22];
+    stream.read_exact(&mut ack).unwrap();
+    assert!(ack.starts_with(b"\x81\xa3ack\xb0aaaa"), "{ack:?}");
+    fs::remove_dir_all(folder.path().join("data")).unwrap();
+    send(&mut stream, 1);
+    wait_until("it is unhealthy", || {
+        get_here(api, "/health").starts_with("HTTP/1.1 503")
+    });
+    let health = get_here(api, "/health");
+    assert!(health.contains("\"node\":\"kept\""), "{health}");
+    assert!(health.contains("was removed or replaced"), "{health}");
+    // Not before it stops either.
+    program.signal("TERM");
+    let mut answered = Vec::new();
+    let _ = stream.read_to_end(&mut answered);
+    assert_eq!(answered, b"", "a chunk was acked that no start finds");
+    assert_ne!(program.ended(), Some(0));
+}

@@ -15,6 +15,7 @@ use std::{
     fs,
     io::{self, Write},
     net::TcpStream,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::atomic::{AtomicBool, Ordering},
@@ -25,6 +26,7 @@ use std::{
 use program::{
     PATIENCE, Program, free_port,
     victim::{Random, Victim},
+    wait_until,
 };
 use rmpv::Value;
 
@@ -209,6 +211,36 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
     }
 }
 
+#[test]
+fn a_node_that_has_filled_its_share_of_rejected_records_stops_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    for name in ["data/rejected", "files", "objects"] {
+        fs::create_dir_all(place.join(name)).unwrap();
+    }
+    let other = fs::File::create(place.join("data/rejected/other.msgpack")).unwrap();
+    other.set_len(1 << 30).unwrap();
+    let port = free_port();
+    let input = format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}");
+    let program = Program::start(place, &config(place, &input)).listens(port);
+    let mut stream = None;
+    // A chunk with a record that the source rejects and one that the sinks reject.
+    wait_until("the chunk is acked", || {
+        send(&mut stream, port, &chunk(0)).is_ok()
+    });
+    wait_until("all good records are written", || {
+        ["files", "objects"].iter().all(|sink| {
+            let lines =
+                |path: &PathBuf| fs::read_to_string(path).unwrap_or_default().lines().count();
+            files(&place.join(sink)).iter().map(lines).sum::<usize>() as u64 == CHUNK - 2
+        })
+    });
+    assert_eq!(program.stop(), Some(0));
+    for (node, n) in [("in", NO_RECORD), ("files", NO_USER), ("objects", NO_USER)] {
+        assert_eq!(rejected(&place.join("data"), node).0, [n].into(), "{node}");
+    }
+}
+
 fn millstream(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
     command.args(arguments).output().unwrap()
@@ -248,7 +280,7 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
     let why = "no value for `.user`; to write such records give it a default: `{.user|unknown}`";
     for part in [
         "2 records rejected and kept in ",
-        &format!("data/rejected/bad.msgpack; the first: {why}; tag in, record: \\u{{1b}}[31mfirst"),
+        &format!("data/rejected/bad.*; the first: {why}; tag in, record: \\u{{1b}}[31mfirst"),
         "(bad: 2); show them with `millstream rejected cat`",
     ] {
         assert!(log.contains(part), "no {part:?} in {log}");
@@ -327,4 +359,70 @@ fn a_job_whose_rejected_records_are_taken_by_a_node_has_left_nothing_behind() {
     assert!(texts(&listed)[0].starts_with("no rejected records in "));
     let [_, errors] = texts(&millstream(&["rejected", "ls", "--data-dir", "/nowhere"]));
     assert_eq!(errors, "the data_dir /nowhere does not exist\n");
+}
+
+/// The permissions of everything below a directory, and its own.
+fn permissions(path: &Path) -> Vec<(PathBuf, u32)> {
+    let found = fs::symlink_metadata(path).unwrap();
+    let mut all = vec![(path.to_owned(), found.permissions().mode() & 0o7777)];
+    if found.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            all.extend(permissions(&entry.unwrap().path()));
+        }
+    }
+    all
+}
+
+#[test]
+fn other_users_can_read_outputs_as_configured_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path();
+    let data = place.join("data");
+    // What an earlier version has left.
+    for name in ["channels/old", "rejected"] {
+        fs::create_dir_all(data.join(name)).unwrap();
+    }
+    for name in ["channels/old/segment", "rejected/old.msgpack"] {
+        fs::write(data.join(name), "").unwrap();
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fs::set_permissions(data.join("channels"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(place.join("in.log"), "one\ntwo\n").unwrap();
+    let here = place.display();
+    let config = format!(
+        "data_dir: {here}/data\napi: {{ listen: [] }}\n\
+         sources:\n  in: {{ type: tail, paths: {here}/in.log, start: beginning }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 64MiB }}\n\
+         sinks:\n  open: {{ type: file, inputs: [kept], format: raw, path: {here}/open/all.log }}\n\
+         \u{20} group: {{ type: file, inputs: [kept], format: raw, path: {here}/group/all.log, mode: 0640 }}\n\
+         \u{20} objects: {{ type: object, inputs: [kept], url: \"file://{here}/objects/{{tag}}\", rotate: {{ interval: 100ms }} }}\n\
+         \u{20} bad: {{ type: file, inputs: [kept], path: \"{here}/bad/{{.user}}.log\" }}\n"
+    );
+    let umask = ["sh", "-c", "umask 022; exec \"$@\"", "sh"];
+    let program = Program::start_after(place, &config, &umask);
+    wait_until("all is written", || {
+        let written = |path: &str| fs::metadata(place.join(path)).is_ok_and(|file| file.len() == 8);
+        written("open/all.log")
+            && written("group/all.log")
+            && fs::metadata(data.join("rejected/bad.msgpack")).is_ok_and(|file| file.len() > 0)
+    });
+    let mut all = permissions(&data);
+    assert_eq!(program.stop(), Some(0));
+    all.extend(permissions(&data));
+    assert!(all.len() > 20, "{all:?}");
+    let open: Vec<_> = all.iter().filter(|(_, mode)| mode & 0o077 != 0).collect();
+    assert!(open.is_empty(), "{open:?}");
+    let mode = |path: &str| permissions(&place.join(path))[0].1;
+    assert_eq!((mode("open"), mode("open/all.log")), (0o755, 0o644));
+    assert_eq!((mode("group"), mode("group/all.log")), (0o750, 0o640));
+    let objects = permissions(&place.join("objects"));
+    assert!(
+        objects.iter().any(|(path, _)| path.is_file()),
+        "{objects:?}"
+    );
+    assert!(
+        objects.iter().all(|(_, mode)| mode & 0o044 == 0o044),
+        "{objects:?}"
+    );
 }

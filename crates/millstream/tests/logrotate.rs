@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use program::{Program, wait_until};
+use program::{Program, victim::Random, wait_until};
 
 /// Rotations while the file grows.
 const ROTATIONS: usize = 25;
@@ -248,6 +248,105 @@ fn rotation_by_copy_and_truncate_delivers_what_is_left_once() {
         all.len()
     );
     assert!(all.len() <= sent);
+}
+
+/// How a program is killed after a truncation.
+#[derive(Debug)]
+struct Kill {
+    /// The name of the copy.
+    copy: &'static str,
+    /// How long the lines were there before the copy was made.
+    age: Duration,
+    /// What is appended after the truncation.
+    after: &'static str,
+    /// How long after that the kill comes.
+    delay: Duration,
+}
+
+/// Copies and truncates a log of `LINES` lines, kills the program, and starts it again. Returns what arrived after these lines.
+fn kill_after_truncation(kill: &Kill) -> Vec<String> {
+    let folder = folders();
+    let place = folder.path();
+    let log = place.join("logs/app.log");
+    let config = config(place, &["logs/*"]);
+    let out = place.join("out.log");
+    let program = Program::start(place, &config);
+    let written: String = (0..LINES)
+        .map(|n| format!("line {n:08} of the log\n"))
+        .collect();
+    fs::write(&log, &written).unwrap();
+    wait_until("the lines have arrived", || lines_of(&out).len() == LINES);
+    sleep(kill.age);
+    if !kill.copy.starts_with("app.log") {
+        // Only a stored mark shows whose copy a file of another name is.
+        let positions = place.join("data/sources/app/positions");
+        let end = format!(" {} ", written.len());
+        wait_until("a mark is stored", || {
+            fs::read_to_string(&positions).is_ok_and(|text| text.contains(&end))
+        });
+    }
+    fs::copy(&log, place.join("logs").join(kill.copy)).unwrap();
+    let mut file = fs::File::options().append(true).open(&log).unwrap();
+    file.set_len(0).unwrap();
+    file.write_all(kill.after.as_bytes()).unwrap();
+    sleep(kill.delay);
+    program.kill();
+    let program = Program::start(place, &config);
+    writeln!(file, "the last line").unwrap();
+    wait_until("the last line has arrived", || {
+        lines_of(&out).iter().any(|line| line == "the last line")
+    });
+    // A copy is held for up to 10 s.
+    sleep(Duration::from_secs(11));
+    assert_eq!(program.stop(), Some(0));
+    let mut arrived = lines_of(&out);
+    let delivered: String = arrived
+        .drain(..LINES)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(
+        delivered == written,
+        "the first lines are not those of the log"
+    );
+    arrived.sort();
+    arrived
+}
+
+#[test]
+fn a_kill_right_after_a_truncation_doubles_no_line_of_the_copy() {
+    let mut random = Random::new();
+    let mut kills = Vec::new();
+    for copy in ["app.log.1", "copy-of-app"] {
+        for age in [0, 300, 2500].map(Duration::from_millis) {
+            // The last of them leaves time for what came after the truncation to be kept.
+            for (after, earliest) in [("", 0), ("after\n", 0), ("after\n", 30_000)] {
+                let delay = Duration::from_micros(earliest + random.below(2000));
+                kills.push(Kill {
+                    copy,
+                    age,
+                    after,
+                    delay,
+                });
+            }
+        }
+    }
+    let failed: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = kills
+            .iter()
+            .map(|kill| (kill, scope.spawn(|| kill_after_truncation(kill))))
+            .collect();
+        let ran = running
+            .into_iter()
+            .map(|(kill, ran)| (kill, ran.join().unwrap()));
+        let failed = ran.filter(|(kill, arrived)| {
+            let expected: Vec<_> = kill.after.lines().chain(["the last line"]).collect();
+            *arrived != expected
+        });
+        failed
+            .map(|(kill, arrived)| format!("{kill:?}: {} lines came", arrived.len()))
+            .collect()
+    });
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]

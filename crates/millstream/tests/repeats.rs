@@ -248,7 +248,13 @@ fn a_broken_chunk_is_refused_three_times_then_its_good_records_are_kept() {
     fixture.stop_after("t", 1);
     assert_eq!(acked_after, 4, "three refusals, then an ack");
     assert_eq!(fixture.lines("t"), ["good"]);
-    let rejected = fs::read(fixture.folder.path().join("data/rejected/in.msgpack")).unwrap();
+    let rejected = fs::read(
+        fixture
+            .folder
+            .path()
+            .join("data/rejected/in.peer-127_0_0_1.msgpack"),
+    )
+    .unwrap();
     assert!(!rejected.is_empty());
 }
 

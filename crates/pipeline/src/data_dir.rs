@@ -2,7 +2,10 @@
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use millstream_sys::disk::{Disk, File, HostDisk, Open};
+use millstream_sys::{
+    disk::{Disk, File, HostDisk, Open},
+    private,
+};
 
 use crate::failure::Failure;
 
@@ -24,10 +27,14 @@ impl DataDir {
             Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a folder this user may write"))
                 .never_again()
         };
-        fs::create_dir_all(folder).map_err(fail)?;
+        // Others may enter the directories above it.
+        if let Some(above) = folder.parent() {
+            fs::create_dir_all(above).map_err(fail)?;
+        }
+        HostDisk.create_folder(folder).map_err(fail)?;
         let path = folder.join("lock");
         if !path.exists() {
-            fs::write(&path, b"").map_err(fail)?;
+            private::write(&path, b"").map_err(fail)?;
         }
         let lock = HostDisk.open(&path, Open::Write).map_err(fail)?;
         if !lock.try_lock().map_err(fail)? {
@@ -37,6 +44,12 @@ impl DataDir {
             return Err(Failure::config(text));
         }
         check_format(folder).map_err(fail)??;
+        if let Err(error) = private::restrict(folder) {
+            // A volume may belong to another user who lets this one write; what we make in it is private.
+            tracing::warn!(
+                "cannot take data_dir {place} from other users: {error}; make this user its owner"
+            );
+        }
         Ok(Self { _lock: lock })
     }
 }
@@ -46,7 +59,7 @@ fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::write(&path, format!("{FORMAT_WORDS}{FORMAT}\n"))?;
+            private::write(&path, format!("{FORMAT_WORDS}{FORMAT}\n").as_bytes())?;
             fs::File::open(&path)?.sync_all()?;
             fs::File::open(folder)?.sync_all()?;
             return Ok(Ok(()));

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use millstream_config::RejectedLimits;
 use millstream_record::Pool;
 use tokio::sync::mpsc;
 
@@ -18,7 +19,7 @@ use crate::{
     outlet::{Edge, Feed, Outlet},
     plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target},
     promise::Guarantee,
-    rejected::{self, RejectedStore},
+    rejected::{self, Counts, RejectedStore},
     rejection_log::RejectionLog,
     report::Reporter,
     running::{NodeStatus, REJECTED_KEPT, Running},
@@ -57,6 +58,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         pool: Pool::new(settings.memory_max),
         data_dir: settings.data_dir,
         host: settings.host,
+        rejected: settings.rejected,
         once: launch.once,
         meters: launch.meters,
         threads,
@@ -117,6 +119,7 @@ struct Wiring {
     pool: Pool,
     data_dir: std::path::PathBuf,
     host: Arc<str>,
+    rejected: RejectedLimits,
     once: bool,
     meters: Meters,
     threads: Threads,
@@ -278,14 +281,15 @@ impl Wiring {
         let mut to = format!("by the port {node}.rejected");
         if edges.is_empty() {
             let folder = rejected::folder(&self.data_dir);
-            to = format!(
-                "and kept in {}",
-                RejectedStore::file(&folder, node).display()
-            );
-            let kept = meters.counter(REJECTED_KEPT);
+            to = format!("and kept in {}/{node}.*", folder.display());
+            let counts = Counts {
+                kept: meters.counter(REJECTED_KEPT),
+                dropped: meters.counter("bytes_rejected_dropped"),
+            };
+            let store = RejectedStore::open(folder, node, self.rejected, reporter.clone(), counts);
             edges.push(Edge {
                 tags: None,
-                feed: Feed::new(RejectedStore::open(folder, node, reporter.clone(), kept)),
+                feed: Feed::new(store),
             });
         }
         Outlet::of_rejects(edges, &meters, RejectionLog::new(node, to))

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use millstream_config::RejectedLimits;
+
 use crate::{
     channel::Consumer,
     node::{ChannelConfig, Sink, Source},
@@ -31,6 +33,8 @@ pub struct RunSettings {
     pub threads: usize,
     /// What `host` is for records written on this machine.
     pub host: Arc<str>,
+    /// How many rejected records are kept.
+    pub rejected: RejectedLimits,
 }
 
 /// Who takes from a port.

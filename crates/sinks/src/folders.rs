@@ -6,18 +6,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use millstream_sys::disk::Disk;
+use millstream_sys::disk::{Disk, OutputMode};
 
 /// So many folders are remembered; then they are looked at again.
 const KNOWN_MAX: usize = 4096;
 
 /// The folders whose names, and those of all above them, are durable.
-#[derive(Default)]
 pub(crate) struct Folders {
     known: HashSet<PathBuf>,
+    /// The permissions of those that hold outputs; None: only this user may enter.
+    outputs: Option<OutputMode>,
 }
 
 impl Folders {
+    /// For state that only this user may read.
+    pub(crate) fn private() -> Self {
+        Self {
+            known: HashSet::new(),
+            outputs: None,
+        }
+    }
+
+    /// For outputs.
+    pub(crate) fn of_outputs(mode: OutputMode) -> Self {
+        Self {
+            known: HashSet::new(),
+            outputs: Some(mode),
+        }
+    }
+
     /// Makes `folder` and every level above it that is missing. Each name is synced before anything is put below it,
     /// also one that was there (an earlier run may have made it and died), so that a power cut cannot take a level away
     /// from under what was committed.
@@ -36,7 +53,10 @@ impl Folders {
         for level in missing.into_iter().rev() {
             let new = !is_folder(disk, level)?;
             if new {
-                disk.create_folder(level)?;
+                match self.outputs {
+                    Some(mode) => disk.create_output_folder(level, mode)?,
+                    None => disk.create_folder(level)?,
+                }
             }
             let synced = level
                 .parent()

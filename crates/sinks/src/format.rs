@@ -164,6 +164,19 @@ impl Formatting {
         self.options.format
     }
 
+    /// Whether every record ends with a newline.
+    pub(crate) fn ends_lines(&self) -> bool {
+        match (&self.options.delimiter, self.options.format) {
+            (_, Format::Msgpack | Format::AvroEvent) => false,
+            (Some(delimiter), _) => delimiter.ends_with('\n'),
+            (None, Format::Template) => {
+                let template = self.options.template.as_ref();
+                template.is_some_and(|template| template.as_str().ends_with('\n'))
+            }
+            (None, _) => true,
+        }
+    }
+
     /// The time zone of templates.
     pub(crate) fn zone(&self) -> TimeZone {
         self.zone.clone()

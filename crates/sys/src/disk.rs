@@ -8,7 +8,7 @@ use std::{
     ffi::OsString,
     fs, io,
     io::IoSlice,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -20,6 +20,7 @@ use rustix::{fs::FallocateFlags, io::ReadWriteFlags};
 
 use crate::{
     allocator::{PAGE_BYTES, SLOW_DISTANCES},
+    private::{DIRECTORY_MODE, FILE_MODE},
     writeback,
 };
 
@@ -34,6 +35,8 @@ pub struct Metadata {
     pub inode: u64,
     /// Whether it is a folder.
     pub folder: bool,
+    /// Whether it is a file, and no pipe, socket or device.
+    pub file: bool,
 }
 
 /// The size of a file system.
@@ -52,8 +55,20 @@ pub enum Open {
     Read,
     /// An existing file, to read and write.
     Write,
-    /// A new file, to read and write; an error if the name is taken.
+    /// A new file, to read and write; an error if the name is taken. Only this user may read or write it.
     Create,
+    /// The same for an output, which others may read.
+    Output(OutputMode),
+}
+
+/// The permissions of outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputMode {
+    /// What the umask of the process leaves.
+    #[default]
+    Umask,
+    /// Exactly these for a file. A directory can also be entered by those who may read its files.
+    Exactly(u32),
 }
 
 /// Folders and names. Names are durable only after [`Disk::sync_folder`] of the folder they stand in.
@@ -64,8 +79,12 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes one folder; its parent exists. A folder that is there already is no error.
+    /// Makes one folder, which only this user may enter; its parent exists. A folder that is there already is no error.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// The same for outputs.
+    fn create_output_folder(&self, path: &Path, _mode: OutputMode) -> io::Result<()> {
+        self.create_folder(path)
+    }
     /// Makes the names in a folder durable.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
     /// The names in a folder, sorted.
@@ -133,12 +152,19 @@ impl Disk for HostDisk {
             Open::Write => {
                 options.write(true);
             }
-            Open::Create => {
+            Open::Create | Open::Output(OutputMode::Exactly(_)) => {
+                options.write(true).create_new(true).mode(FILE_MODE);
+            }
+            Open::Output(OutputMode::Umask) => {
                 options.write(true).create_new(true);
             }
         }
+        let file = options.open(path)?;
+        if let Open::Output(OutputMode::Exactly(mode)) = how {
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+        }
         Ok(Arc::new(HostFile {
-            file: options.open(path)?,
+            file,
             cached_only: AtomicBool::new(false),
         }))
     }
@@ -152,9 +178,17 @@ impl Disk for HostDisk {
     }
 
     fn create_folder(&self, path: &Path) -> io::Result<()> {
-        match fs::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            other => other,
+        make_folder(path, DIRECTORY_MODE)
+    }
+
+    fn create_output_folder(&self, path: &Path, mode: OutputMode) -> io::Result<()> {
+        match mode {
+            OutputMode::Umask => make_folder(path, 0o777),
+            OutputMode::Exactly(mode) => {
+                make_folder(path, DIRECTORY_MODE)?;
+                let enter = (mode & 0o444) >> 2;
+                fs::set_permissions(path, fs::Permissions::from_mode(mode | enter))
+            }
         }
     }
 
@@ -188,6 +222,14 @@ impl Disk for HostDisk {
 
     fn read_link(&self, link: &Path) -> io::Result<PathBuf> {
         fs::read_link(link)
+    }
+}
+
+/// Makes a folder with at most these permissions. One that is there already is no error.
+fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        other => other,
     }
 }
 
@@ -372,6 +414,7 @@ fn metadata(found: &fs::Metadata) -> Metadata {
         device: found.dev(),
         inode: found.ino(),
         folder: found.is_dir(),
+        file: found.is_file(),
     }
 }
 

@@ -4,6 +4,7 @@ pub mod allocator;
 pub mod datagrams;
 pub mod disk;
 pub mod fuse;
+pub mod private;
 pub mod unsent;
 pub mod wake;
 pub mod writeback;

@@ -547,3 +547,47 @@ fn options_are_read_and_what_cannot_be_is_refused() {
     let small = read(r#"{"size_max": "1MiB"}"#).unwrap();
     assert_eq!(small.problem().unwrap().0, "size_max");
 }
+
+#[test]
+fn a_channel_whose_directory_is_gone_answers_for_nothing_and_continues_when_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("buffer");
+    let fixture = Fixture::on(Arc::new(HostDisk), &place);
+    let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
+    run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::rename(&place, &elsewhere).unwrap();
+    let waits = put(&opened.channel, batch("b\n", Vec::new()));
+    let until = |done: &dyn Fn() -> bool| {
+        let started = std::time::Instant::now();
+        while !done() {
+            assert!(started.elapsed() < std::time::Duration::from_secs(60));
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    let held = || fixture.reporter.conditions();
+    until(&|| !held().is_empty());
+    assert_eq!(held()[0].trouble, Trouble::Losing);
+    assert!(
+        held()[0].why.contains("was removed or replaced"),
+        "{:?}",
+        held()
+    );
+    assert!(opened.channel.is_full());
+    assert_eq!(
+        waits.try_outcome(),
+        None,
+        "answered for what a start would not find"
+    );
+    std::fs::rename(&elsewhere, &place).unwrap();
+    run(waits).unwrap();
+    until(&|| held().is_empty());
+    // An idle one notices it, too; and a stop ends the wait.
+    std::fs::remove_dir_all(&place).unwrap();
+    until(&|| !held().is_empty());
+    let lost = put(&opened.channel, batch("c\n", Vec::new()));
+    opened.channel.give_up_waiting();
+    opened.channel.close();
+    assert!(run(opened.finished).is_err());
+    assert!(run(lost).is_err());
+}

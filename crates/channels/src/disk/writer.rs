@@ -41,6 +41,8 @@ const COMMIT_BYTES: usize = 1 << 20;
 const RETRY: Duration = Duration::from_millis(200);
 /// How long after a failure the next segment is not tried ahead of time.
 const MAKE_RETRY: Duration = Duration::from_secs(5);
+/// How often an idle channel looks whether its directory is still there.
+const LOOK: Duration = Duration::from_secs(1);
 /// For how long a full channel waits for its consumers before it says so: under load that is daily work.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -58,6 +60,8 @@ struct Writer {
     reporter: Reporter,
     /// There is no room, in the channel or on the disk.
     room: Condition,
+    /// The directory is not where it was.
+    gone: Condition,
     meters: Gauges,
     skips: Skips,
 }
@@ -102,6 +106,7 @@ pub(super) fn start(
         unsynced_since: None,
         reporter: context.reporter.clone(),
         room: context.reporter.condition("room"),
+        gone: context.reporter.condition("gone"),
         meters: Gauges {
             records: meters.counter("records_received"),
             bytes: meters.counter("bytes_received"),
@@ -161,6 +166,7 @@ impl Writer {
         loop {
             self.log.wake_on_settle(waker.clone());
             let taken = self.queue.take(COMMIT_BYTES, self.until_look());
+            self.wait_for_directory(taken.closed)?;
             if taken.poked {
                 self.log.drop_settled()?;
             }
@@ -189,6 +195,24 @@ impl Writer {
         self.making.take().map(JoinHandle::join);
         self.skips.end();
         self.log.close(self.clock.now())
+    }
+
+    /// Waits as long as the channel's directory is not where it was: what a removed file holds is lost, so nothing may be answered
+    /// for. Fails when it is time to stop.
+    fn wait_for_directory(&mut self, closed: bool) -> Result<(), Error> {
+        while let Err(error) = self.log.check_place() {
+            self.queue.set_full(true);
+            self.gone.raise(Trouble::Losing, &error);
+            if closed || self.queue.has_given_up() {
+                return Err(error);
+            }
+            self.queue.wait_for_settle(RETRY);
+        }
+        if self.gone.clear().is_some() {
+            self.reporter
+                .info("gone", "the directory of the channel is back");
+        }
+        Ok(())
     }
 
     fn stage(&mut self, group: Group) -> Result<(), Error> {
@@ -344,8 +368,12 @@ impl Writer {
 
     /// How long to wait for the next group.
     fn until_look(&self) -> Option<Duration> {
-        let look = self.skips.hold().then_some(skips::LOOK);
-        self.until_sync().into_iter().chain(look).min()
+        let look = match self.skips.hold() {
+            true => skips::LOOK.min(LOOK),
+            false => LOOK,
+        };
+        let sync = self.until_sync();
+        Some(sync.map_or(look, |sync| sync.min(look)))
     }
 
     /// Syncs what is kept for those who wait for it. What cannot be synced for now fails them, and is synced later.

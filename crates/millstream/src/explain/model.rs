@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use millstream_config::RejectedLimits;
 use millstream_pipeline::{
     plan::{Input, Plan, Route, Target},
     promise::{Guarantee, Promise},
@@ -12,6 +13,8 @@ use millstream_pipeline::{
 pub struct Explained {
     /// Everything durable is here.
     pub data_dir: PathBuf,
+    /// How many rejected records are kept there.
+    pub rejected: RejectedLimits,
     /// Bytes that all batches may take together.
     pub memory_max: usize,
     /// Data threads.
@@ -114,6 +117,7 @@ impl Explained {
         };
         let mut explained = Self {
             data_dir: plan.settings.data_dir.clone(),
+            rejected: plan.settings.rejected,
             memory_max: plan.settings.memory_max,
             threads: plan.settings.threads,
             nodes: nodes(plan),

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use millstream_config::RejectedLimits;
 use millstream_pipeline::{
     failure::Failure,
     inlet::Inlet,
@@ -114,6 +115,7 @@ fn plan() -> Plan {
             memory_max: 512 << 20,
             threads: 2,
             host: "here".into(),
+            rejected: RejectedLimits::default(),
         },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
+use millstream_config::WhenRejectedFull;
 use millstream_pipeline::promise::{Guarantee, Promise};
 
 use super::{Explained, Kind, Port, Source};
@@ -279,14 +280,19 @@ fn rejected(explained: &Explained) -> String {
     }
     let is_open = |node: &&super::Node| node.kind != Kind::Channel && !node.rejects_taken;
     if explained.nodes.iter().any(|node| is_open(&node)) {
-        let file = explained.data_dir.join("rejected/NAME.msgpack");
+        let files = explained.data_dir.join("rejected/NAME.*");
+        let limit = explained.rejected.node_max;
+        let full = match explained.rejected.full {
+            WhenRejectedFull::Wait => "the path waits",
+            WhenRejectedFull::DropOldest => "the oldest are removed",
+        };
         let name = match rows.is_empty() {
             true => "of every node",
             false => "of the others",
         };
         let text = format!(
-            "kept in {}, 1GiB in all; full: the path waits",
-            file.display()
+            "kept in {}, up to {limit} of each; full: {full}",
+            files.display()
         );
         rows.push(vec![name.to_owned(), text]);
     }

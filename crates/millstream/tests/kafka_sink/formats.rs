@@ -179,7 +179,9 @@ fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it
          null\t{\"empty\":[]}\nnull\t{\"last\":true}\n"
     );
     let rejected = |sink: &str| {
-        let path = folder.path().join(format!("data/rejected/{sink}.msgpack"));
+        let path = folder
+            .path()
+            .join(format!("data/rejected/{sink}.peer-127_0_0_1.msgpack"));
         String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
     };
     for (sink, names) in [

@@ -69,7 +69,9 @@ fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() 
         // Behind memory a neighbour goes out again behind others.
         lines.sort_unstable();
         assert_eq!(lines, ["a", "b", "c", "d", "last"], "{sink}");
-        let rejected = folder.path().join(format!("data/rejected/{sink}.msgpack"));
+        let rejected = folder
+            .path()
+            .join(format!("data/rejected/{sink}.peer-127_0_0_1.msgpack"));
         let rejected = String::from_utf8_lossy(&fs::read(rejected).unwrap()).into_owned();
         for number in 1..=8 {
             let bad = format!("bad {number}");

@@ -17,13 +17,15 @@ use std::{
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Time;
-use millstream_sys::disk::{Disk, File, Open};
+use millstream_sys::disk::{Disk, File, Open, OutputMode};
 
 use super::{output::Output, sync::sync_all, table::HEAD_BYTES, trouble};
 use crate::folders::{Folders, folder_of};
 
 /// How often is looked whether a file still stands under its name.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What stands under the name of an output and cannot be one.
+const NO_FILE: &str = "it is a pipe, a socket or a device";
 
 pub(super) struct Files {
     pub(super) disk: Arc<dyn Disk>,
@@ -37,6 +39,10 @@ pub(super) struct Files {
     open: usize,
     uses: u64,
     folders: Folders,
+    /// What the option `latest` makes is replaced by outputs of the same name.
+    replaces_links: bool,
+    /// The permissions of new files.
+    pub(super) mode: OutputMode,
     /// Folders whose names have changed since the last commit.
     pub(super) unsynced_folders: BTreeSet<PathBuf>,
     /// Files that the next commit looks at.
@@ -55,6 +61,8 @@ impl Files {
         open_max: usize,
         durable: bool,
         lets_go: bool,
+        mode: OutputMode,
+        replaces_links: bool,
     ) -> Self {
         Self {
             disk,
@@ -66,7 +74,9 @@ impl Files {
             names: HashMap::default(),
             open: 0,
             uses: 0,
-            folders: Folders::default(),
+            folders: Folders::of_outputs(mode),
+            mode,
+            replaces_links,
             unsynced_folders: BTreeSet::new(),
             changed: Vec::new(),
             now: Instant::now(),
@@ -204,6 +214,9 @@ impl Files {
         }
         let output = self.get(id);
         let (path, entered) = (output.path.clone(), output.entered);
+        if self.replaces_links && !entered {
+            self.remove_link(&path)?;
+        }
         let file = match self.disk.open(&path, Open::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && entered => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(&path)?,
@@ -214,6 +227,9 @@ impl Files {
             .map_err(|error| trouble("look at", &path, &error))?;
         if entered && found.inode != self.get(id).inode {
             return Ok(false);
+        }
+        if !found.file {
+            return Err(trouble("write", &path, &NO_FILE));
         }
         lock(&*file, &path)?;
         if !self.get(id).named {
@@ -240,13 +256,58 @@ impl Files {
         Ok(true)
     }
 
+    /// An output is not written through a link of the option `latest`, which leads to another output.
+    fn remove_link(&mut self, path: &Path) -> Result<(), Failure> {
+        let Ok(target) = self.disk.read_link(path) else {
+            return Ok(());
+        };
+        self.disk
+            .remove(path)
+            .map_err(|error| trouble("remove the link", path, &error))?;
+        self.reporter.warn(
+            "latest",
+            format_args!(
+                "{} was a link to {} and is an output now: choose a `latest` that is no `path`",
+                path.display(),
+                target.display()
+            ),
+        );
+        Ok(())
+    }
+
+    /// Why no file can stand under a name that is not known yet, if so.
+    pub(super) fn misfit(&self, path: &Path) -> Option<String> {
+        let why = match self.disk.metadata(path) {
+            Ok(found) if found.file => return None,
+            Ok(found) if !found.folder => NO_FILE,
+            Ok(_) => "it is a folder, or below a file",
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                "it is a folder, or below a file"
+            }
+            Err(_) => self.dangling(path)?,
+        };
+        Some(format!("cannot write {}: {why}", path.display()))
+    }
+
+    /// What is wrong with the links on the way to something that cannot be found, if anything is.
+    fn dangling(&self, path: &Path) -> Option<&'static str> {
+        let above = usize::from(self.replaces_links);
+        let is_link = |at: &&Path| self.disk.read_link(at).is_ok();
+        let is_missing = |at: &&Path| self.disk.metadata(at).is_err();
+        path.ancestors()
+            .skip(above)
+            .take_while(is_missing)
+            .any(|at| is_link(&at))
+            .then_some("a symbolic link leads to nothing; remove it, or make what it leads to")
+    }
+
     fn create(&mut self, path: &Path) -> Result<Arc<dyn File>, Failure> {
         let folder = folder_of(path);
         for attempt in 0.. {
             self.folders
                 .make(&*self.disk, folder)
                 .map_err(|error| trouble("make the folder", folder, &error))?;
-            match self.disk.open(path, Open::Create) {
+            match self.disk.open(path, Open::Output(self.mode)) {
                 // The folder was there a while ago: it is made anew.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {
                     self.folders.forget()

@@ -91,7 +91,7 @@ impl Journal {
         folder: &Path,
         durable: bool,
     ) -> Result<(Self, Found), Failure> {
-        Folders::default()
+        Folders::private()
             .make(disk, folder)
             .map_err(|error| trouble("make the folder", folder, &error))?;
         let sides = open_sides(disk, folder)?;

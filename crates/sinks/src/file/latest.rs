@@ -16,7 +16,7 @@ use std::{
 
 use millstream_pipeline::report::Reporter;
 use millstream_record::Time;
-use millstream_sys::disk::Disk;
+use millstream_sys::disk::{Disk, OutputMode};
 
 use super::files::Files;
 use crate::folders::{Folders, folder_of};
@@ -25,7 +25,6 @@ use crate::folders::{Folders, folder_of};
 const LINKS_MAX: usize = 65_536;
 
 /// The links of a sink.
-#[derive(Default)]
 pub(super) struct Latest {
     /// The time of the file that each link leads to.
     times: HashMap<PathBuf, Time>,
@@ -35,6 +34,15 @@ pub(super) struct Latest {
 }
 
 impl Latest {
+    /// No links yet; `mode` is that of the outputs.
+    pub(super) fn new(mode: OutputMode) -> Self {
+        Self {
+            times: HashMap::new(),
+            due: Vec::new(),
+            folders: Folders::of_outputs(mode),
+        }
+    }
+
     /// The file called `path`, which begins with a record of `time`, asks for the link.
     pub(super) fn ask(&mut self, link: PathBuf, path: &Path, time: Time) {
         if self.times.get(&link).is_some_and(|newest| *newest > time) {
@@ -89,6 +97,8 @@ impl Latest {
         match disk.symlink(&target, &new) {
             // Left by a run that was killed between the two steps.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // An output may have that name.
+                disk.read_link(&new)?;
                 disk.remove(&new)?;
                 disk.symlink(&target, &new)?;
             }

@@ -38,13 +38,13 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
 };
-use millstream_sys::disk::{Disk, HostDisk};
+use millstream_sys::disk::{Disk, HostDisk, OutputMode};
 use millstream_wire::{
     compression::Codec,
     template::{Renderer, Template},
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::format::{Formatting, schema_with};
 use compress::Compression;
@@ -68,7 +68,7 @@ struct Config {
     /// Folders are made at need.
     path: Template,
     /// A symbolic link to the file that is current, for paths that change with the time: a template as `path`, such as
-    /// `/var/log/{tag}.log`.
+    /// `/var/log/{tag}.log`. An output that has the name of a link replaces it.
     latest: Option<Template>,
     /// How files are compressed. The name is the one in `path`: end it with `.gz` or `.zst`.
     #[serde(default)]
@@ -82,6 +82,11 @@ struct Config {
     /// Whether what was written stays in the page cache.
     #[serde(default)]
     cache: Cache,
+    /// The permissions of new files, in octal, such as `0640`; the owner needs to read and write. Whoever may read a file may also
+    /// enter the directories that are made for it. Default: as the umask says, `0644` with the usual one.
+    #[serde(default, deserialize_with = "mode")]
+    #[schemars(with = "Option<String>")]
+    mode: OutputMode,
     /// At most so much is written and not yet on the disk; then writing waits for the disk. 0: no bound.
     #[serde(default = "dirty_max")]
     dirty_max: Size,
@@ -126,6 +131,28 @@ fn dirty_max() -> Size {
     Size::mib(64)
 }
 
+/// Reads permissions in octal. YAML takes `0640` for the number 640, so the digits of a number are octal, too.
+fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutputMode, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Digits {
+        Number(u32),
+        Text(String),
+    }
+    let digits = match Option::<Digits>::deserialize(deserializer)? {
+        None => return Ok(OutputMode::Umask),
+        Some(Digits::Number(number)) => number.to_string(),
+        Some(Digits::Text(text)) => text,
+    };
+    let mode = u32::from_str_radix(&digits, 8).ok();
+    match mode.filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600) {
+        Some(mode) => Ok(OutputMode::Exactly(mode)),
+        None => Err(D::Error::custom(
+            "must be permissions in octal that let the owner read and write, such as 0640",
+        )),
+    }
+}
+
 /// The sink: what the configuration says, checked.
 struct FileSink {
     path: Template,
@@ -136,6 +163,7 @@ struct FileSink {
     open_files: usize,
     lets_go: bool,
     dirty_max: u64,
+    mode: OutputMode,
     disk: Arc<dyn Disk>,
 }
 
@@ -159,6 +187,7 @@ impl FileSink {
             open_files: config.open_files as usize,
             lets_go: config.cache == Cache::Drop,
             dirty_max: config.dirty_max.as_usize() as u64,
+            mode: config.mode,
             disk,
         })
     }

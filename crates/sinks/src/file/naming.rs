@@ -20,7 +20,9 @@ const PATH_BYTES_MAX: usize = 4095;
 const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
 
 /// Why no file can have this path, if so. A path holds what senders wrote: one that does not fit must not stop the others.
-pub(super) fn misfit(path: &[u8], rotates: bool) -> Option<String> {
+///
+/// `rotates`: it gets other names; `prunes`: old rotations are removed, and with them what has the name of one.
+pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String> {
     let suffix = if rotates { SUFFIX_BYTES_MAX } else { 0 };
     let mut parts = path.split(|byte| *byte == b'/').rev();
     let name = parts.next().map_or(0, <[u8]>::len) + suffix;
@@ -33,6 +35,8 @@ pub(super) fn misfit(path: &[u8], rotates: bool) -> Option<String> {
     }
     if path.is_empty() || path.ends_with(b"/") {
         Some("a path that names no file".to_owned())
+    } else if prunes && is_rotation(path) {
+        Some("a name like that of a rotated file, which `rotate.keep` would remove".to_owned())
     } else {
         None
     }
@@ -80,6 +84,17 @@ pub(super) fn rotation_number(current: &OsStr, name: &OsStr) -> Option<u64> {
     } else {
         number.parse().ok()
     }
+}
+
+/// Whether a path is that of a rotation of any file.
+fn is_rotation(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let (start, end) = split_end(name);
+    let Some(dot) = start.iter().rposition(|byte| *byte == b'.') else {
+        return false;
+    };
+    let current = [&start[..dot], end].concat();
+    rotation_number(OsStr::from_bytes(&current), OsStr::from_bytes(name)).is_some()
 }
 
 /// Those of `names` that are rotations of `current` beyond the `keep` newest ones, the oldest first.

@@ -48,6 +48,8 @@ pub(super) struct Output {
     pub(super) linked: bool,
     /// A write has failed half way and could not be cut back: what stands behind `length` is no record.
     pub(super) torn: bool,
+    /// It ends within a line, which others have cut or written: a newline is to be written first.
+    pub(super) open_line: bool,
     /// It stands in the list of those that the next commit looks at.
     pub(super) changed: bool,
     /// What waits to be written.
@@ -81,6 +83,7 @@ impl Output {
             ours: false,
             linked: false,
             torn: false,
+            open_line: false,
             changed: false,
             chain: Chain::default(),
             written: now,

@@ -88,12 +88,15 @@ pub(super) async fn run(
         sink.open_files,
         channel.is_some(),
         sink.lets_go,
+        sink.mode,
+        sink.latest.is_some(),
     );
     let encoder = sink.format.encoder();
     let style = Style {
         codec: sink.codec,
         header: Bytes::copy_from_slice(encoder.header()),
         dirty_max: sink.dirty_max,
+        lines: sink.codec.is_none() && sink.format.ends_lines(),
     };
     let writer = Writer::new(
         files,

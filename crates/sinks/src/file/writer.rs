@@ -74,6 +74,8 @@ pub(super) struct Style {
     pub(super) header: Bytes,
     /// So many bytes at most are written and not yet on the disk; 0: no bound.
     pub(super) dirty_max: u64,
+    /// Every record ends with a newline.
+    pub(super) lines: bool,
 }
 
 impl Writer {
@@ -95,6 +97,7 @@ impl Writer {
             let output = Output::from_row(row, files.now);
             files.adopt(*id, output);
         }
+        let latest = Latest::new(files.mode);
         Ok(Self {
             files,
             pending: Pending::default(),
@@ -108,7 +111,7 @@ impl Writer {
             compressor: style.codec.map(Compressor::new).transpose()?,
             dirty: Dirty::new(style.dirty_max),
             style,
-            latest: Latest::default(),
+            latest,
             reporter,
             written: meters.counter("bytes_written"),
             rotated_files: meters.counter("files_rotated"),
@@ -206,6 +209,9 @@ impl Writer {
         if output.length == 0 {
             parts.insert(0, IoSlice::new(&self.style.header));
         }
+        if output.open_line {
+            parts.insert(0, IoSlice::new(b"\n"));
+        }
         if let Some(compressor) = &mut self.compressor {
             parts = vec![IoSlice::new(compressor.piece(&parts)?)];
         }
@@ -228,6 +234,7 @@ impl Writer {
         output.records += chain.records;
         output.written = now;
         output.ours = true;
+        output.open_line = false;
         self.trusted = self.trusted.take().filter(|files| files.len() < ROWS_MAX);
         if let Some(trusted) = &mut self.trusted {
             trusted.insert(output.inode);
@@ -248,6 +255,7 @@ impl Writer {
             .metadata()
             .map_err(|error| trouble("look at", &output.path, &error))?
             .len;
+        let is_as_left = output.ours && found == output.length;
         if output.torn && found > output.length {
             file.truncate(output.length)
                 .map_err(|error| trouble("cut back", &output.path, &error))?;
@@ -270,6 +278,20 @@ impl Writer {
             }
         }
         output.torn = false;
+        if self.style.lines && !is_as_left {
+            let mut last = Vec::new();
+            if let Some(at) = output.length.checked_sub(1) {
+                file.read_at(&mut last, 1, at)
+                    .map_err(|error| trouble("read", &output.path, &error))?;
+            }
+            output.open_line = !last.is_empty() && last != b"\n";
+            if output.open_line {
+                let path = output.path.display();
+                let text =
+                    format_args!("{path} ends within a line; the next record begins a new one");
+                self.reporter.warn("line", text);
+            }
+        }
         Ok(())
     }
 
@@ -384,14 +406,8 @@ impl Writer {
         if self.files.is_known(path) {
             return None;
         }
-        naming::misfit(path, self.rotate.is_any()).or_else(|| {
-            let path = Path::new(OsStr::from_bytes(path));
-            let taken = match self.files.disk.metadata(path) {
-                Ok(found) => found.folder,
-                Err(error) => error.kind() == io::ErrorKind::NotADirectory,
-            };
-            taken.then(|| format!("{} is a folder, or below a file", path.display()))
-        })
+        naming::misfit(path, self.rotate.is_any(), self.rotate.keep > 0)
+            .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
     }
 
     /// Whether it is time to write. Several files share a larger piece, so that each still gets a large write.

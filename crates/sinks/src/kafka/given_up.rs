@@ -12,6 +12,7 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
+use millstream_sys::private;
 
 use super::position::Committed;
 
@@ -64,9 +65,9 @@ impl GivenUp {
     }
 
     fn write(&self, text: &str) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        private::create_dir_all(&self.folder)?;
         let new = self.folder.join("given_up.new");
-        let mut file = fs::File::create(&new)?;
+        let mut file = private::create(&new)?;
         writeln!(file, "{text}")?;
         file.sync_all()?;
         fs::rename(&new, self.folder.join("given_up"))?;

@@ -10,6 +10,8 @@ use std::{
     path::PathBuf,
 };
 
+use millstream_sys::private;
+
 /// The note.
 pub(super) struct Begun {
     file: PathBuf,
@@ -28,9 +30,9 @@ impl Begun {
     /// Notes an upload.
     pub(super) fn note(&self, id: &str, path: &str) -> io::Result<()> {
         if let Some(folder) = self.file.parent() {
-            fs::create_dir_all(folder)?;
+            private::create_dir_all(folder)?;
         }
-        let mut file = fs::File::options()
+        let mut file = private::options()
             .append(true)
             .create(true)
             .open(&self.file)?;
@@ -69,7 +71,7 @@ impl Begun {
         }
         let lines = uploads.iter().map(|(id, path)| format!("{id} {path}\n"));
         let new = self.file.with_extension("new");
-        fs::write(&new, lines.collect::<String>())?;
+        private::write(&new, lines.collect::<String>().as_bytes())?;
         fs::rename(&new, &self.file)
     }
 }

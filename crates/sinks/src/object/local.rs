@@ -9,7 +9,7 @@ use std::{
 };
 
 use millstream_pipeline::failure::Failure;
-use millstream_sys::disk::HostDisk;
+use millstream_sys::disk::{HostDisk, OutputMode};
 
 use crate::{
     folders::{Folders, folder_of},
@@ -34,7 +34,7 @@ impl Local {
     pub(super) fn new(root: &str) -> Self {
         Self {
             root: PathBuf::from(root),
-            folders: Folders::default(),
+            folders: Folders::of_outputs(OutputMode::Umask),
             puts: 0,
         }
     }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use millstream_pipeline::failure::Failure;
+use millstream_sys::private;
 
 const NAME: &str = "published";
 
@@ -46,8 +47,8 @@ impl Note {
         let path = self.folder.join(NAME);
         let new = self.folder.join("published.new");
         let write = || -> io::Result<()> {
-            fs::create_dir_all(&self.folder)?;
-            let mut file = File::create(&new)?;
+            private::create_dir_all(&self.folder)?;
+            let mut file = private::create(&new)?;
             writeln!(file, "{id:032x} {number}")?;
             file.sync_all()?;
             fs::rename(&new, &path)?;

@@ -22,6 +22,7 @@ use std::{
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
 use millstream_pipeline::failure::Failure;
 use millstream_record::FileId;
+use millstream_sys::private;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 const NAME: &str = "cursors";
@@ -203,9 +204,9 @@ impl Cursors {
 
     /// Writes the file with the places that are not forgotten. Blocks.
     pub(super) fn write_anew(&mut self) -> io::Result<fs::File> {
-        fs::create_dir_all(&self.folder)?;
+        private::create_dir_all(&self.folder)?;
         let new = self.folder.join(NEW_NAME);
-        let mut file = fs::File::create(&new)?;
+        let mut file = private::create(&new)?;
         let mut text = format!("{TITLE}{VERSION} {:016x}\n", self.id);
         text.extend(self.places.iter().map(line));
         file.write_all(text.as_bytes())?;

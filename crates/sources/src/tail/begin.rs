@@ -72,6 +72,9 @@ impl Run {
             })
             .ok()
             .flatten();
+        if let Some(beginning) = &beginning {
+            self.remember_former(&beginning.tracked);
+        }
         if found.matches && beginning.is_some() {
             // It may be renamed before the first of it is sent, and the next run must find it all the same.
             self.known.expect(found.stat.inode, &found.path);
@@ -211,26 +214,27 @@ impl Run {
                 )
             }
             Verdict::Replaced(past) => {
-                let previous = Previous {
-                    id: past.id,
-                    settled: past.offset,
-                    marks: past.mark.into_iter().collect(),
-                    noticed: Instant::now(),
+                let begin = Begin::Fresh {
+                    generation: generation(&past.id).wrapping_add(1),
+                    appeared: false,
                 };
-                let generation = generation(&past.id).wrapping_add(1);
-                let beginning = begins(
-                    Begin::Fresh {
-                        generation,
-                        appeared: false,
-                    },
-                    Some(previous),
-                );
-                if let Some(beginning) = &beginning {
-                    self.common.heads.put(&past.id, &beginning.tracked);
-                }
-                beginning
+                begins(begin, Some(Previous::from(&past)))
             }
         })
+    }
+
+    /// Lets copies be recognised of what a file held before it was truncated, where only earlier runs have read it.
+    fn remember_former(&mut self, tracked: &Arc<Tracked>) {
+        let mut state = tracked.state();
+        let former = self.known.take_former(tracked.inode);
+        for past in former.iter().rev() {
+            state.previous.push_front(Previous::from(past));
+        }
+        let ids: Vec<_> = state.previous.iter().map(|previous| previous.id).collect();
+        drop(state);
+        for id in ids {
+            self.common.heads.put(&id, tracked);
+        }
     }
 
     /// A file with a rotated name of which nothing was sent: all of it is read, unless it is a copy.

@@ -193,6 +193,7 @@ impl Heads {
                 .collect()
         };
         let mut likeness = Likeness::Own;
+        let mut by_name = None;
         for other in alike.iter().filter(|other| other.inode != new.inode) {
             let (previous, id, marks, path) = {
                 let state = other.state();
@@ -205,13 +206,16 @@ impl Heads {
                 )
             };
             for previous in previous.iter().filter(|previous| key(&previous.id) == head) {
-                let copied = match previous.marks.is_empty() {
-                    // Truncated while we did not run: the name has to tell.
-                    true => is_suffixed(&new.state().path, &path),
-                    false => fits(file, len, &previous.marks)?,
-                };
-                if copied && previous.noticed.elapsed() < COPY_AGE_MAX {
-                    return Ok(Likeness::CopyUpTo(previous.settled.min(len)));
+                let copied = Likeness::CopyUpTo(previous.settled.min(len));
+                if previous.noticed.elapsed() >= COPY_AGE_MAX {
+                    continue;
+                }
+                if fits(file, len, &previous.marks)? {
+                    return Ok(copied);
+                }
+                // Truncated before a mark of it was stored: only the name shows it.
+                if previous.marks.is_empty() && is_suffixed(&new.state().path, &path) {
+                    by_name = Some(copied);
                 }
             }
             // While it is not truncated, or we have not noticed.
@@ -221,7 +225,7 @@ impl Heads {
                 likeness = Likeness::Perhaps;
             }
         }
-        Ok(likeness)
+        Ok(by_name.unwrap_or(likeness))
     }
 }
 

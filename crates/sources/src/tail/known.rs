@@ -31,11 +31,21 @@ impl Past {
     pub(super) fn is_unsent(&self) -> bool {
         self.id.head == 0
     }
+
+    /// The mark, if it says anything: at offset 0 every file has the same.
+    pub(super) fn marks(&self) -> impl Iterator<Item = Mark> + use<> {
+        self.mark.filter(|mark| mark.offset > 0).into_iter()
+    }
 }
 
 /// All of them, by inode number and birth: device numbers may change when the machine starts.
 #[derive(Debug, Default)]
-pub(super) struct Known(HashMap<(u64, i64), Vec<Past>>);
+pub(super) struct Known {
+    files: HashMap<(u64, i64), Vec<Past>>,
+    /// Contents that were truncated after the positions were last stored: the channel knows a later generation of their inode. The
+    /// next scan may find their copies.
+    former: HashMap<(u64, i64), Vec<Past>>,
+}
 
 /// What a file that was found is.
 #[derive(Debug)]
@@ -59,7 +69,7 @@ impl Known {
             path,
         } in entries
         {
-            known.put(Past {
+            let _ = known.put(Past {
                 id,
                 offset: mark.offset,
                 mark: Some(mark),
@@ -67,21 +77,38 @@ impl Known {
                 path,
             });
         }
+        let mut origins = origins;
+        origins.sort_unstable_by_key(|(id, _)| generation(id));
         for (id, offset) in origins {
-            known.put(Past {
+            let displaced = known.put(Past {
                 id,
                 offset,
                 mark: None,
                 seen: positions::now(),
                 path: String::new(),
             });
+            if let Some(past) = displaced.filter(|past| !past.is_unsent()) {
+                let former = known.former.entry((id.inode, id.birth)).or_default();
+                // Without a mark only the name of a copy shows what it is a copy of: the last content, if any.
+                former.retain(|other| other.marks().next().is_some());
+                former.push(past);
+            }
         }
         known
     }
 
+    /// The contents that an inode held and that were truncated after the positions were last stored, oldest first. Each is
+    /// returned once.
+    pub(super) fn take_former(&mut self, inode: Inode) -> Vec<Past> {
+        let former = self.former.remove(&(inode.number, inode.birth));
+        let mut former = former.unwrap_or_default();
+        former.retain(|past| inode.birth != 0 || past.id.device == inode.device);
+        former
+    }
+
     /// Notes where a file goes on.
     pub(super) fn set(&mut self, id: FileId, mark: Mark, path: &Path) {
-        self.put(Past {
+        let _ = self.put(Past {
             id,
             offset: mark.offset,
             mark: Some(mark),
@@ -103,9 +130,12 @@ impl Known {
         }
     }
 
-    /// Of the contents that one inode had, only the newest can still be there.
-    fn put(&mut self, mut past: Past) {
-        let all = self.0.entry((past.id.inode, past.id.birth)).or_default();
+    /// Of the contents that one inode had, only the newest can still be there; returns an older one that was known until now.
+    fn put(&mut self, mut past: Past) -> Option<Past> {
+        let all = self
+            .files
+            .entry((past.id.inode, past.id.birth))
+            .or_default();
         match all
             .iter_mut()
             .find(|other| other.id.device == past.id.device)
@@ -116,10 +146,16 @@ impl Known {
                     .or(other.mark)
                     .filter(|mark| mark.offset <= past.offset);
                 *other = past;
+                None
             }
-            Some(other) if generation(&past.id) >= generation(&other.id) => *other = past,
-            Some(_) => {}
-            None => all.push(past),
+            Some(other) if generation(&past.id) >= generation(&other.id) => {
+                Some(std::mem::replace(other, past))
+            }
+            Some(_) => None,
+            None => {
+                all.push(past);
+                None
+            }
         }
     }
 
@@ -127,7 +163,7 @@ impl Known {
     pub(super) fn touch(&mut self, inode: Inode) {
         let now = positions::now();
         for past in self
-            .0
+            .files
             .get_mut(&(inode.number, inode.birth))
             .into_iter()
             .flatten()
@@ -138,7 +174,7 @@ impl Known {
 
     /// What is known of an inode.
     pub(super) fn find(&self, inode: Inode) -> Option<&Past> {
-        let all = self.0.get(&(inode.number, inode.birth))?;
+        let all = self.files.get(&(inode.number, inode.birth))?;
         let same = all.iter().find(|past| past.id.device == inode.device);
         // Without a birth time an equal number on another device means nothing.
         same.or_else(|| all.first().filter(|_| inode.birth != 0))
@@ -146,7 +182,7 @@ impl Known {
 
     /// Where files go on that begin with this head, and a mark before that.
     pub(super) fn alike(&self, head: u64) -> impl Iterator<Item = Candidate> {
-        let all = self.0.values().flatten();
+        let all = self.files.values().flatten();
         all.filter(move |past| key(&past.id) == head)
             .map(|past| Candidate {
                 offset: past.offset,
@@ -179,7 +215,7 @@ impl Known {
 
     /// All, to be stored.
     pub(super) fn entries(&self) -> Vec<Entry> {
-        let all = self.0.values().flatten();
+        let all = self.files.values().flatten();
         all.filter_map(|past| {
             Some(Entry {
                 id: past.id,

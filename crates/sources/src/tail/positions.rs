@@ -26,6 +26,7 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::{FileId, Time};
+use millstream_sys::private;
 
 use super::identity::{Mark, crc32c};
 
@@ -192,7 +193,7 @@ fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &
 
 /// Replaces the positions; they survive a power cut when this returns. Blocks.
 pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
+    private::create_dir_all(folder)?;
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = format!("{TITLE}{VERSION}\n");
     if let Some(ran) = positions.ran {
@@ -209,7 +210,7 @@ pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
     let crc = crc32c(text.as_bytes());
     let _ = writeln!(text, "end {crc:08x}");
     let new = folder.join(NEW_NAME);
-    let mut file = fs::File::create(&new)?;
+    let mut file = private::create(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, folder.join(NAME))?;

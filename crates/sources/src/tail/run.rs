@@ -72,6 +72,7 @@ pub(super) struct Run {
     scan_at: Instant,
     scan_not_before: Instant,
     pub(super) store_at: Option<Instant>,
+    pub(super) store_not_before: Instant,
     pub(super) lag_at: Option<Instant>,
     /// Compressed files with nothing more to read, and how long they were then.
     pub(super) inflated: HashMap<Inode, u64>,
@@ -146,6 +147,7 @@ impl Run {
             scan_at: now,
             scan_not_before: now,
             store_at: None,
+            store_not_before: now,
             lag_at: None,
             inflated: HashMap::new(),
             deferred: false,

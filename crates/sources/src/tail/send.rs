@@ -116,7 +116,12 @@ impl Reader {
     /// Lets others know up to where it is settled.
     pub(super) fn publish(&self) {
         let Some(id) = self.id else { return };
-        self.tracked.state().settled = Some((id, self.flight.settled()));
+        let mark = self.flight.settled();
+        let before = self.tracked.state().settled.replace((id, mark));
+        if mark.offset > 0 && before.is_none_or(|(_, before)| before.offset == 0) {
+            // Without a mark its copy cannot be recognised by its content.
+            self.common.urgent.store(true, Ordering::Relaxed);
+        }
         self.common.dirty.notify_one();
     }
 }

@@ -17,7 +17,8 @@ use super::{
 
 /// Positions are written this long after the first of them moved, and after a failure.
 const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same behind a durable channel, where they only help to recognise files, unless it is urgent.
+/// The same behind a durable channel, where they only help to recognise files. If it is urgent, they are written at once,
+/// but not more often than every [`STORE_WAIT`].
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
 /// They are written this often also when nothing moves: they say when the source last ran.
 pub(super) const STORE_EVERY: Duration = Duration::from_secs(60);
@@ -53,18 +54,20 @@ impl Run {
     }
 
     pub(super) fn store_soon(&mut self) {
-        let calm = self.had_run && !self.common.urgent.load(Ordering::Relaxed);
-        let wait = match self.common.durable && calm {
-            true => STORE_WAIT_DURABLE,
-            false => STORE_WAIT,
+        let now = Instant::now();
+        let urgent = self.common.urgent.load(Ordering::Relaxed);
+        let at = match self.common.durable && self.had_run {
+            true if urgent => now.max(self.store_not_before),
+            true => now + STORE_WAIT_DURABLE,
+            false => now + STORE_WAIT,
         };
-        let at = Instant::now() + wait;
         self.store_at = Some(self.store_at.map_or(at, |before| before.min(at)));
     }
 
     /// Writes the positions. Behind a durable channel they are not what a restart goes by, but they hold the marks.
     pub(super) async fn store(&mut self) {
         self.store_at = None;
+        self.store_not_before = Instant::now() + STORE_WAIT;
         // A file of which nobody knows yet where it begins must not look like one that appeared since.
         if !self.had_run && self.common.announcing.load(Ordering::Relaxed) > 0 {
             return;

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::{
     heads::key,
     identity::{Inode, Mark, Stat},
+    known::Past,
     watch::Alarm,
 };
 
@@ -67,9 +68,25 @@ pub(super) struct Previous {
     pub noticed: Instant,
 }
 
+impl From<&Past> for Previous {
+    /// A content that was truncated while we did not run, or shortly before.
+    fn from(past: &Past) -> Self {
+        Self {
+            id: past.id,
+            settled: past.offset,
+            marks: past.marks().collect(),
+            noticed: Instant::now(),
+        }
+    }
+}
+
 impl Tracked {
     /// A file at a path.
-    pub(super) fn new(inode: Inode, path: PathBuf, previous: Option<Previous>) -> Arc<Self> {
+    pub(super) fn new(
+        inode: Inode,
+        path: PathBuf,
+        previous: impl IntoIterator<Item = Previous>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             inode,
             alarm: Arc::default(),

@@ -115,7 +115,7 @@ impl Disk for SimulatedDisk {
     fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>> {
         let mut state = self.lock();
         let inode = match how {
-            Open::Create => state.create(path)?,
+            Open::Create | Open::Output(_) => state.create(path)?,
             Open::Read | Open::Write => state.find(path)?,
         };
         state.handles += 1;

@@ -366,6 +366,7 @@ impl State {
             device: 1,
             inode: inode as u64,
             folder: false,
+            file: true,
         })
     }
 
@@ -377,6 +378,7 @@ impl State {
                 device: 1,
                 inode: u64::MAX,
                 folder: true,
+                file: false,
             }),
             None => Err(io::ErrorKind::NotFound.into()),
         }

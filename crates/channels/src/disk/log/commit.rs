@@ -311,6 +311,26 @@ impl Log {
         kept.unwrap_or(Ok(())).map_err(failed)
     }
 
+    /// Whether what is written goes to a file that a start would find: [`Error::Gone`] if it was removed or replaced.
+    pub fn check_place(&self) -> Result<(), Error> {
+        let (path, file) = match &self.open {
+            Some(open) => (open.segment.path.clone(), &open.segment.file),
+            None => (self.folder.join("lock"), &self.lock),
+        };
+        let is_there = match (self.disk.metadata(&path), file.metadata()) {
+            (Ok(named), Ok(held)) => (named.device, named.inode) == (held.device, held.inode),
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            // A disk that fails shows when it is written.
+            (_, Err(_)) => true,
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(Error::Gone {
+                path: self.folder.clone(),
+            }),
+        }
+    }
+
     pub(super) fn alive(&self) -> Result<(), Error> {
         match &self.stopped {
             Some(error) => Err(error.clone()),

@@ -52,6 +52,11 @@ pub enum Error {
         /// The consumer that is furthest behind, if there is one.
         consumer: Option<String>,
     },
+    /// The channel's directory, or the segment that is written, does not stand under its name any more. What is staged stays staged.
+    Gone {
+        /// The directory of the channel.
+        path: PathBuf,
+    },
     /// A group is larger than a channel can hold (1 GiB).
     TooLarge {
         /// Its bytes.
@@ -71,6 +76,10 @@ pub enum Error {
     /// A sink read for this consumer after the last start.
     Configured(String),
 }
+
+/// What [`Error::Gone`] says behind the directory.
+const GONE: &str = "this directory or the newest segment in it was removed or replaced while the channel was using it; nothing more \
+                    is accepted; put it back, or restart to continue with what is there";
 
 /// What a full disk lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +177,7 @@ impl fmt::Display for Error {
                     None => write!(f, "; it has no consumer"),
                 }
             }
+            Self::Gone { path } => write!(f, "{}: {GONE}", path.display()),
             Self::TooLarge { bytes } => {
                 write!(
                     f,

@@ -29,7 +29,8 @@ Examples:
   millstream rejected cat --node bus --limit 10 millstream.yaml
   millstream rejected cat | jq -r 'select(.node == \"in\") | .record'
 
-To remove records that are no longer needed, move the files of DATA_DIR/rejected away; this is safe while an instance runs.
+A node keeps as many as `rejected.node_max` allows, and of each peer as many as `rejected.peer_max` allows. To remove records that are
+no longer needed, move the files of DATA_DIR/rejected away; this is safe while an instance runs.
 
 Exit codes: 0 done, 1 the directory cannot be read, 64 wrong command line, 78 wrong configuration")]
 pub struct Rejected {

@@ -20,7 +20,7 @@ use millstream_pipeline::{
     stop::stop,
 };
 use millstream_record::{Batch, Pool, Position, Time};
-use millstream_sys::disk::{Disk, Open};
+use millstream_sys::disk::{Disk, Open, OutputMode};
 use millstream_testkit::{Call, Crash, Random, SimulatedDisk, logged_errors};
 use millstream_wire::compression::{Codec, Inflated, Inflater};
 
@@ -427,7 +427,15 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
         };
         let recovered =
             recover(&disk, Path::new("/state"), Some(channel), None, &reporter).unwrap();
-        let files = Files::new(disk, reporter.clone(), 10, true, true);
+        let files = Files::new(
+            disk,
+            reporter.clone(),
+            10,
+            true,
+            true,
+            OutputMode::Umask,
+            false,
+        );
         Writer::new(
             files,
             recovered,

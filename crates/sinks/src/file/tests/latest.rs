@@ -74,3 +74,31 @@ fn a_file_that_has_the_name_of_the_link_is_left_as_it_is_and_stops_nobody() {
     assert_eq!(read(folder.path(), "a.log"), "1\n");
     assert_eq!(upstream.settled(), 1);
 }
+
+#[test]
+fn an_output_is_never_written_through_a_link_to_another_output() {
+    for first in ["a", "a.x"] {
+        let folder = tempfile::tempdir().unwrap();
+        let upstream = Upstream::durable(7);
+        // The link of `a` and the file of `a.x` have the same name.
+        let options = linked(folder.path(), "{tag}", "{tag}.x");
+        let second = if first == "a" { "a.x" } else { "a" };
+        for round in ["1", "2"] {
+            for tag in [first, second] {
+                upstream.put(entries(tag, 0, &[("x", &format!("{tag} {round}"))]), false);
+            }
+            run(folder.path(), &options, &upstream);
+        }
+        assert_eq!(read(folder.path(), "a"), "a 1\na 2\n", "{first} first");
+        assert_eq!(
+            read(folder.path(), "a.x"),
+            "a.x 1\na.x 2\n",
+            "{first} first"
+        );
+        let made = folder.path().join("out/a.x");
+        assert!(
+            fs::symlink_metadata(made).unwrap().is_file(),
+            "{first} first"
+        );
+    }
+}

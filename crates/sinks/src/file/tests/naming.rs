@@ -78,6 +78,25 @@ fn the_newest_rotations_are_kept() {
 }
 
 #[test]
+fn a_name_that_keep_would_take_for_a_rotation_is_told() {
+    for (path, is_one) in [
+        ("/a/x.20200101-000000-1", true),
+        ("x.20200101-000000-1.gz", true),
+        (".20200101-000000-1", true),
+        ("/a.20200101-000000-1/x", false),
+        ("/a/x.20200101-000000", false),
+        ("/a/20200101-000000-1", false),
+    ] {
+        assert_eq!(
+            misfit(path.as_bytes(), true, true).is_some(),
+            is_one,
+            "{path}"
+        );
+        assert_eq!(misfit(path.as_bytes(), true, false), None, "{path}");
+    }
+}
+
+#[test]
 fn a_path_that_cannot_be_a_file_is_told() {
     let long = "x".repeat(255);
     let cases = [
@@ -90,7 +109,7 @@ fn a_path_that_cannot_be_a_file_is_told() {
         ("/a/".to_owned(), false, Some("names no file")),
     ];
     for (path, rotates, expected) in cases {
-        let told = misfit(path.as_bytes(), rotates);
+        let told = misfit(path.as_bytes(), rotates, false);
         assert_eq!(told.is_some(), expected.is_some(), "{path}");
         assert!(
             told.unwrap_or_default()

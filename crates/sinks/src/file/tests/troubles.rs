@@ -319,3 +319,112 @@ fn a_record_whose_path_cannot_be_a_file_is_rejected_and_stops_nobody() {
         ("a\na\n".to_owned(), 1)
     );
 }
+
+/// Puts a record into the file of each of these names, and one into `a` before and behind them.
+fn put_each(upstream: &Upstream, names: &[&str]) {
+    let fields: Vec<_> = ["a"].iter().chain(names).chain(&["a"]).copied().collect();
+    let fields: Vec<_> = fields.into_iter().map(|name| ("x", name)).collect();
+    upstream.put(entries("t", 0, &fields), false);
+}
+
+fn reasons(upstream: &Upstream) -> Vec<String> {
+    let rejected = upstream.rejected();
+    let reason = |batch: &millstream_record::Batch| {
+        let rejected = millstream_pipeline::reject::Rejected::read(&batch.body);
+        rejected.unwrap().reason.to_owned()
+    };
+    rejected.iter().map(reason).collect()
+}
+
+#[test]
+fn a_pipe_or_a_link_to_nothing_costs_only_its_own_records() {
+    for (path, upstream) in [
+        ("{.x}", Upstream::memory()),
+        ("{.x}", Upstream::durable(7)),
+        ("{.x}/f", Upstream::durable(7)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        fs::create_dir(&out).unwrap();
+        let made = Command::new("mkfifo").arg(out.join("pipe")).status();
+        assert!(made.unwrap().success());
+        for (link, target) in [("link", "nowhere"), ("loop", "loop")] {
+            std::os::unix::fs::symlink(target, out.join(link)).unwrap();
+        }
+        put_each(&upstream, &["pipe", "link", "loop"]);
+        let options = options(folder.path(), path, r#""format": "raw", "field": "x""#);
+        run(folder.path(), &options, &upstream);
+        let good = path.replace("{.x}", "a");
+        assert_eq!(read(folder.path(), &good), "a\na\n");
+        let reasons = reasons(&upstream);
+        assert_eq!(reasons.len(), 3, "{reasons:?}");
+        let told = |name: &str, why: &str| {
+            let place = format!("/{}: ", path.replace("{.x}", name));
+            let is_told = |told: &String| told.contains(&place) && told.contains(why);
+            assert!(reasons.iter().any(is_told), "{name}: {reasons:?}");
+        };
+        told("pipe", "it is ");
+        told("link", "a symbolic link leads to nothing");
+        told("loop", "a symbolic link leads to nothing");
+    }
+}
+
+#[test]
+fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    let other = "a.20200101-000000-0";
+    put_each(&upstream, &[other]);
+    for _ in 0..3 {
+        put_each(&upstream, &["b"]);
+    }
+    let more = r#""format": "raw", "field": "x", "rotate": {"records": 1, "keep": 1}"#;
+    run(
+        folder.path(),
+        &options(folder.path(), "{.x}", more),
+        &upstream,
+    );
+    let reasons = reasons(&upstream);
+    let [why] = &reasons[..] else {
+        panic!("{reasons:?}");
+    };
+    assert!(why.contains("like that of a rotated file"), "{why}");
+    // The current ones and one rotation of each.
+    assert_eq!(names(folder.path()).len(), 4, "{:?}", names(folder.path()));
+}
+
+#[test]
+fn what_is_written_behind_half_a_line_begins_a_new_one() {
+    for upstream in [Upstream::memory(), Upstream::durable(7)] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        fs::create_dir(&out).unwrap();
+        fs::write(out.join("a"), "0\nhal").unwrap();
+        let path = out.join("a");
+        let options = options(folder.path(), "a", RAW);
+        meanwhile(folder.path(), &options, &upstream, async {
+            upstream.put(lines("t", "first\nsecond\n"), false);
+            wait(50).await;
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(text, "0\nhal\nfirst\nsecond\n");
+            // In the middle of the last record.
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            file.set_len(text.len() as u64 - 4).unwrap();
+            upstream.put(lines("t", "third\n"), false);
+            upstream.put(lines("t", "fourth\n"), false);
+            wait(50).await;
+        });
+        let text = "0\nhal\nfirst\nsec\nthird\nfourth\n";
+        assert_eq!(read(folder.path(), "a"), text);
+        // While no sink runs.
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(text.len() as u64 - 3).unwrap();
+        upstream.put(lines("t", "fifth\n"), false);
+        run(folder.path(), &options, &upstream);
+        let text = "0\nhal\nfirst\nsec\nthird\nfour\nfifth\n";
+        assert_eq!(read(folder.path(), "a"), text);
+        upstream.put(lines("t", "sixth\n"), false);
+        run(folder.path(), &options, &upstream);
+        assert_eq!(read(folder.path(), "a"), format!("{text}sixth\n"));
+    }
+}

@@ -19,6 +19,7 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::FileId;
+use millstream_sys::private;
 
 pub(super) use format::Identity;
 use format::{BEGIN, DONE, HEAD_BYTES, HEADER_BYTES, PART, PIECE, header, load, record};
@@ -80,7 +81,7 @@ impl Journal {
     ) -> Result<(Self, Vec<Left>), Failure> {
         let path = folder.join(NAME);
         let failed = |error: io::Error| Failure::disk(format!("{}: {error}", path.display()));
-        fs::create_dir_all(folder).map_err(failed)?;
+        private::create_dir_all(folder).map_err(failed)?;
         let (identity, found, floor) = match fs::read(&path) {
             Ok(bytes) => load(&bytes).map_err(|why| {
                 Failure::disk(format!(
@@ -291,7 +292,7 @@ fn write_new(
 ) -> io::Result<(fs::File, u64)> {
     let path = folder.join(NEW_NAME);
     let header = header(identity, floor);
-    let mut options = fs::File::options();
+    let mut options = private::options();
     let mut file = options
         .read(true)
         .write(true)

@@ -1,0 +1,280 @@
+//! The store: torn files, full shares of nodes and peers, room that is made.
+
+use millstream_record::{Encoding, Time, Values};
+
+use super::*;
+use crate::{delivery, reject};
+
+/// Room for this much of the node and of each of its peers.
+fn limits(node_max: u64, peer_max: u64, full: WhenRejectedFull) -> RejectedLimits {
+    RejectedLimits {
+        node_max: Size::bytes(node_max),
+        peer_max: Size::bytes(peer_max),
+        full,
+    }
+}
+
+fn counts() -> Counts {
+    Counts {
+        kept: Meter::default(),
+        dropped: Meter::default(),
+    }
+}
+
+fn store(folder: &Path, limits: RejectedLimits) -> Store {
+    Store::new(
+        folder.to_owned(),
+        "in",
+        limits,
+        Reporter::new("in"),
+        counts(),
+    )
+}
+
+/// A batch whose body is this.
+fn body(peer: Option<&str>, body: &[u8]) -> Batch {
+    let mut values = Values::default();
+    if let Some(peer) = peer {
+        values.set("peer", peer);
+    }
+    Batch {
+        tag: "web".into(),
+        plain: false,
+        encoding: Encoding::Packed,
+        body: bytes::Bytes::copy_from_slice(body),
+        count: 1,
+        received: Time(0),
+        values: Arc::new(values),
+        origins: Vec::new(),
+    }
+}
+
+fn keep(store: &Store, peer: Option<&str>, bytes: &[u8]) -> bool {
+    match store.keep(&[body(peer, bytes)]) {
+        Ok(()) => true,
+        Err(Refused::Full(_)) => false,
+        Err(Refused::Disk(error)) => panic!("{error}"),
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("in.msgpack");
+    let record: &[u8] = &[0x92, 1, 0xa1, b'a'];
+    let first = store(folder.path(), RejectedLimits::default());
+    assert!(keep(&first, None, &record.repeat(2)));
+    // A disk that was full took a part of the next.
+    let mut torn = fs::OpenOptions::new().append(true).open(&file).unwrap();
+    torn.write_all(&record[..3]).unwrap();
+    assert!(keep(&first, None, record));
+    assert_eq!(fs::read(&file).unwrap(), record.repeat(3));
+    // Somebody has moved it away.
+    fs::rename(&file, folder.path().join("read")).unwrap();
+    assert!(keep(&first, None, record));
+    assert_eq!(fs::read(&file).unwrap(), record);
+    // Another run goes on, also behind a kill in the middle of a write.
+    assert!(keep(
+        &store(folder.path(), RejectedLimits::default()),
+        None,
+        record
+    ));
+    assert_eq!(fs::read(&file).unwrap(), record.repeat(2));
+    fs::write(&file, [record, &record[..3]].concat()).unwrap();
+    assert!(keep(
+        &store(folder.path(), RejectedLimits::default()),
+        None,
+        record
+    ));
+    assert_eq!(fs::read(&file).unwrap(), record);
+    let names = fs::read_dir(folder.path()).unwrap();
+    let aside = names
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.to_string_lossy().contains("in.torn-"));
+    assert_eq!(
+        fs::read(aside.unwrap()).unwrap(),
+        [record, &record[..3]].concat()
+    );
+}
+
+#[test]
+fn a_full_share_of_a_node_or_peer_stops_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    // Another node has all that it may have.
+    let other = fs::File::create(folder.path().join("other.msgpack")).unwrap();
+    other.set_len(1 << 30).unwrap();
+    let store = store(folder.path(), limits(300, 100, WhenRejectedFull::Wait));
+    let (one, two) = (Some("10.0.0.1"), Some("2001:db8::2"));
+    for _ in 0..10 {
+        assert!(keep(&store, one, &[1; 10]));
+    }
+    assert!(
+        !keep(&store, one, &[1; 10]),
+        "a peer has more than its share"
+    );
+    assert!(keep(&store, two, &[2; 100]) && !keep(&store, two, &[2]));
+    assert!(
+        keep(&store, None, &[3; 100]),
+        "what has no peer has the rest"
+    );
+    assert!(!keep(&store, None, &[3]), "a node has more than its share");
+    assert!(!keep(&store, Some("10.0.0.3"), &[4]));
+    assert_eq!(
+        names(folder.path()),
+        [
+            "in.msgpack",
+            "in.peer-10_0_0_1.msgpack",
+            "in.peer-2001:db8::2.msgpack",
+            "other.msgpack"
+        ]
+    );
+    // Where a batch of a group does not fit, nothing of the group is kept.
+    fs::remove_file(folder.path().join("in.msgpack")).unwrap();
+    let group = [body(None, &[3; 50]), body(one, &[1])];
+    assert!(matches!(store.keep(&group), Err(Refused::Full(_))));
+    assert!(!folder.path().join("in.msgpack").exists());
+    assert!(keep(&store, None, &[3; 100]));
+}
+
+#[test]
+fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(
+        folder.path(),
+        limits(2000, 800, WhenRejectedFull::DropOldest),
+    );
+    let quiet = Some("10.0.0.9");
+    assert!(keep(&store, quiet, &[9; 50]));
+    for n in 1..=60 {
+        assert!(keep(&store, Some("10.0.0.1"), &[n; 100]));
+        assert!(keep(&store, None, &[n; 40]));
+    }
+    let held = store.held().unwrap();
+    assert!(
+        held.of("in.peer-10_0_0_1") <= 800 && held.total() <= 2000,
+        "{held:?}"
+    );
+    assert!(held.of("in.peer-10_0_0_1") >= 600, "{held:?}");
+    assert_eq!(
+        held.of("in.peer-10_0_0_9"),
+        50,
+        "another peer's records were removed"
+    );
+    assert_eq!(store.dropped.get() + held.total(), 50 + 60 * 140);
+    let newest = names(folder.path()).into_iter().any(|name| {
+        let bytes = fs::read(folder.path().join(name)).unwrap();
+        bytes.ends_with(&[60; 100])
+    });
+    assert!(newest, "the newest records were removed");
+}
+
+#[test]
+fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reporter, kept) = (Reporter::new("in"), Meter::default());
+    let counts = Counts {
+        kept: kept.clone(),
+        dropped: Meter::default(),
+    };
+    let from = body(None, b"");
+    let rejected = || reject::batch("in", &from, [&b"a"[..]], "why");
+    let bytes = rejected().body.len() as u64;
+    let store = RejectedStore::open(
+        folder.path().to_owned(),
+        "in",
+        limits(bytes * 10, bytes * 10, WhenRejectedFull::Wait),
+        reporter.clone(),
+        counts,
+    );
+    let put = || {
+        let (token, receipt) = delivery::receipt(true, 1, Meter::default());
+        let batches = vec![rejected()];
+        let put = store.put(Group { batches, token });
+        async move {
+            put.await;
+            receipt.await.unwrap();
+        }
+    };
+    let until = async |done: &dyn Fn() -> bool| {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let conditions = || reporter.conditions();
+    runtime.block_on(async {
+        for _ in 0..8 {
+            put().await;
+        }
+        assert_eq!(conditions(), []);
+        put().await;
+        assert_eq!(conditions().len(), 1);
+        assert!(conditions()[0].why.contains("hold"), "{:?}", conditions());
+        assert!(!store.is_full());
+        put().await;
+        let make_room = async {
+            until(&|| store.is_full()).await;
+            let held = conditions();
+            assert!(held.iter().all(|held| held.trouble == Trouble::Blocked));
+            let is_limit = held
+                .iter()
+                .any(|held| held.why.contains("`rejected.node_max`"));
+            assert!(is_limit, "{held:?}");
+            assert_eq!(kept.get(), 10);
+            let old = folder.path().join("in.msgpack");
+            fs::rename(old, folder.path().join("read")).unwrap();
+        };
+        tokio::join!(put(), make_room);
+        until(&|| conditions().is_empty()).await;
+        // Also when nothing more is rejected.
+        for _ in 0..8 {
+            put().await;
+        }
+        assert_eq!(conditions().len(), 1);
+        fs::remove_file(folder.path().join("in.msgpack")).unwrap();
+        until(&|| conditions().is_empty()).await;
+    });
+    assert_eq!((kept.get(), store.is_full()), (19, false));
+}
+
+#[test]
+fn what_a_kill_has_left_of_a_record_is_told_from_the_whole_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.msgpack");
+    // [1, "aaa..."], longer than what is read at once.
+    let mut record = vec![0x92, 1, 0xdb, 0, 0x18, 0, 0];
+    record.resize(record.len() + 0x18_0000, b'a');
+    let two = [&record[..], &record[..]].concat();
+    for (kept, whole) in [
+        (two.len(), two.len()),
+        (two.len() - 1, record.len()),
+        (record.len() + 1, record.len()),
+        (record.len(), record.len()),
+        (record.len() - 1, 0),
+        (0, 0),
+    ] {
+        fs::write(&path, &two[..kept]).unwrap();
+        let mut values = 0;
+        let mut file = RejectedFile::open(&path).unwrap();
+        let found = file.values(|value| {
+            values += value.len();
+            assert_eq!(value, record);
+            Ok::<_, io::Error>(())
+        });
+        let rest = kept - whole;
+        assert_eq!(found.unwrap(), (whole as u64, rest as u64), "{kept}");
+        assert_eq!(values, whole);
+    }
+}
