@@ -45,8 +45,10 @@ pub struct Settings {
 #[serde(default, deny_unknown_fields)]
 pub struct RejectedLimits {
     /// At most this much of one node. Other nodes are not affected when it is reached.
+    #[serde(deserialize_with = "some_room")]
     pub node_max: Size,
     /// At most this much of one peer of a node.
+    #[serde(deserialize_with = "some_room")]
     pub peer_max: Size,
     /// What happens when a bound is reached.
     pub full: WhenRejectedFull,
@@ -183,6 +185,17 @@ fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Size>
     let size = Option::<Size>::deserialize(deserializer)?;
     match size.is_some_and(Size::is_zero) {
         true => Err(D::Error::custom("must be above 0: nothing could move")),
+        false => Ok(size),
+    }
+}
+
+/// A size in which something can be kept.
+fn some_room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+    let size = Size::deserialize(deserializer)?;
+    match size.is_zero() {
+        true => Err(D::Error::custom(
+            "must be above 0: rejected records are kept until an operator moves them",
+        )),
         false => Ok(size),
     }
 }

@@ -168,6 +168,12 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
+    let path = write(folder.path(), "rejected: { node_max: 0 }\n");
+    let text = errors(&millstream(&["check", path.to_str().unwrap()]));
+    assert!(
+        text.contains("c.yaml:1:23: error:") && text.contains("must be above 0"),
+        "{text}"
+    );
 }
 
 #[test]
