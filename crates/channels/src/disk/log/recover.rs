@@ -77,6 +77,11 @@ impl Log {
         let remembered = known.map(|known| known.channel);
         let channel = identify(&*disk, folder, &names, fresh, remembered)?;
         let mut finds = Finds::default();
+        let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
+        if known.is_none() && !is_new && disk.metadata(&record).is_ok() {
+            let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
+            finds.damage.push((record.clone(), what));
+        }
         let found = survey(&*disk, folder, &names, &channel, &mut finds.damage)?;
         let mut log = Self {
             folder: folder.to_owned(),
@@ -133,7 +138,8 @@ impl Log {
         names: &[String],
         finds: &mut Finds,
     ) -> Result<Option<Tail>, Error> {
-        self.restore_old_ids(found.first().map(|first| first.number), names)?;
+        let oldest = found.first().map(|first| first.number);
+        self.restore_old_ids(oldest, names, &mut finds.damage)?;
         let mut tail = None;
         let newest_head = found.iter().rposition(|segment| segment.header.is_some());
         let nexts: Vec<Option<(u64, u64, u32)>> = (0..found.len())
@@ -193,7 +199,12 @@ impl Log {
     }
 
     /// The ids of segments that are gone already.
-    fn restore_old_ids(&mut self, oldest: Option<u64>, names: &[String]) -> Result<(), Error> {
+    fn restore_old_ids(
+        &mut self,
+        oldest: Option<u64>,
+        names: &[String],
+        damage: &mut Damage,
+    ) -> Result<(), Error> {
         let mut numbers: Vec<u64> = names
             .iter()
             .filter_map(|name| number_in(name, ".ids"))
@@ -204,6 +215,12 @@ impl Log {
                 let path = self.folder.join(ids_name(number));
                 let records = read_ids(&*self.disk, &path, &self.channel, number)
                     .map_err(|error| Error::disk("reading ids", &path, error))?;
+                if records.is_none() {
+                    damage.push((
+                        path,
+                        "ids of settled chunks are damaged: repeats of them are stored again",
+                    ));
+                }
                 for record in records.iter().flatten() {
                     self.window.restore(record);
                 }
