@@ -143,6 +143,22 @@ impl Known {
     }
 }
 
+/// Whether a record that says nothing did say something: both slots were written, and neither is whole. One with an empty slot
+/// may have been made just before a crash.
+pub(super) fn is_damaged(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    let file = match disk.open(path, Open::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?,
+    };
+    let mut used = 0;
+    for slot in 0..2 {
+        let mut bytes = Vec::new();
+        file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)?;
+        used += u32::from(bytes.iter().any(|byte| *byte != 0));
+    }
+    Ok(used == 2)
+}
+
 fn newest(file: &dyn File) -> io::Result<Option<(u64, Known)>> {
     let mut slots = Vec::new();
     for slot in 0..2 {
@@ -199,7 +215,8 @@ impl Record {
 
     /// Notes what is known; durable when it returns.
     pub(super) fn keep(&mut self, known: &Known) -> io::Result<()> {
-        // The first slot stays whole whatever becomes of the second.
+        // One slot after the other, so that a power cut finds one of them whole.
+        self.write(known, 0)?;
         self.file.sync()?;
         self.write(known, PAGE)?;
         self.file.sync()

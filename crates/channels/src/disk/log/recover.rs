@@ -28,7 +28,7 @@ use super::{
     key::Keys,
     loss::{Look, Loss, Losses},
     origins::FileTable,
-    record::{Known, record_path},
+    record::{Known, is_damaged, record_path},
     segment::{Blank, Segment, blank_number_in, number_in},
     survey::{Damage, Survey, survey},
     tail::{Tail, walk_tail},
@@ -78,7 +78,7 @@ impl Log {
         let channel = identify(&*disk, folder, &names, fresh, remembered)?;
         let mut finds = Finds::default();
         let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
-        if known.is_none() && !is_new && disk.metadata(&record).is_ok() {
+        if known.is_none() && !is_new && is_damaged(&*disk, &record).map_err(failed)? {
             let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
             finds.damage.push((record.clone(), what));
         }
