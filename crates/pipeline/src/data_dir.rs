@@ -1,6 +1,6 @@
 //! The folder of everything durable: owned by one process, with a format version.
 
-use std::{fs, io, path::Path, sync::Arc};
+use std::{fs, io, io::Read, path::Path, sync::Arc};
 
 use millstream_sys::{
     disk::{Disk, File, HostDisk, Open},
@@ -13,6 +13,8 @@ use crate::failure::Failure;
 const FORMAT: u32 = 1;
 /// What the version file says before the number.
 const FORMAT_WORDS: &str = "millstream data_dir, format ";
+/// So many bytes of the version file are read.
+const FORMAT_BYTES_MAX: u64 = 256;
 
 /// Holds the lock of a `data_dir`; it ends with the process.
 pub struct DataDir {
@@ -56,8 +58,12 @@ impl DataDir {
 
 fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
     let path = folder.join("format");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+    let text = match fs::File::open(&path) {
+        Ok(file) => {
+            let mut bytes = Vec::new();
+            file.take(FORMAT_BYTES_MAX).read_to_end(&mut bytes)?;
+            String::from_utf8_lossy(&bytes).into_owned()
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             private::write(&path, format!("{FORMAT_WORDS}{FORMAT}\n").as_bytes())?;
             fs::File::open(&path)?.sync_all()?;
@@ -76,7 +82,8 @@ fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
             folder.display()
         ))),
         None => Err(Failure::config(format!(
-            "{} does not say which format the folder has; is it a data_dir of Millstream?",
+            "{} does not say which format the directory has. If it is not a data_dir of Millstream, set another `data_dir`; if \
+             it is one, the file is damaged: write the line `{FORMAT_WORDS}{FORMAT}` into it",
             path.display()
         ))),
     })

@@ -13,6 +13,8 @@ pub enum Who {
     Config,
     /// Millstream itself.
     Us,
+    /// What the node keeps below `data_dir`. Only this node fails; all others run.
+    State,
 }
 
 /// Whether trying again can help.
@@ -70,6 +72,16 @@ impl Failure {
         Self {
             who: Who::Us,
             again: Again::Later,
+            message: message.into(),
+        }
+    }
+
+    /// What the node keeps below `data_dir` cannot be used: it is damaged, or another version wrote it. The text names the
+    /// file and the step that helps. The node does not run until then; every other node does.
+    pub fn state(message: impl Into<String>) -> Self {
+        Self {
+            who: Who::State,
+            again: Again::Never,
             message: message.into(),
         }
     }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::{
     channel::{BoxFuture, Channel, Reader},
     data_dir::DataDir,
-    failure::Failure,
+    failure::{Failure, Who},
     inlet::Inlet,
     meters::Meters,
     node::{ChannelContext, Placement, SinkContext, SourceContext},
@@ -26,6 +26,7 @@ use crate::{
     stop::{Stop, stop},
     supervise::{self, End, StateCell},
     threads::{Threads, own_thread},
+    unopened::Unopened,
 };
 
 /// Makes the queues in front of a sink: lanes and bytes of each -> the channel and its readers.
@@ -41,7 +42,8 @@ pub struct Launch {
     pub meters: Meters,
 }
 
-/// Starts a plan. Everything is bound and recovered before anything runs; the first failure ends the start.
+/// Starts a plan. Everything is bound and recovered before anything runs. The first failure ends the start, but for a node
+/// whose own state cannot be used: only this node, and what cannot work without it, does not run.
 pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     let settings = plan.settings;
     let data_dir = DataDir::open(&settings.data_dir)?;
@@ -71,6 +73,8 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         channel_ids: Vec::new(),
         channel_names: Vec::new(),
         readers: Vec::new(),
+        unusable: Vec::new(),
+        failures: Vec::new(),
         nodes: Vec::new(),
         ends: ends_sender,
         open_memory: launch.open_memory,
@@ -99,7 +103,8 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         stop_sources,
         stop_sinks,
         stopping: false,
-        failures: Vec::new(),
+        once: launch.once,
+        failures: wiring.failures,
         _threads: wiring.threads,
         rejected_place: rejected::folder(&wiring.data_dir),
         _data_dir: data_dir,
@@ -136,6 +141,10 @@ struct Wiring {
     channel_names: Vec<Arc<str>>,
     /// Readers of each channel, in the order of its consumers.
     readers: Vec<std::collections::VecDeque<Box<dyn Reader>>>,
+    /// For each channel why it could not be opened, if it could not.
+    unusable: Vec<Option<String>>,
+    /// Of the nodes whose state cannot be used.
+    failures: Vec<Failure>,
     nodes: Vec<NodeStatus>,
     ends: mpsc::Sender<(bool, End)>,
     open_memory: OpenMemory,
@@ -156,7 +165,14 @@ impl Wiring {
                 reporter: reporter.clone(),
                 folder: self.data_dir.join("channels").join(&*plan.name),
             };
-            let opened = plan.config.open(context, &plan.consumers)?;
+            let opened = match plan.config.open(context, &plan.consumers) {
+                Err(failure) if failure.who == Who::State => {
+                    self.leave_out_channel(&plan, &reporter, failure);
+                    continue;
+                }
+                opened => opened?,
+            };
+            self.unusable.push(None);
             self.channel_ids.push(opened.channel.id());
             self.gates.push(opened.channel.clone());
             self.channel_feeds.push(Feed::new(opened.channel));
@@ -166,6 +182,51 @@ impl Wiring {
             self.node(&reporter, &plan.name, "channel", plan.kind, 0, &[]);
         }
         Ok(finished)
+    }
+
+    /// Goes on without a channel that could not be opened. Nothing is accepted for it: what rejects into it waits.
+    fn leave_out_channel(&mut self, plan: &ChannelPlan, reporter: &Reporter, failure: Failure) {
+        let channel = Arc::new(Unopened::default());
+        self.channel_ids.push(None);
+        self.gates.push(channel.clone());
+        self.channel_feeds.push(Feed::new(channel));
+        self.readers.push(std::collections::VecDeque::new());
+        self.channel_names.push(plan.name.clone());
+        self.unusable.push(Some(failure.message.clone()));
+        self.leave_out(
+            reporter,
+            (&plan.name, "channel", plan.kind),
+            &failure.message,
+        );
+        self.failures.push(failure);
+    }
+
+    /// Notes that a node does not run, and why.
+    fn leave_out(
+        &mut self,
+        reporter: &Reporter,
+        (name, section, kind): (&Arc<str>, &'static str, &'static str),
+        why: &str,
+    ) {
+        reporter.error(
+            "failed",
+            format_args!("{why}; this {section} does not run until Millstream is restarted"),
+        );
+        self.nodes.push(NodeStatus {
+            name: name.clone(),
+            section,
+            kind,
+            states: vec![StateCell::failed(why)],
+            reporter: reporter.clone(),
+            fills: Vec::new(),
+        });
+    }
+
+    /// Why a node cannot run that needs this channel, if it cannot.
+    fn is_missing(&self, channel: usize) -> Option<String> {
+        let why = self.unusable[channel].as_ref()?;
+        let name = &self.channel_names[channel];
+        Some(format!("the channel {name} does not run: {why}"))
     }
 
     fn node(
@@ -232,6 +293,17 @@ impl Wiring {
             Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
         };
         let reporter = Reporter::new(&plan.name);
+        if let Input::Channel { channel, .. } = &plan.input
+            && let Some(why) = self.is_missing(*channel)
+        {
+            self.leave_out(&reporter, (&plan.name, "sink", plan.kind), &why);
+            return LaidSink {
+                plan,
+                inlets: Vec::new(),
+                states: Vec::new(),
+                reporter,
+            };
+        }
         let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
         let states = self.node(
             &reporter,
@@ -303,6 +375,19 @@ impl Wiring {
         for mut plan in plans {
             let meters = self.meters.of(&plan.name);
             let reporter = Reporter::new(&plan.name);
+            let named = (&plan.name, "source", plan.kind);
+            let channels = plan.routes.iter().filter_map(|route| match route.to {
+                Target::Channel(index) => Some(index),
+                Target::Sink(_) => None,
+            });
+            let missing = channels
+                .filter_map(|channel| self.is_missing(channel))
+                .next();
+            if let Some(why) = missing {
+                // What it would read or accept could not be kept.
+                self.leave_out(&reporter, named, &why);
+                continue;
+            }
             let context = SourceContext {
                 name: plan.name.clone(),
                 outlet: Outlet::new(self.edges(&plan.routes), &meters, false),
@@ -316,7 +401,14 @@ impl Wiring {
                 host: self.host.clone(),
                 folder: self.data_dir.join("sources").join(&*plan.name),
             };
-            plan.source.bind(&context)?;
+            if let Err(failure) = plan.source.bind(&context) {
+                if failure.who != Who::State {
+                    return Err(failure);
+                }
+                self.leave_out(&context.reporter, named, &failure.message);
+                self.failures.push(failure);
+                continue;
+            }
             let promise = plan.source.promise(context.outlet.is_durable());
             if promise.guarantee == Guarantee::AtMostOnce {
                 self.unanswering.push(plan.name.clone());
@@ -350,7 +442,7 @@ impl Wiring {
         let tasks = inlets.len();
         let in_lanes = matches!(plan.input, Input::Memory { .. })
             && plan.sink.placement() == Placement::DataThreads;
-        for (lane, (inlet, state)) in inlets.into_iter().zip(states).enumerate() {
+        for (lane, (mut inlet, state)) in inlets.into_iter().zip(states).enumerate() {
             let context = SinkContext {
                 name: plan.name.clone(),
                 stop: self.sink_stop.clone(),
@@ -365,9 +457,15 @@ impl Wiring {
                 plan.sink.clone(),
                 self.ends.clone(),
             );
+            let mut stop = self.source_stop.clone();
             let run = async move || {
-                let end = supervise::sink(sink, inlet, context, state).await;
+                let end = supervise::sink(sink, &mut inlet, context, state).await;
+                let has_failed = end.is_err();
                 let _ = ends.send((false, end)).await;
+                if has_failed {
+                    // Sources wait in front of it until the stop: without the inlet its memory would take and drop.
+                    stop.stopped().await;
+                }
             };
             if in_lanes {
                 self.threads.spawn_on(lane, &reporter, run).await;

@@ -22,8 +22,8 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Where batches come from.
 pub trait Source: Send {
-    /// Takes what the source needs from outside (listeners, folders) before anything runs. A failure ends the start.
-    /// Called once.
+    /// Takes what the source needs from outside (listeners, directories) before anything runs. A failure ends the start, but
+    /// one of its own state ([`Failure::state`]) only leaves this source out. Called once.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
     /// Reads until the inputs have ended, or until `context.stop` says so; then waits for what its peers wait for, and
     /// returns. Called again after a failure or a panic (what `bind` took is kept in `self`). Runs on a data thread and

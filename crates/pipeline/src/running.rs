@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::{
     channel::{BoxFuture, Channel},
     data_dir::DataDir,
-    failure::Failure,
+    failure::{Failure, Who},
     meters::Meters,
     report::Reporter,
     stop::Stopper,
@@ -75,6 +75,8 @@ pub struct Running {
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
     pub(crate) stopping: bool,
+    /// End when everything has ended, although a node has failed.
+    pub(crate) once: bool,
     pub(crate) failures: Vec<Failure>,
     pub(crate) _threads: Threads,
     /// The directory of what is rejected and what no node takes.
@@ -100,8 +102,10 @@ impl Running {
         }
     }
 
-    /// Returns when everything has ended: by itself, after [`Running::stop`], or because a node failed for good; the
-    /// failures say which. Can be dropped and called again.
+    /// Returns when everything has ended: by itself, after [`Running::stop`], or because a node failed and will not run
+    /// again; the failures say which. A node whose own state cannot be used ([`Who::State`]) ends no other, and after it
+    /// this returns only after [`Running::stop`] or with `--once`: a restart would find the same state. Can be dropped and
+    /// called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
         while self.sources_left + self.sinks_left > 0 {
             let Some((is_source, end)) = self.ends.recv().await else {
@@ -113,10 +117,15 @@ impl Running {
                 self.sinks_left -= 1;
             }
             if let Err(failure) = end {
+                if failure.who != Who::State {
+                    self.stop();
+                }
                 self.failures.push(failure);
-                self.stop();
             }
             self.let_sinks_stop();
+        }
+        if !self.failures.is_empty() && !self.once && !self.stopping {
+            std::future::pending::<()>().await;
         }
         while let Some(channel) = self.channels.last_mut() {
             let finished = channel.await;

@@ -55,6 +55,11 @@ impl StateCell {
             .clone()
     }
 
+    /// A node that will not run, and why.
+    pub(crate) fn failed(why: &str) -> Self {
+        Self(Arc::new(Mutex::new(NodeState::Failed(why.to_owned()))))
+    }
+
     fn set(&self, state: NodeState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
@@ -78,21 +83,26 @@ pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: 
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
         }
+        // A source that cannot even begin would never see that it is time to stop.
+        if context.stop.is_stopped() {
+            retry.state.set(NodeState::Ended);
+            return Ok(());
+        }
     }
 }
 
 /// Runs a sink until its inlet has ended, or, behind a durable channel, until it fails after the stop: what it has not
-/// settled is there at the next start. It keeps the inlet across restarts, so that nothing queued is lost.
+/// settled is there at the next start. The inlet stays the same across restarts, so that nothing queued is lost.
 pub async fn sink(
     sink: Arc<dyn Sink>,
-    mut inlet: Inlet,
+    inlet: &mut Inlet,
     context: SinkContext,
     state: StateCell,
 ) -> End {
     let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
     inlet.clears(retry.failing.clone());
     loop {
-        let run = guarded(sink.run(&mut inlet, context.clone()));
+        let run = guarded(sink.run(inlet, context.clone()));
         let ended = retry.watch(run).await;
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;

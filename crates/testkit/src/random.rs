@@ -10,6 +10,21 @@ impl Random {
         Self(seed)
     }
 
+    /// A generator with the seed that the variable SEED says, or another one each time; the seed is printed.
+    #[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
+    pub fn from_environment() -> Self {
+        let seed = std::env::var("SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let now = || {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            now.map_or(0, |now| u64::from(now.subsec_nanos()))
+        };
+        let seed = seed.unwrap_or_else(now);
+        println!("SEED={seed}");
+        Self::new(seed)
+    }
+
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

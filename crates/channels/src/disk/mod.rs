@@ -96,7 +96,7 @@ fn open(
         config.options(),
         random_id()?,
     )
-    .map_err(failure)?;
+    .map_err(|error| not_opened(&context.folder, error))?;
     say_what_was_found(&context, &recovered, &log, consumers);
     let missing = Arc::new(LossReport::new(&context, &log));
     missing.report();
@@ -106,7 +106,7 @@ fn open(
     for consumer in consumers {
         let reader = log
             .reader(&consumer.name, consumer.behind, context.pool.clone())
-            .map_err(failure)?
+            .map_err(|error| not_opened(&context.folder, error))?
             .with_tags(consumer.tags.clone());
         readers.push(Box::new(DiskReader::new(
             reader,
@@ -221,6 +221,20 @@ impl LossReport {
         );
     }
 
+    /// Positions that were kept are not there.
+    fn add(&self, missing: Missing, after: Position, to: Position) {
+        let loss = Loss {
+            missing,
+            channel: self.channel,
+            after,
+            to,
+            records: 0,
+        };
+        // What cannot be written is reported all the same, and found again.
+        let _ = self.losses.add(loss);
+        self.report();
+    }
+
     /// A sink has committed everything up to `committed`, and the channel ends at `end`. What the sink may go on after: a
     /// position beyond the end would make it pass over what comes next.
     fn check(&self, sink: &str, committed: Position, end: Position) -> Position {
@@ -228,16 +242,7 @@ impl LossReport {
             return committed;
         }
         if self.sync == Sync::Batch {
-            let loss = Loss {
-                missing: Missing::Committed,
-                channel: self.channel,
-                after: end,
-                to: committed,
-                records: 0,
-            };
-            // What cannot be written is reported all the same, and found again.
-            let _ = self.losses.add(loss);
-            self.report();
+            self.add(Missing::Committed, end, committed);
         } else {
             self.reporter.warn(
                 "power",
@@ -251,13 +256,24 @@ impl LossReport {
     }
 }
 
+/// What an error of a start means for the pipeline: the channel alone does not run, unless a restart may help.
+fn not_opened(folder: &Path, error: Error) -> Failure {
+    let text = error.to_string();
+    match error {
+        Error::Disk { .. } => Failure::state(format!(
+            "{text}; mend that, or move {} away to begin a new channel, and restart Millstream",
+            folder.display()
+        )),
+        Error::Newer { .. } | Error::NoIdentity(_) => Failure::state(text),
+        error => failure(error),
+    }
+}
+
 /// What an error of the log means for the pipeline.
 fn failure(error: Error) -> Failure {
     let text = error.to_string();
     match error {
-        Error::Newer { .. } | Error::NoIdentity(_) | Error::Name(_) => {
-            Failure::disk(text).never_again()
-        }
+        Error::Name(_) => Failure::disk(text).never_again(),
         Error::Consumer(_) | Error::TooLarge { .. } => Failure::us(text),
         _ => Failure::disk(text),
     }

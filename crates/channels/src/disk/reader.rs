@@ -16,7 +16,7 @@ use millstream_record::Position;
 
 use super::{
     LossReport, failure,
-    log::{self, Item, Lost},
+    log::{self, Item, Lost, Missing},
     queue::Queue,
 };
 
@@ -63,6 +63,10 @@ impl DiskReader {
     }
 
     fn report(&self, lost: &Lost) {
+        if lost.damaged.is_some() {
+            self.missing
+                .add(Missing::Middle, lost.after, lost.before.before());
+        }
         let why = match &lost.damaged {
             Some(path) => format!("{} is damaged", path.display()),
             None => "they are no longer in the channel".to_owned(),

@@ -232,11 +232,11 @@ fn open_side(disk: &dyn Disk, path: PathBuf) -> Result<Side, Failure> {
         .map_err(|error| trouble("read the journal", &path, &error))?
         .len;
     if length > ROOM_BYTES_MAX {
-        let message = format!(
-            "{} is no journal: it has {length} bytes; move it away",
+        return Err(Failure::state(format!(
+            "{} is damaged: it has {length} bytes, and a journal has at most {ROOM_BYTES_MAX}; move it away and restart \
+             Millstream: the sink goes on after the channel's cursor and cuts no output",
             path.display()
-        );
-        return Err(Failure::disk(message).never_again());
+        )));
     }
     let mut side = Side {
         path,
@@ -321,11 +321,10 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
     }
     let version = number(&header[8..]);
     if version > VERSION {
-        return Err(Failure::disk(format!(
-            "{} has format {version}, this program reads up to {VERSION}: run the newer one",
+        return Err(Failure::state(format!(
+            "{} has format {version}, this program reads up to {VERSION}: run the newer one that wrote it",
             side.path.display()
-        ))
-        .never_again());
+        )));
     }
     let generation = long(&header[16..]);
     read.generation = Some(generation);

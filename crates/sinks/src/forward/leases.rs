@@ -31,6 +31,8 @@ const HEAD_BYTES: usize = 8;
 const SERVER: u16 = 1;
 const LEASE: u16 = 2;
 const LEASE_BYTES: usize = 20;
+/// A number and an address: a name has at most 253 bytes, a port 5.
+const SERVER_BYTES_MAX: usize = 4 + 300;
 /// Beyond this the file is written anew with what still counts: some 30,000 leases.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A file that is larger was not written here.
@@ -64,6 +66,8 @@ pub(super) struct Leases {
     unsynced: Vec<u8>,
     /// The number of the sync that makes them durable.
     serial: u64,
+    /// Bytes that could not be read at the start, although more was written behind them.
+    damaged_bytes: usize,
 }
 
 /// A write and sync that is to be done where blocking does no harm.
@@ -92,8 +96,14 @@ impl Leases {
         let mut current = turn.lock();
         *current += 1;
         let turn = (turn.clone(), *current);
-        Self::try_open(disk, folder, &path, channel, turn)
-            .map_err(|error| Failure::disk(format!("{}: {error}", path.display())))
+        let failed = |error| Failure::disk(format!("{}: {error}", path.display()));
+        if let Some(version) = newer_version(&*disk, &path).map_err(failed)? {
+            return Err(Failure::state(format!(
+                "{}: it has format {version}, this Millstream reads {VERSION}: run the newer one that wrote it",
+                path.display()
+            )));
+        }
+        Self::try_open(disk, folder, &path, channel, turn).map_err(failed)
     }
 
     fn try_open(
@@ -130,8 +140,9 @@ impl Leases {
             table: BTreeMap::new(),
             unsynced: Vec::new(),
             serial: 1,
+            damaged_bytes: 0,
         };
-        leases.restore(&bytes)?;
+        leases.restore(&bytes);
         if leases.end == 0 {
             let header = leases.header();
             leases.file.truncate(0)?;
@@ -144,6 +155,12 @@ impl Leases {
         Ok(leases)
     }
 
+    /// How many bytes of the file were damaged, if any: leases in them are not known, so their chunks may go to another
+    /// server than before.
+    pub(super) fn damaged_bytes(&self) -> usize {
+        self.damaged_bytes
+    }
+
     fn header(&self) -> Vec<u8> {
         let mut header = MAGIC.to_vec();
         header.extend(VERSION.to_le_bytes());
@@ -153,26 +170,27 @@ impl Leases {
         header
     }
 
-    /// Takes what a file says, up to the first record that does not fit; leaves `end` there, 0 if it is another's.
-    fn restore(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut fields = Fields(bytes);
-        let (magic, version) = (fields.take(MAGIC.len()), fields.u32());
-        if magic == Some(MAGIC)
-            && let Some(version) = version.filter(|version| *version > VERSION)
-        {
-            return Err(io::Error::other(format!(
-                "it has format {version}, this Millstream reads {VERSION}"
-            )));
-        }
+    /// Takes what a file says; leaves `end` behind the last record that fits, 0 if it is another channel's. A torn end is left
+    /// out; bytes that do not fit before a record that does are damage.
+    fn restore(&mut self, bytes: &[u8]) {
         if bytes.get(..HEADER_BYTES) != Some(&self.header()) {
-            return Ok(());
+            if !bytes.is_empty() && !is_whole(bytes) {
+                self.damaged_bytes = bytes.len();
+            }
+            return;
         }
-        let mut at = HEADER_BYTES;
-        while let Some(length) = bytes.get(at..).and_then(|rest| self.restore_record(rest)) {
-            at += length;
+        let (mut at, mut end) = (HEADER_BYTES, HEADER_BYTES);
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            match self.restore_record(rest) {
+                Some(length) => {
+                    self.damaged_bytes += at - end;
+                    at += length;
+                    end = at;
+                }
+                None => at += 1,
+            }
         }
-        self.end = at as u64;
-        Ok(())
+        self.end = end as u64;
     }
 
     /// Takes one record; how long it is.
@@ -180,7 +198,12 @@ impl Leases {
         let mut head = Fields(bytes);
         let (length, kind) = (usize::from(head.u16()?), head.u16()?);
         let sum = head.u32()?;
-        let body = head.take(length)?;
+        let lengths = match kind {
+            SERVER => 4..=SERVER_BYTES_MAX,
+            LEASE => LEASE_BYTES..=LEASE_BYTES,
+            _ => return None,
+        };
+        let body = head.take(length).filter(|_| lengths.contains(&length))?;
         if record_crc(kind, body) != sum {
             return None;
         }
@@ -329,6 +352,26 @@ impl Sync {
     }
 }
 
+/// Whether bytes begin with a header whose checksum fits.
+fn is_whole(bytes: &[u8]) -> bool {
+    let header = bytes
+        .get(..HEADER_BYTES)
+        .and_then(|header| header.split_last_chunk::<4>());
+    header.is_some_and(|(text, sum)| text.starts_with(MAGIC) && crc(text).to_le_bytes() == *sum)
+}
+
+/// The version of a file that a newer program wrote. The checksum comes first: a damaged version is no newer one.
+fn newer_version(disk: &dyn Disk, path: &Path) -> io::Result<Option<u32>> {
+    let mut bytes = Vec::new();
+    match disk.open(path, Open::Read) {
+        Ok(file) => file.read_at(&mut bytes, HEADER_BYTES, 0)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let version = bytes.get(MAGIC.len()..).and_then(|rest| Fields(rest).u32());
+    Ok(version.filter(|version| *version > VERSION && is_whole(&bytes)))
+}
+
 /// Makes a folder and those above it, and their names durable.
 fn make_folder(disk: &dyn Disk, folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || disk.metadata(folder).is_ok() {
@@ -345,7 +388,6 @@ fn make_folder(disk: &dyn Disk, folder: &Path) -> io::Result<()> {
 }
 
 fn write_record(out: &mut Vec<u8>, kind: u16, body: &[u8]) {
-    // A server's address is below 300 bytes: a name has 253, a port 5.
     let length = u16::try_from(body.len()).unwrap_or(u16::MAX);
     out.extend(length.to_le_bytes());
     out.extend(kind.to_le_bytes());

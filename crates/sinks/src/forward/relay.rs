@@ -95,12 +95,19 @@ impl<'a> Relay<'a> {
         let leases = match inlet.channel_id() {
             Some(channel) if sink.keeps_leases() => {
                 let disk = Arc::new(HostDisk);
-                Some(Leases::open(
-                    disk,
-                    &context.folder,
-                    channel,
-                    &sink.leases_turn,
-                )?)
+                let folder = &context.folder;
+                let leases = Leases::open(disk, folder, channel, &sink.leases_turn)?;
+                if let damaged @ 1.. = leases.damaged_bytes() {
+                    let place = folder.display();
+                    context.reporter.error(
+                        "damage",
+                        format_args!(
+                            "{place}/leases: {damaged} bytes are damaged; a chunk that was sent to a server before the stop \
+                             and is not settled may go to another one and be stored by both"
+                        ),
+                    );
+                }
+                Some(leases)
             }
             _ => None,
         };

@@ -10,7 +10,11 @@ use std::{
     path::PathBuf,
 };
 
+use millstream_pipeline::state;
 use millstream_sys::private;
+
+/// A larger note is damaged: 100,000 uploads stand in one of this size.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The note.
 pub(super) struct Begun {
@@ -54,7 +58,9 @@ impl Begun {
 
     /// All that is noted: ids and paths.
     pub(super) fn all(&self) -> Vec<(String, String)> {
-        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        // A note that cannot be read is lost.
+        let bytes = state::read(&self.file, FILE_BYTES_MAX, "").ok().flatten();
+        let text = String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once(' '));
         lines
             .map(|(id, path)| (id.to_owned(), path.to_owned()))

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize},
 };
 
-use millstream_pipeline::{failure::Failure, node::SourceContext};
+use millstream_pipeline::{condition::Trouble, failure::Failure, node::SourceContext};
 use millstream_record::Time;
 use millstream_sys::fuse::{self, Device, Mount};
 use millstream_wire::fuse::ROOT;
@@ -25,7 +25,7 @@ use super::{
     exec::Commands,
     follow::follow,
     handles::{Handle, Handles},
-    journal::{Journal, Left},
+    journal::{Journal, Left, Opened},
     mounted::Mounted,
     quiet::send_quiet,
     session::serve,
@@ -99,7 +99,19 @@ fn ship(options: Arc<Options>, context: SourceContext) -> Result<(Arc<Ship>, Vec
         let found = origins.iter().find(|(known, _)| known == file);
         found.map(|(_, next)| *next)
     };
-    let (journal, left) = Journal::open(&context.folder, kept)?;
+    let Opened {
+        journal,
+        left,
+        mended,
+        doubtful,
+    } = Journal::open(&context.folder, kept)?;
+    if let Some(mended) = mended {
+        context.reporter.error("damage", mended);
+    }
+    let missing = context.reporter.condition("missing");
+    if let Some(doubtful) = doubtful {
+        missing.raise(Trouble::Losing, doubtful);
+    }
     let meters = Meters {
         too_long: context.meters.counter("lines_too_long"),
         filtered: context.meters.counter("records_filtered"),
@@ -118,6 +130,7 @@ fn ship(options: Arc<Options>, context: SourceContext) -> Result<(Arc<Ship>, Vec
         },
         meters,
         commands: Commands::default(),
+        _missing: missing,
         options,
         context,
     };

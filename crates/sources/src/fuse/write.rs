@@ -14,7 +14,8 @@ use std::{
 };
 
 use millstream_pipeline::{
-    delivery::Receipt, meters::Meter, node::SourceContext, outlet::Outlet, threads::in_lane,
+    condition::Condition, delivery::Receipt, meters::Meter, node::SourceContext, outlet::Outlet,
+    threads::in_lane,
 };
 use millstream_record::Batch;
 use rustix::io::Errno;
@@ -53,6 +54,8 @@ pub(super) struct Ship {
     pub tails: Tails,
     pub meters: Meters,
     pub commands: Commands,
+    /// Holds while lines that may be damaged wait for an operator.
+    pub _missing: Condition,
 }
 
 impl Ship {

@@ -5,11 +5,13 @@
 //! crash took away, what the channel has stands here. Behind memory a line is written when its entries are settled.
 //!
 //! ```text
-//! millstream journald cursors 1 ID        16 hex digits, random: the "file" whose offset it is
+//! millstream journald cursors 2 ID CRC    16 hex digits, random: the "file" whose offset it is; CRC-32C of what is before it
 //! COUNT CRC CURSOR                        CRC-32C of COUNT, a space and CURSOR, in hex; CURSOR may be empty: the beginning
 //! ```
 //!
-//! A last line that is torn or of another checksum ends the file. When it grows long it is written anew beside and
+//! Version 1 had no checksum in the title. A last line that is torn is left out, and so is a damaged one: the others still
+//! say which cursor stands behind their count. The first one must be whole, because it is where to go on when nothing else
+//! is known. When it grows long it is written anew beside and
 //! renamed, from the last line on that is kept.
 
 use std::{
@@ -20,7 +22,7 @@ use std::{
 };
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
-use millstream_pipeline::failure::Failure;
+use millstream_pipeline::{failure::Failure, state};
 use millstream_record::FileId;
 use millstream_sys::private;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -28,7 +30,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const NAME: &str = "cursors";
 const NEW_NAME: &str = "cursors.new";
 const TITLE: &str = "millstream journald cursors ";
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+/// The version whose title has no checksum.
+const VERSION_BEFORE: &str = "1";
+/// A larger file is damaged: it is written anew long before.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// What helps when the cursors cannot be used.
+const REMEDY: &str = "restore it from a backup, or remove it and restart Millstream: the journal is then read again as \
+                      `start` says";
 /// `journal` in ASCII: no device has this number.
 const DEVICE: u64 = 0x6a_6f75_726e_616c;
 /// The file is written anew when it has grown by so many bytes.
@@ -74,6 +83,34 @@ fn place(line: &str) -> Option<Place> {
     .filter(|_| right)
 }
 
+/// The first line.
+fn title(id: u64) -> String {
+    let text = format!("{TITLE}{VERSION} {id:016x}");
+    format!("{text} {:08x}\n", crc(&text))
+}
+
+/// The id in the first line, or what is wrong with it.
+fn id_in(line: &str) -> Result<u64, String> {
+    let damaged = || "is damaged: it has no title".to_owned();
+    let mut words = line.strip_prefix(TITLE).ok_or_else(damaged)?.split(' ');
+    let (version, id, sum) = (words.next(), words.next(), words.next());
+    // The checksum comes first: a version that was damaged is no newer format.
+    let text = line.rsplit_once(' ').map_or("", |(text, _)| text);
+    let is_whole = sum.and_then(|sum| u32::from_str_radix(sum, 16).ok()) == Some(crc(text));
+    match version {
+        Some(VERSION) if is_whole => {}
+        Some(VERSION_BEFORE) if sum.is_none() => {}
+        Some(version) if is_whole => {
+            return Err(format!(
+                "has the format version {version}; this program knows {VERSION}: run the newer one that wrote it"
+            ));
+        }
+        _ => return Err(damaged()),
+    }
+    let id = id.and_then(|id| u64::from_str_radix(id, 16).ok());
+    id.ok_or_else(damaged)
+}
+
 fn new_id() -> io::Result<u64> {
     let mut random = [0; 8];
     getrandom(&mut random, GetRandomFlags::empty())?;
@@ -84,37 +121,21 @@ impl Cursors {
     /// Reads what earlier runs have left; None: this is the first one.
     pub(super) fn load(folder: &Path) -> Result<Option<Self>, Failure> {
         let path = folder.join(NAME);
-        let text = match fs::read(&path) {
-            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                let text = format!("cannot read {}: {error}", path.display());
-                return Err(Failure::disk(text));
-            }
+        let Some(text) = state::read(&path, FILE_BYTES_MAX, REMEDY)? else {
+            return Ok(None);
         };
-        let wrong = |why: String| {
-            let path = path.display();
-            let what = "if it is removed, the journal is read again as `start` says";
-            Failure::disk(format!("{path} {why}; {what}")).never_again()
-        };
+        let text = String::from_utf8_lossy(&text);
+        let wrong = |why: String| Failure::state(format!("{} {why}; {REMEDY}", path.display()));
         // A line counts with its newline only.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.split('\n');
-        let title = lines.next().and_then(|title| title.strip_prefix(TITLE));
-        let (version, id) = title
-            .and_then(|title| title.split_once(' '))
-            .ok_or_else(|| wrong("is damaged: it has no title".to_owned()))?;
-        if version != VERSION {
-            return Err(wrong(format!(
-                "has the format version {version}; this program knows {VERSION}"
-            )));
-        }
-        let id = u64::from_str_radix(id, 16);
-        let id = id.map_err(|_| wrong("is damaged: it has no id".to_owned()))?;
-        let places: VecDeque<Place> = lines.map_while(place).collect();
-        if places.is_empty() {
-            return Err(wrong("is damaged: it names no place".to_owned()));
-        }
+        let id = id_in(lines.next().unwrap_or_default()).map_err(wrong)?;
+        let first = lines.next().and_then(place);
+        let first =
+            first.ok_or_else(|| wrong("is damaged: its first place cannot be read".to_owned()))?;
+        let places = std::iter::once(first)
+            .chain(lines.filter_map(place))
+            .collect();
         Ok(Some(Self {
             folder: folder.to_owned(),
             id,
@@ -207,7 +228,7 @@ impl Cursors {
         private::create_dir_all(&self.folder)?;
         let new = self.folder.join(NEW_NAME);
         let mut file = private::create(&new)?;
-        let mut text = format!("{TITLE}{VERSION} {:016x}\n", self.id);
+        let mut text = title(self.id);
         text.extend(self.places.iter().map(line));
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -270,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_ends_the_file_and_a_newer_version_is_refused() {
+    fn a_torn_line_is_left_out_and_a_newer_version_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(folder.path(), "c".to_owned()).unwrap();
         cursors.add(at(1)).unwrap();
@@ -287,10 +308,83 @@ mod tests {
                 0
             );
         }
-        fs::write(&path, text.replace("cursors 1", "cursors 2")).unwrap();
-        let failure = Cursors::load(folder.path()).unwrap_err();
-        assert!(failure.message.contains("version 2"), "{failure}");
-        fs::write(&path, "").unwrap();
-        assert!(Cursors::load(folder.path()).is_err());
+        let refused = |text: &str| {
+            fs::write(&path, text).unwrap();
+            Cursors::load(folder.path()).unwrap_err().message
+        };
+        let id = cursors.file_id().inode;
+        let newer = format!("{TITLE}3 {id:016x}");
+        let newer = format!("{newer} {:08x}\n", crc(&newer));
+        assert!(refused(&newer).contains("version 3"));
+        assert!(refused(&text.replace("cursors 2", "cursors 3")).contains("damaged"));
+        assert!(
+            refused(&text.replacen(&format!("{id:016x}"), "0000000000000001", 1))
+                .contains("damaged")
+        );
+        assert!(refused(&text.replace(" c\n", " d\n")).contains("first place"));
+        assert!(refused("").contains("damaged"));
+        let before = format!("{TITLE}1 {id:016x}\n{}", line(&at(4)));
+        fs::write(&path, before).unwrap();
+        let read = Cursors::load(folder.path()).unwrap().unwrap();
+        assert_eq!((read.file_id(), read.last()), (cursors.file_id(), at(4)));
+    }
+
+    #[test]
+    fn no_flipped_bit_and_no_cut_leads_to_a_wrong_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cursors = Cursors::begin(folder.path(), "s=1;i=0".to_owned()).unwrap();
+        for count in 1..5 {
+            cursors.add(at(count)).unwrap();
+        }
+        let path = folder.path().join(NAME);
+        let whole = fs::read(&path).unwrap();
+        let check = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            for count in 1..5 {
+                let Ok(Some(mut read)) = Cursors::load(folder.path()) else {
+                    continue;
+                };
+                assert_eq!(read.file_id(), cursors.file_id());
+                // If it does not know the place, it says so, and goes on before it.
+                let is_known = read.resume(Some(count)).unwrap();
+                let number = read
+                    .last()
+                    .cursor
+                    .rsplit_once('=')
+                    .map(|(_, number)| number.to_owned());
+                let number: u64 = number.unwrap().parse().unwrap();
+                assert!(
+                    number <= count && (number == count || !is_known),
+                    "{read:?}"
+                );
+            }
+        };
+        for place in 0..whole.len() {
+            check(&whole[..place]);
+            for bit in 0..8 {
+                let mut damaged = whole.clone();
+                damaged[place] ^= 1 << bit;
+                check(&damaged);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_line_takes_no_other_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cursors = Cursors::begin(folder.path(), String::new()).unwrap();
+        for count in 1..5 {
+            cursors.add(at(count)).unwrap();
+        }
+        let path = folder.path().join(NAME);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("i=2", "i=7")).unwrap();
+        let mut read = Cursors::load(folder.path()).unwrap().unwrap();
+        assert!(read.resume(Some(4)).unwrap());
+        assert_eq!(read.last(), at(4));
+        // What its line said is not known: it begins at the place before, with another identity.
+        let mut read = Cursors::load(folder.path()).unwrap().unwrap();
+        assert!(!read.resume(Some(2)).unwrap());
+        assert_eq!(read.last().cursor, at(1).cursor);
     }
 }

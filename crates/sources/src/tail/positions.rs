@@ -24,7 +24,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use millstream_pipeline::failure::Failure;
+use millstream_pipeline::{failure::Failure, state};
 use millstream_record::{FileId, Time};
 use millstream_sys::private;
 
@@ -35,6 +35,11 @@ const NEW_NAME: &str = "positions.new";
 /// The first line without the version.
 const TITLE: &str = "millstream tail positions ";
 const VERSION: u32 = 3;
+/// A larger file is damaged: more than half a million files stand in one of this size.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+/// What helps when the positions cannot be used.
+const REMEDY: &str = "restore it from a backup, or remove it and restart Millstream: the files that it names are then read \
+                      again as `start` says, unless a disk channel knows where they go on";
 /// Begins the line with the time of the last walk.
 const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
@@ -89,28 +94,22 @@ pub(super) fn now() -> u64 {
 /// Reads the positions; None if there are none yet.
 pub(super) fn load(folder: &Path) -> Result<Option<Positions>, Failure> {
     let path = folder.join(NAME);
-    let text = match fs::read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(Failure::disk(format!(
-                "cannot read {}: {error}",
-                path.display()
-            )));
-        }
+    let Some(text) = state::read(&path, FILE_BYTES_MAX, REMEDY)? else {
+        return Ok(None);
     };
-    match parse(&text) {
-        Ok(positions) => Ok(Some(positions)),
-        Err(why) => Err(Failure::disk(format!(
-            "{} {why}; if it is removed, the files are read again as `start` says",
-            path.display()
-        ))
-        .never_again()),
-    }
+    let unusable = |why| Failure::state(format!("{} {why}; {REMEDY}", path.display()));
+    parse(&text).map(Some).map_err(unusable)
 }
 
 fn parse(text: &[u8]) -> Result<Positions, String> {
     let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is no text".to_owned())?;
+    // The checksum comes first: a version that was damaged is no newer format.
+    let end = text.rfind("end ").ok_or("is damaged: it has no end")?;
+    let (body, end) = text.split_at(end);
+    let crc = end.strip_prefix("end ").map(str::trim_end);
+    if crc.and_then(|crc| u32::from_str_radix(crc, 16).ok()) != Some(crc32c(body.as_bytes())) {
+        return Err("is damaged: its checksum is wrong".to_owned());
+    }
     let version = text
         .strip_prefix(TITLE)
         .and_then(|rest| rest.lines().next());
@@ -119,14 +118,8 @@ fn parse(text: &[u8]) -> Result<Positions, String> {
         .ok_or("is damaged: it has no title")?;
     if !(1..=VERSION).contains(&version) {
         return Err(format!(
-            "has the format version {version}; this program knows {VERSION}"
+            "has the format version {version}; this program knows {VERSION}: run the newer one that wrote it"
         ));
-    }
-    let end = text.rfind("end ").ok_or("is damaged: it has no end")?;
-    let (body, end) = text.split_at(end);
-    let crc = end.strip_prefix("end ").map(str::trim_end);
-    if crc.and_then(|crc| u32::from_str_radix(crc, 16).ok()) != Some(crc32c(body.as_bytes())) {
-        return Err("is damaged: its checksum is wrong".to_owned());
     }
     let mut positions = Positions::default();
     for line in body.lines().skip(1) {
@@ -219,6 +212,8 @@ pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use millstream_pipeline::failure::Who;
+
     use super::*;
 
     fn example() -> Positions {
@@ -299,13 +294,19 @@ mod tests {
         ] {
             fs::write(&path, broken).unwrap();
             let failure = load(folder.path()).unwrap_err();
-            assert!(failure.message.contains("positions"), "{failure}");
+            assert_eq!(failure.who, Who::State);
+            assert!(
+                failure.message.contains("positions is damaged"),
+                "{failure}"
+            );
         }
-        assert!(
-            load(folder.path())
-                .unwrap_err()
-                .message
-                .contains("version 4")
-        );
+        let body = format!("{TITLE}4\n");
+        let newer = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
+        fs::write(&path, newer).unwrap();
+        let failure = load(folder.path()).unwrap_err();
+        assert!(failure.message.contains("version 4"), "{failure}");
+        fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
+        let failure = load(folder.path()).unwrap_err();
+        assert!(failure.message.contains("at most 256MiB"), "{failure}");
     }
 }

@@ -378,5 +378,8 @@ impl Log {
         state.wake_readers();
         drop((state, files));
         self.window.keep(window_end);
+        if self.unsynced_since.is_none() {
+            self.note_record();
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! offset bytes
 //!      0   8   magic "MILLCUR" and 0
 //!      8   4   format version
-//!     12   4   CRC-32C of bytes 16..56
+//!     12   4   CRC-32C of the version and bytes 16..56 (seal.rs)
 //!     16  16   channel id
 //!     32   8   generation
 //!     40   4   epoch
@@ -33,8 +33,8 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId, Error,
     bytes::Fields,
-    frame::checksum,
-    segment::{FORMAT_VERSION, PAGE},
+    seal::{self, FORMAT_VERSION, SEAL_BYTES, Sealed},
+    segment::PAGE,
 };
 
 const MAGIC: &[u8; 8] = b"MILLCUR\0";
@@ -184,10 +184,7 @@ impl Cursor {
     /// Writes the position into the older slot and syncs it.
     fn write(&mut self, position: Position) -> io::Result<()> {
         let generation = self.generation + 1;
-        let mut out = Vec::with_capacity(SLOT_BYTES);
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        let mut out = seal::begin(MAGIC);
         out.extend_from_slice(&self.channel.0);
         out.extend_from_slice(&generation.to_le_bytes());
         out.extend_from_slice(&position.epoch.to_le_bytes());
@@ -201,8 +198,7 @@ impl Cursor {
         let flags = moved | configured;
         out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&position.seq.to_le_bytes());
-        let crc = checksum(&out[16..]);
-        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        seal::seal(&mut out);
         self.file
             .write_at(&[IoSlice::new(&out)], generation % 2 * PAGE)?;
         self.file.sync()?;
@@ -223,15 +219,13 @@ struct Slot {
 
 /// A slot, or the version of a newer program.
 fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
-    let mut fields = Fields::new(bytes);
-    if fields.take(8)? != MAGIC {
-        return None;
+    match seal::check(MAGIC, bytes) {
+        Sealed::Whole => {}
+        Sealed::Newer(version) => return Some(Err(version)),
+        Sealed::Damaged => return None,
     }
-    let version = fields.u32()?;
-    if version > FORMAT_VERSION {
-        return Some(Err(version));
-    }
-    if fields.u32()? != checksum(bytes.get(16..)?) || fields.id()? != channel.0 {
+    let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
+    if fields.id()? != channel.0 {
         return None;
     }
     let generation = fields.u64()?;

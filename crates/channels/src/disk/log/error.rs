@@ -22,7 +22,7 @@ pub enum Error {
         /// The newest version this program knows.
         known: u32,
     },
-    /// The folder holds segments, but the file that says which channel they belong to is gone or damaged.
+    /// The directory holds segments, but the file that says which channel they belong to is gone or damaged.
     NoIdentity(PathBuf),
     /// There is no channel in this directory.
     NoChannel(PathBuf),
@@ -132,20 +132,19 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Locked(path) => {
-                write!(
-                    f,
-                    "{}: another process has this channel open",
-                    path.display()
-                )
+                let path = path.display();
+                write!(f, "{path}: another process has this channel open")
             }
             Self::Newer { path, found, known } => write!(
                 f,
-                "{}: format version {found}, and this program knows versions up to {known}; run a newer one",
+                "{}: it has the format version {found}, and this program knows versions up to {known}; run the newer Millstream \
+                 that wrote it",
                 path.display()
             ),
             Self::NoIdentity(path) => write!(
                 f,
-                "{}: missing or damaged, but there are segments beside it; restore it or move the folder away",
+                "{}: it is missing or damaged, and segments stand beside it; restore it from a backup, or move the directory of the \
+                 channel away to begin a new channel",
                 path.display()
             ),
             Self::NoChannel(folder) => {

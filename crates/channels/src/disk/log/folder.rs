@@ -11,11 +11,13 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId, Error,
     bytes::Fields,
-    frame::checksum,
-    segment::{FORMAT_VERSION, number_in},
+    seal::{self, FORMAT_VERSION, SEAL_BYTES, Sealed},
+    segment::number_in,
 };
 
 const MAGIC: &[u8; 8] = b"MILLCHN\0";
+/// Bytes of the file `channel`.
+const FILE_BYTES: usize = SEAL_BYTES + 16;
 
 /// Makes the folder and takes its lock.
 pub(super) fn take_lock(disk: &dyn Disk, folder: &Path) -> Result<Arc<dyn File>, Error> {
@@ -57,7 +59,7 @@ pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Error>
 /// offset bytes
 ///      0   8   magic "MILLCHN" and 0
 ///      8   4   format version
-///     12   4   CRC-32C of the id
+///     12   4   CRC-32C of the version and the id (seal.rs)
 ///     16  16   channel id
 /// ```
 pub(super) fn identify(
@@ -78,11 +80,9 @@ pub(super) fn identify(
         None if holds_segments => return Err(Error::NoIdentity(path)),
         _ => fresh,
     };
-    let mut out = Vec::with_capacity(32);
-    out.extend_from_slice(MAGIC);
-    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-    out.extend_from_slice(&checksum(&fresh.0).to_le_bytes());
+    let mut out = seal::begin(MAGIC);
     out.extend_from_slice(&fresh.0);
+    seal::seal(&mut out);
     let new = folder.join("channel.new");
     if names.iter().any(|name| name == "channel.new") {
         disk.remove(&new).map_err(failed)?;
@@ -113,21 +113,22 @@ pub(super) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Option<Chann
     let failed = |error| Error::disk("opening the channel", path, error);
     let mut bytes = Vec::new();
     match disk.open(path, Open::Read) {
-        Ok(file) => file.read_at(&mut bytes, 32, 0).map_err(failed)?,
+        Ok(file) => file.read_at(&mut bytes, FILE_BYTES, 0).map_err(failed)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    let mut fields = Fields::new(&bytes);
-    if fields.take(8).is_none_or(|magic| magic != MAGIC) {
-        return Ok(None);
-    }
-    match (fields.u32(), fields.u32(), fields.id()) {
-        (Some(found), ..) if found > FORMAT_VERSION => Err(Error::Newer {
+    match seal::check(MAGIC, &bytes) {
+        Sealed::Whole => {
+            let id = bytes
+                .get(SEAL_BYTES..)
+                .and_then(|rest| Fields::new(rest).id());
+            Ok(id.map(ChannelId))
+        }
+        Sealed::Newer(found) => Err(Error::Newer {
             path: path.to_owned(),
             found,
             known: FORMAT_VERSION,
         }),
-        (Some(_), Some(crc), Some(id)) if crc == checksum(&id) => Ok(Some(ChannelId(id))),
-        _ => Ok(None),
+        Sealed::Damaged => Ok(None),
     }
 }

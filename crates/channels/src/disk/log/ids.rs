@@ -4,7 +4,7 @@
 //! offset bytes
 //!      0   8   magic "MILLIDS" and 0
 //!      8   4   format version
-//!     12   4   CRC-32C of all that follows
+//!     12   4   CRC-32C of the version and all that follows (seal.rs)
 //!     16  16   channel id
 //!     32   8   number of the segment
 //!     40   4   N: number of entries
@@ -26,11 +26,18 @@ use std::{
 
 use millstream_sys::disk::{Disk, Open};
 
-use super::{ChannelId, bytes::Fields, frame::checksum, key::Key, segment::FORMAT_VERSION};
+use super::{
+    ChannelId,
+    bytes::Fields,
+    key::Key,
+    seal::{self, SEAL_BYTES, Sealed},
+};
 
 const MAGIC: &[u8; 8] = b"MILLIDS\0";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 32;
+/// A larger file is damaged: 8 million entries.
+const FILE_BYTES_MAX: usize = 256 << 20;
 
 /// What a frame says about repeats, in the order of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +72,8 @@ pub(super) fn write_ids(
     segment: u64,
     records: &[IdRecord],
 ) -> io::Result<()> {
-    let mut out = Vec::with_capacity(HEADER_BYTES + records.len() * ENTRY_BYTES);
-    out.extend_from_slice(MAGIC);
-    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
+    let mut out = seal::begin(MAGIC);
+    out.reserve(HEADER_BYTES + records.len() * ENTRY_BYTES);
     out.extend_from_slice(&channel.0);
     out.extend_from_slice(&segment.to_le_bytes());
     let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
@@ -92,8 +97,7 @@ pub(super) fn write_ids(
         out.extend_from_slice(&seconds.to_le_bytes());
         out.extend_from_slice(&kind.to_le_bytes());
     }
-    let crc = checksum(&out[16..]);
-    out[12..16].copy_from_slice(&crc.to_le_bytes());
+    seal::seal(&mut out);
     // A leftover of a crash between this and the header that counts on it has the same name.
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -116,20 +120,20 @@ pub(super) fn read_ids(
         other => other?,
     };
     let length = usize::try_from(file.metadata()?.len).unwrap_or(usize::MAX);
+    if length > FILE_BYTES_MAX {
+        return Ok(None);
+    }
     let mut bytes = Vec::new();
     file.read_at(&mut bytes, length, 0)?;
     Ok(decode(&bytes, channel, segment))
 }
 
 fn decode(bytes: &[u8], channel: &ChannelId, segment: u64) -> Option<Vec<IdRecord>> {
-    let mut fields = Fields::new(bytes);
-    if fields.take(8)? != MAGIC || fields.u32()? > FORMAT_VERSION {
+    let Sealed::Whole = seal::check(MAGIC, bytes) else {
         return None;
-    }
-    if fields.u32()? != checksum(bytes.get(16..)?)
-        || fields.id()? != channel.0
-        || fields.u64()? != segment
-    {
+    };
+    let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
+    if fields.id()? != channel.0 || fields.u64()? != segment {
         return None;
     }
     let count = fields.u32()?;

@@ -5,9 +5,12 @@
 //! that it is not reported again as long as its trace shows:
 //!
 //! ```text
-//! millstream losses 1
+//! millstream losses 2
 //! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
+//! end 0badc0de                                CRC-32C of all that stands before this line, in hex
 //! ```
+//!
+//! Version 1 had no end. What cannot be read may have been a loss, so it counts as one.
 
 use std::{
     fmt::{self, Write},
@@ -19,9 +22,12 @@ use std::{
 use millstream_record::Position;
 use millstream_sys::disk::{Disk, Open};
 
-use super::{ChannelId, record::Known};
+use super::{ChannelId, frame::checksum, record::Known};
 
-const HEAD: &str = "millstream losses 1";
+const HEAD: &str = "millstream losses 2";
+const HEAD_BEFORE: &str = "millstream losses 1\n";
+/// Begins the last line.
+const END: &str = "end ";
 /// The largest file of losses that is read.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
@@ -38,15 +44,18 @@ pub enum Missing {
     Newest,
     /// Frames that a sink had committed with its data.
     Committed,
+    /// Nobody knows: a line of the list of losses cannot be read.
+    Unreadable,
 }
 
 impl Missing {
-    const ALL: [(Self, &str); 5] = [
+    const ALL: [(Self, &str); 6] = [
         (Self::Directory, "directory"),
         (Self::Oldest, "oldest"),
         (Self::Middle, "middle"),
         (Self::Newest, "newest"),
         (Self::Committed, "committed"),
+        (Self::Unreadable, "unreadable"),
     ];
 
     fn name(self) -> &'static str {
@@ -78,7 +87,22 @@ impl Loss {
 
     /// Whether this says nothing that `other` does not say.
     fn is_in(&self, other: &Self) -> bool {
-        self.channel == other.channel && self.after >= other.after && self.to <= other.to
+        let is_known = other.missing != Missing::Unreadable;
+        is_known
+            && self.channel == other.channel
+            && self.after >= other.after
+            && self.to <= other.to
+    }
+
+    /// A line of the list of losses that cannot be read.
+    fn unreadable() -> Self {
+        Self {
+            missing: Missing::Unreadable,
+            channel: ChannelId([0; 16]),
+            after: Position::default(),
+            to: Position::default(),
+            records: 0,
+        }
     }
 
     fn parse(line: &str) -> Option<(bool, Self)> {
@@ -100,6 +124,17 @@ impl Loss {
         };
         Some((accepted, loss))
     }
+}
+
+/// Whether a list ends with the checksum of what is before it.
+fn is_sealed(text: &str) -> bool {
+    let Some((body, crc)) = text
+        .strip_suffix('\n')
+        .and_then(|text| text.rsplit_once(END))
+    else {
+        return false;
+    };
+    body.starts_with(HEAD) && u32::from_str_radix(crc, 16) == Ok(checksum(body.as_bytes()))
 }
 
 fn position(text: &str) -> Option<Position> {
@@ -137,6 +172,11 @@ impl fmt::Display for Loss {
             }
             Missing::Newest => "the end of the log is missing",
             Missing::Committed => "a sink has committed more than the channel holds",
+            Missing::Unreadable => {
+                return f.write_str(
+                    "the list of losses beside the record of the channel is damaged: a loss that it named may be missing from it",
+                );
+            }
         };
         write!(
             f,
@@ -235,16 +275,22 @@ impl Losses {
     pub(super) fn read(disk: Arc<dyn Disk>, record: &Path) -> io::Result<Self> {
         let path = record.with_extension("losses");
         let mut bytes = Vec::new();
-        match disk.open(&path, Open::Read) {
-            Ok(file) => {
-                file.read_at(&mut bytes, FILE_BYTES_MAX, 0)?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        let exists = match disk.open(&path, Open::Read) {
+            Ok(file) => file.read_at(&mut bytes, FILE_BYTES_MAX, 0).map(|_| true)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
-        }
+        };
         let text = String::from_utf8_lossy(&bytes);
-        // What an operator has made of a line is none of ours.
-        let list = text.lines().filter_map(Loss::parse).collect();
+        let lines = text.lines().filter(|line| !line.starts_with(END));
+        let mut list: Vec<_> = lines.clone().filter_map(Loss::parse).collect();
+        let is_all_read = lines.count() == list.len() + 1;
+        let is_whole = match text.starts_with(HEAD_BEFORE) {
+            true => is_all_read && text.ends_with('\n'),
+            false => is_all_read && is_sealed(&text),
+        };
+        if exists && !is_whole {
+            list.push((false, Loss::unreadable()));
+        }
         Ok(Self {
             disk,
             path,
@@ -296,6 +342,8 @@ impl Losses {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{state} {missing} {channel} {after} {to} {records}");
         }
+        let crc = checksum(text.as_bytes());
+        let _ = writeln!(text, "{END}{crc:08x}");
         let new = self.path.with_extension("losses-new");
         match self.disk.remove(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -23,6 +23,8 @@ mod claims;
 mod commit;
 mod consumers;
 mod cursor;
+#[cfg(test)]
+mod damage_tests;
 mod error;
 mod folder;
 mod frame;
@@ -41,6 +43,7 @@ mod record;
 mod recover;
 mod repair;
 mod roll;
+mod seal;
 mod segment;
 mod skip;
 mod survey;

@@ -6,7 +6,7 @@
 //! offset bytes
 //!      0   8   magic "MILLREC" and 0
 //!      8   4   format version
-//!     12   4   CRC-32C of bytes 16..96
+//!     12   4   CRC-32C of the version and bytes 16..96 (seal.rs)
 //!     16  16   channel id
 //!     32   8   generation
 //!     40  12   end: epoch (4) and seq (8); everything up to it was durable
@@ -16,8 +16,8 @@
 //!     88   8   records in them
 //! ```
 //!
-//! `end` is a lower bound, so it need not be exact: a clean stop writes and syncs it, and so does nothing else but the end of
-//! a segment, which writes the first slot without a sync.
+//! `end` is a lower bound. A clean stop writes and syncs it. Each commit that was synced writes the first slot without a
+//! sync: after a kill it is exact, and after a power cut it is what the system had written.
 
 use std::{
     io::{self, IoSlice},
@@ -31,9 +31,9 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId,
     bytes::Fields,
-    frame::checksum,
     loss::{Loss, Missing},
-    segment::{FORMAT_VERSION, PAGE},
+    seal::{self, SEAL_BYTES, Sealed},
+    segment::PAGE,
 };
 
 const MAGIC: &[u8; 8] = b"MILLREC\0";
@@ -97,10 +97,7 @@ impl Known {
     }
 
     fn encode(&self, generation: u64) -> Vec<u8> {
-        let mut out = Vec::with_capacity(SLOT_BYTES);
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        let mut out = seal::begin(MAGIC);
         out.extend_from_slice(&self.channel.0);
         out.extend_from_slice(&generation.to_le_bytes());
         for position in [self.end, self.settled] {
@@ -110,19 +107,15 @@ impl Known {
         out.extend_from_slice(&[0; 16]);
         out.extend_from_slice(&self.counted.0.to_le_bytes());
         out.extend_from_slice(&self.counted.1.to_le_bytes());
-        let crc = checksum(&out[16..]);
-        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        seal::seal(&mut out);
         out
     }
 
     fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
-        let mut fields = Fields::new(bytes);
-        if fields.take(8)? != MAGIC || fields.u32()? > FORMAT_VERSION {
+        let Sealed::Whole = seal::check(MAGIC, bytes) else {
             return None;
-        }
-        if fields.u32()? != checksum(bytes.get(16..)?) {
-            return None;
-        }
+        };
+        let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
         let channel = ChannelId(fields.id()?);
         let generation = fields.u64()?;
         let mut positions = [Position::default(); 2];
@@ -148,6 +141,22 @@ impl Known {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a record that says nothing did say something: both slots were written, and neither is whole. One with an empty slot
+/// may have been made just before a crash.
+pub(super) fn is_damaged(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    let file = match disk.open(path, Open::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?,
+    };
+    let mut used = 0;
+    for slot in 0..2 {
+        let mut bytes = Vec::new();
+        file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)?;
+        used += u32::from(bytes.iter().any(|byte| *byte != 0));
+    }
+    Ok(used == 2)
 }
 
 fn newest(file: &dyn File) -> io::Result<Option<(u64, Known)>> {
@@ -206,7 +215,8 @@ impl Record {
 
     /// Notes what is known; durable when it returns.
     pub(super) fn keep(&mut self, known: &Known) -> io::Result<()> {
-        // The first slot stays whole whatever becomes of the second.
+        // One slot after the other, so that a power cut finds one of them whole.
+        self.write(known, 0)?;
         self.file.sync()?;
         self.write(known, PAGE)?;
         self.file.sync()

@@ -28,7 +28,7 @@ use super::{
     key::Keys,
     loss::{Look, Loss, Losses},
     origins::FileTable,
-    record::{Known, record_path},
+    record::{Known, is_damaged, record_path},
     segment::{Blank, Segment, blank_number_in, number_in},
     survey::{Damage, Survey, survey},
     tail::{Tail, walk_tail},
@@ -77,6 +77,11 @@ impl Log {
         let remembered = known.map(|known| known.channel);
         let channel = identify(&*disk, folder, &names, fresh, remembered)?;
         let mut finds = Finds::default();
+        let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
+        if known.is_none() && !is_new && is_damaged(&*disk, &record).map_err(failed)? {
+            let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
+            finds.damage.push((record.clone(), what));
+        }
         let found = survey(&*disk, folder, &names, &channel, &mut finds.damage)?;
         let mut log = Self {
             folder: folder.to_owned(),
@@ -146,7 +151,7 @@ impl Log {
         let firsts: Vec<Position> = found.iter().map(|segment| segment.first).collect();
         for (place, (mut found, next)) in found.into_iter().zip(nexts).enumerate() {
             let older = gone.extract_if(..found.number, |_| true);
-            self.restore_gone_ids(older)?;
+            self.restore_gone_ids(older, &mut finds.damage)?;
             if newest_head == Some(place)
                 && let Some(header) = &found.header
             {
@@ -191,17 +196,27 @@ impl Log {
             };
             state.segments.push_back((Arc::new(segment), keep_time));
         }
-        self.restore_gone_ids(gone)?;
+        self.restore_gone_ids(gone, &mut finds.damage)?;
         self.window.restored();
         Ok(tail)
     }
 
     /// Restores the ids of segments that were dropped.
-    fn restore_gone_ids(&mut self, numbers: impl IntoIterator<Item = u64>) -> Result<(), Error> {
+    fn restore_gone_ids(
+        &mut self,
+        numbers: impl IntoIterator<Item = u64>,
+        damage: &mut Damage,
+    ) -> Result<(), Error> {
         for number in numbers {
             let path = self.folder.join(ids_name(number));
             let records = read_ids(&*self.disk, &path, &self.channel, number)
                 .map_err(|error| Error::disk("reading ids", &path, error))?;
+            if records.is_none() {
+                damage.push((
+                    path,
+                    "ids of settled chunks are damaged: repeats of them are stored again",
+                ));
+            }
             for record in records.iter().flatten() {
                 self.window.restore(record);
             }

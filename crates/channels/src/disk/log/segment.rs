@@ -4,7 +4,7 @@
 //! offset bytes
 //!      0   8   magic "MILLSEG" and 0
 //!      8   4   format version
-//!     12   4   CRC-32C of bytes 16..H
+//!     12   4   CRC-32C of the version and bytes 16..H (seal.rs)
 //!     16   4   H: bytes of the header with its table
 //!     20   4   epoch of its frames
 //!     24  16   channel id
@@ -37,16 +37,15 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId,
     bytes::Fields,
-    frame::{self, checksum},
+    frame,
     origins::{decode_file, encode_file},
+    seal::{self, SEAL_BYTES, Sealed},
 };
 
 /// What a page cache and most disks write in one piece.
 pub(super) const PAGE: u64 = 4096;
 /// Bytes of the end mark of a segment.
 pub(super) const END_BYTES: u64 = frame::FIXED_BYTES as u64;
-/// The version of all files of a channel. Since 2 frames hold the receive time of their batch; nothing else differs from 1.
-pub(super) const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"MILLSEG\0";
 const FIXED_BYTES: usize = 80;
 /// A header is no larger than this: 1.6 million tailed files.
@@ -88,10 +87,8 @@ pub(super) enum HeaderFound {
 impl Header {
     /// The bytes of the header, zeros up to the first frame included.
     pub(super) fn encode(&self, channel: &ChannelId) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&[0; 8]);
+        let mut out = seal::begin(MAGIC);
+        out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.first.epoch.to_le_bytes());
         out.extend_from_slice(&channel.0);
         for field in [self.number, self.first.seq] {
@@ -108,8 +105,7 @@ impl Header {
         }
         let bytes = u32::try_from(out.len()).unwrap_or(u32::MAX);
         out[16..20].copy_from_slice(&bytes.to_le_bytes());
-        let crc = checksum(&out[16..]);
-        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        seal::seal(&mut out);
         out.resize(out.len().next_multiple_of(PAGE as usize), 0);
         out
     }
@@ -119,32 +115,30 @@ impl Header {
         let mut bytes = Vec::new();
         file.read_at(&mut bytes, PAGE as usize, 0)?;
         let mut fields = Fields::new(&bytes);
-        if fields.take(8).is_none_or(|magic| magic != MAGIC) {
-            return Ok(HeaderFound::None);
-        }
-        let (Some(version), Some(crc), Some(length)) = (fields.u32(), fields.u32(), fields.u32())
+        let is_ours = fields.take(8).is_some_and(|magic| magic == MAGIC);
+        fields.take(SEAL_BYTES - 8);
+        let lengths = FIXED_BYTES as u32..=HEADER_BYTES_MAX;
+        let Some(length) = fields
+            .u32()
+            .filter(|length| is_ours && lengths.contains(length))
         else {
             return Ok(HeaderFound::None);
         };
-        if version > FORMAT_VERSION {
-            return Ok(HeaderFound::Newer(version));
-        }
-        if length > HEADER_BYTES_MAX || (length as usize) < FIXED_BYTES {
-            return Ok(HeaderFound::None);
-        }
         let length = length as usize;
         if length > bytes.len() {
             let have = bytes.len();
             file.read_at(&mut bytes, length - have, have as u64)?;
         }
-        let Some(header) = bytes
-            .get(16..length)
-            .filter(|header| checksum(header) == crc)
-        else {
+        let Some(header) = bytes.get(..length) else {
             return Ok(HeaderFound::None);
         };
+        match seal::check(MAGIC, header) {
+            Sealed::Whole => {}
+            Sealed::Newer(version) => return Ok(HeaderFound::Newer(version)),
+            Sealed::Damaged => return Ok(HeaderFound::None),
+        }
         let start = (length as u64).next_multiple_of(PAGE);
-        Ok(match Self::decode(&header[4..], channel) {
+        Ok(match Self::decode(&header[SEAL_BYTES + 4..], channel) {
             Some(header) => HeaderFound::Good(header, start),
             None => HeaderFound::None,
         })

@@ -11,9 +11,9 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId, Error,
     frame::Place,
+    seal::FORMAT_VERSION,
     segment::{
-        FORMAT_VERSION, Header, HeaderFound, PAGE, Segment, moved_name, moved_number_in, number_in,
-        segment_name,
+        Header, HeaderFound, PAGE, Segment, moved_name, moved_number_in, number_in, segment_name,
     },
     walk::Walk,
 };

@@ -133,12 +133,46 @@ fn a_newer_format_is_refused_with_both_numbers() {
     drop(open(&disk, 7));
     let path = Path::new("/data/sinks/out/leases");
     let file = disk.open(path, Open::Write).unwrap();
-    file.write_at(&[IoSlice::new(&9u32.to_le_bytes())], 8)
-        .unwrap();
+    let mut header = MAGIC.to_vec();
+    header.extend(9_u32.to_le_bytes());
+    header.extend([7; 16]);
+    header.extend(crc(&header).to_le_bytes());
+    file.write_at(&[IoSlice::new(&header)], 0).unwrap();
     let refused = Leases::open(disk, Path::new("/data/sinks/out"), 7, &Turn::default());
     let text = refused.err().unwrap().message;
     assert!(
         text.contains("format 9") && text.contains("reads 1"),
         "{text}"
     );
+}
+
+#[test]
+fn a_damaged_record_takes_no_other_with_it_and_is_named() {
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let mut leases = open(&disk, 7);
+    let place = |seq| (Position { epoch: 1, seq }, 0);
+    for seq in 1..4 {
+        leases.lease(place(seq), "a:1");
+    }
+    leases.sync().unwrap().run().unwrap();
+    assert_eq!(leases.damaged_bytes(), 0);
+    let end = leases.end;
+    drop(leases);
+    let path = Path::new("/data/sinks/out/leases");
+    // A byte of the second of the three leases.
+    let lease = (HEAD_BYTES + LEASE_BYTES) as u64;
+    let file = disk.open(path, Open::Write).unwrap();
+    file.write_at(&[IoSlice::new(&[0xff])], end - lease - 10)
+        .unwrap();
+    drop(file);
+    let leases = open(&disk, 7);
+    assert_eq!(leases.damaged_bytes() as u64, lease);
+    let holders = [1, 2, 3].map(|seq| leases.holder(place(seq)));
+    assert_eq!(holders, [Some("a:1"), None, Some("a:1")]);
+    drop(leases);
+    // A flipped version is damage, too, and no newer format.
+    let file = disk.open(path, Open::Write).unwrap();
+    file.write_at(&[IoSlice::new(&[9])], 8).unwrap();
+    drop(file);
+    assert!(open(&disk, 7).damaged_bytes() > 0);
 }

@@ -4,6 +4,9 @@
 //! batch makes them whole, it carries the slot as a file and the generation as the offset of its origin (`begin`
 //! generation, `next` the one behind): what a durable channel says of its origins then tells after a crash which
 //! generation is left. Behind memory `done` says it.
+//!
+//! The journal is written twice, in two files: damage to one of them loses nothing. Where both are damaged in the same
+//! place, nobody knows which lines are whole. So all of them are put into a file beside it for an operator, and none is sent.
 
 mod format;
 #[cfg(test)]
@@ -11,21 +14,30 @@ mod tests;
 
 use std::{
     fs, io,
-    io::Write,
+    io::{BufRead, Read, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use millstream_pipeline::failure::Failure;
+use millstream_pipeline::{failure::Failure, state};
 use millstream_record::FileId;
 use millstream_sys::private;
 
 pub(super) use format::Identity;
-use format::{BEGIN, DONE, HEAD_BYTES, HEADER_BYTES, PART, PIECE, header, load, record};
+use format::{BEGIN, DONE, Found, HEAD_BYTES, Header, Loaded, PART, PIECE, load, record};
 
 const NAME: &str = "unfinished";
-const NEW_NAME: &str = "unfinished.new";
+const COPY_NAME: &str = "unfinished.copy";
+/// How the names of files begin that hold lines which may be damaged.
+const DOUBTFUL_NAME: &str = "unfinished.damaged";
+/// The first line of such a file is no longer.
+const TITLE_BYTES_MAX: u64 = 256;
+/// No journal is larger: before that, writers are refused.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+/// What helps when the journal cannot be used.
+const REMEDY: &str = "restore it from a backup, or remove `unfinished` and `unfinished.copy` and restart Millstream: lines \
+                      that were unfinished at the last stop are then lost";
 /// It is written anew when it is larger than this and mostly of what is done: one sync for so many bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
@@ -56,19 +68,32 @@ struct Slot {
     pieces: Vec<Piece>,
 }
 
+/// A journal as a start finds it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) journal: Journal,
+    /// What an earlier run has left.
+    pub(super) left: Vec<Left>,
+    /// Damage that lost nothing, as text for the operator.
+    pub(super) mended: Option<String>,
+    /// Lines that may be damaged and are not sent, as text for the operator. Said at each start until their file is gone.
+    pub(super) doubtful: Option<String>,
+}
+
 /// The journal. Writes are to the page cache; [`Journal::file`] is what to sync.
 #[derive(Debug)]
 pub(super) struct Journal {
     folder: PathBuf,
     file: Arc<fs::File>,
-    identity: Identity,
+    /// None after a failed write, until the journal is written anew.
+    copy: Option<fs::File>,
+    /// With the generation of new slots.
+    header: Header,
     end: u64,
     slots: Vec<Slot>,
     /// What of the file is live: a record that comes in many small writes has many pieces.
     live: u64,
     free: Vec<u32>,
-    /// Generations of new slots.
-    floor: u64,
 }
 
 impl Journal {
@@ -78,34 +103,26 @@ impl Journal {
     pub(super) fn open(
         folder: &Path,
         kept: impl Fn(&FileId) -> Option<u64>,
-    ) -> Result<(Self, Vec<Left>), Failure> {
-        let path = folder.join(NAME);
-        let failed = |error: io::Error| Failure::disk(format!("{}: {error}", path.display()));
+    ) -> Result<Opened, Failure> {
+        let failed = |error: io::Error| Failure::disk(format!("{}: {error}", folder.display()));
         private::create_dir_all(folder).map_err(failed)?;
-        let (identity, found, floor) = match fs::read(&path) {
-            Ok(bytes) => load(&bytes).map_err(|why| {
-                Failure::disk(format!(
-                    "{} {why}; if it is removed, lines that were unfinished at the last stop are lost",
-                    path.display()
-                ))
-                .never_again()
-            })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (Identity::new().map_err(failed)?, Vec::new(), 0)
+        let (mut mended, mut lines) = (None, Vec::new());
+        let mut header = Header::new(Identity::new().map_err(failed)?, 0, 0);
+        if let Some(loaded) = read(folder)? {
+            header = loaded.header;
+            header.floor = loaded.floor;
+            let identity = header.identity;
+            mended = mended_text(folder, &loaded);
+            lines = lines_of(&loaded.found, |slot| kept(&identity.file(slot)));
+            if !loaded.holes.is_empty() {
+                put_aside(folder, &loaded, &lines).map_err(failed)?;
+                lines.clear();
             }
-            Err(error) => return Err(failed(error)),
-        };
-        let mut left = Vec::new();
-        for found in found {
-            let kept = kept(&identity.file(found.slot)).unwrap_or(0);
-            let live = found.start.max(found.done).max(kept);
-            let tails = found.tails.into_iter();
-            let tails = tails.filter(|(generation, tail)| *generation >= live && !tail.is_empty());
-            left.extend(tails.map(|(_, tail)| (found.path.clone(), tail)));
         }
-        let (slots, records) = take_over(&left, floor);
-        let (file, end) = write_new(folder, identity, floor, &records).map_err(failed)?;
-        let left = (0..).zip(left).map(|(slot, (path, tail))| Left {
+        let (header, floor) = (header.anew(), header.floor);
+        let (slots, records) = take_over(&header, &lines);
+        let Written { file, copy, end } = write_new(folder, &records.bytes).map_err(failed)?;
+        let left = (0..).zip(lines).map(|(slot, (path, tail))| Left {
             slot,
             generation: floor,
             path,
@@ -117,18 +134,23 @@ impl Journal {
         let journal = Self {
             folder: folder.to_owned(),
             file: Arc::new(file),
-            identity,
+            copy,
+            header,
             end,
             slots,
             live,
             free: Vec::new(),
-            floor,
         };
-        Ok((journal, left))
+        Ok(Opened {
+            journal,
+            left,
+            mended,
+            doubtful: doubtful(folder).map_err(failed)?,
+        })
     }
 
     pub(super) fn identity(&self) -> Identity {
-        self.identity
+        self.header.identity
     }
 
     /// What to sync to make all that was written durable.
@@ -142,7 +164,7 @@ impl Journal {
             Some(number) => number,
             None => {
                 self.slots.push(Slot {
-                    generation: self.floor,
+                    generation: self.header.floor,
                     ..Slot::default()
                 });
                 u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
@@ -230,32 +252,42 @@ impl Journal {
     }
 
     fn write(&mut self, kind: u8, slot: u32, generation: u64, data: &[u8]) -> io::Result<u64> {
-        let record = record(kind, slot, generation, data);
         let at = self.end;
-        self.file.write_all_at(&record, at)?;
+        let record = record(&self.header, at, (kind, slot, generation), data);
+        if at + record.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if let Err(error) = self.file.write_all_at(&record, at) {
+            // A part of it must not stay behind the next one.
+            let _ = self.file.set_len(at);
+            return Err(error);
+        }
+        // The journal has it: a copy that cannot be written must not fail the writer.
+        let copy = self.copy.take();
+        self.copy = copy.filter(|copy| copy.write_all_at(&record, at).is_ok());
         self.end += record.len() as u64;
         Ok(at)
     }
 
-    /// Writes what is live to a new file, which takes this one's place.
+    /// Writes what is live to new files, which take the place of these.
     fn write_anew(&mut self) -> io::Result<()> {
-        let mut records = Vec::new();
-        let mut moved = Vec::new();
+        let header = self.header.anew();
+        let (mut records, mut moved) = (Records::new(header), Vec::new());
         for (number, slot) in (0..).zip(&self.slots) {
             if slot.path.is_empty() {
                 continue;
             }
-            records.extend(record(BEGIN, number, slot.generation, slot.path.as_bytes()));
+            records.add((BEGIN, number, slot.generation), slot.path.as_bytes());
             for (generation, at, bytes) in &slot.pieces {
                 let mut data = vec![0; *bytes as usize];
                 self.file.read_exact_at(&mut data, at + HEAD_BYTES as u64)?;
-                let to = (HEADER_BYTES + records.len()) as u64;
+                let to = records.add((PIECE, number, *generation), &data);
                 moved.push((number, (*generation, to, *bytes)));
-                records.extend(record(PIECE, number, *generation, &data));
             }
         }
-        let (file, end) = write_new(&self.folder, self.identity, self.floor, &records)?;
-        (self.file, self.end) = (Arc::new(file), end);
+        let Written { file, copy, end } = write_new(&self.folder, &records.bytes)?;
+        (self.file, self.copy, self.end) = (Arc::new(file), copy, end);
+        self.header = header;
         for slot in &mut self.slots {
             slot.pieces.clear();
         }
@@ -266,13 +298,33 @@ impl Journal {
     }
 }
 
-/// The slots and records of what is left, one behind the other.
-fn take_over(left: &[(String, Vec<u8>)], floor: u64) -> (Vec<Slot>, Vec<u8>) {
-    let (mut slots, mut records) = (Vec::new(), Vec::new());
+/// The bytes of a journal that is written anew.
+struct Records {
+    header: Header,
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    fn new(header: Header) -> Self {
+        let bytes = header.encode().to_vec();
+        Self { header, bytes }
+    }
+
+    /// Adds a record; where it stands.
+    fn add(&mut self, head: (u8, u32, u64), data: &[u8]) -> u64 {
+        let at = self.bytes.len() as u64;
+        self.bytes.extend(record(&self.header, at, head, data));
+        at
+    }
+}
+
+/// The slots of what is left, and a journal that holds it.
+fn take_over(header: &Header, left: &[(String, Vec<u8>)]) -> (Vec<Slot>, Records) {
+    let (mut slots, mut records) = (Vec::new(), Records::new(*header));
+    let floor = header.floor;
     for (number, (path, tail)) in (0..).zip(left) {
-        records.extend(record(BEGIN, number, floor, path.as_bytes()));
-        let at = (HEADER_BYTES + records.len()) as u64;
-        records.extend(record(PIECE, number, floor, tail));
+        records.add((BEGIN, number, floor), path.as_bytes());
+        let at = records.add((PIECE, number, floor), tail);
         let bytes = u32::try_from(tail.len()).unwrap_or(u32::MAX);
         slots.push(Slot {
             path: path.clone(),
@@ -283,26 +335,145 @@ fn take_over(left: &[(String, Vec<u8>)], floor: u64) -> (Vec<Slot>, Vec<u8>) {
     (slots, records)
 }
 
-/// Writes and syncs a new file and puts it in the place of the old one.
-fn write_new(
-    folder: &Path,
-    identity: Identity,
-    floor: u64,
-    records: &[u8],
-) -> io::Result<(fs::File, u64)> {
-    let path = folder.join(NEW_NAME);
-    let header = header(identity, floor);
-    let mut options = private::options();
-    let mut file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)?;
-    file.write_all(&header)?;
-    file.write_all(records)?;
-    file.sync_data()?;
-    fs::rename(&path, folder.join(NAME))?;
+/// A journal that was written anew.
+struct Written {
+    file: fs::File,
+    copy: Option<fs::File>,
+    end: u64,
+}
+
+/// Writes and syncs a new journal and its copy and puts them in the place of the old ones. The copy gets its name first: until
+/// the journal has its own, nothing is written that only one of them has.
+fn write_new(folder: &Path, bytes: &[u8]) -> io::Result<Written> {
+    let file = write_file(folder, NAME, bytes)?;
+    let copy = write_file(folder, COPY_NAME, bytes).and_then(|copy| {
+        rename_new(folder, COPY_NAME)?;
+        Ok(copy)
+    });
+    if copy.is_err() {
+        // An old one must not be taken for the copy of the new journal; if it stays, its number tells.
+        let _ = fs::remove_file(folder.join(COPY_NAME));
+    }
+    rename_new(folder, NAME)?;
     fs::File::open(folder)?.sync_all()?;
-    Ok((file, (header.len() + records.len()) as u64))
+    Ok(Written {
+        file,
+        copy: copy.ok(),
+        end: bytes.len() as u64,
+    })
+}
+
+/// Where a file is written before it gets its name.
+fn new_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.new"))
+}
+
+fn write_file(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<fs::File> {
+    let mut options = private::options();
+    let options = options.read(true).write(true).create(true).truncate(true);
+    let mut file = options.open(new_path(folder, name))?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    Ok(file)
+}
+
+fn rename_new(folder: &Path, name: &str) -> io::Result<()> {
+    fs::rename(new_path(folder, name), folder.join(name))
+}
+
+/// What an earlier run has left; `None` if nothing ever ran.
+fn read(folder: &Path) -> Result<Option<Loaded>, Failure> {
+    let paths = [NAME, COPY_NAME].map(|name| folder.join(name));
+    let mut refused = None;
+    let mut read = |path: &Path| match state::read(path, FILE_BYTES_MAX, REMEDY) {
+        Ok(bytes) => bytes,
+        Err(failure) => {
+            refused.get_or_insert(failure);
+            None
+        }
+    };
+    let files = [read(&paths[0]), read(&paths[1])];
+    match (refused, &files) {
+        // The other one is as good.
+        (_, [Some(_), _] | [_, Some(_)]) => {}
+        (Some(failure), _) => return Err(failure),
+        (None, _) => return Ok(None),
+    }
+    let loaded = load(files.each_ref().map(Option::as_deref));
+    let path = paths[0].display();
+    loaded
+        .map(Some)
+        .map_err(|why| Failure::state(format!("{path} {why}; {REMEDY}")))
+}
+
+/// The lines that are left: their paths and bytes.
+fn lines_of(found: &[Found], kept: impl Fn(u32) -> Option<u64>) -> Vec<(String, Vec<u8>)> {
+    let mut lines = Vec::new();
+    for found in found {
+        let live = found
+            .start
+            .max(found.done)
+            .max(kept(found.slot).unwrap_or(0));
+        let tails = found
+            .tails
+            .range(live..)
+            .filter(|(_, tail)| !tail.is_empty());
+        lines.extend(tails.map(|(_, tail)| (found.path.clone(), tail.clone())));
+    }
+    lines
+}
+
+/// Says which of the two files was damaged, if one was.
+fn mended_text(folder: &Path, loaded: &Loaded) -> Option<String> {
+    let (name, bytes, other) = match loaded.lacks {
+        [0, 0] => return None,
+        [0, bytes] => (COPY_NAME, bytes, NAME),
+        [bytes, _] => (NAME, bytes, COPY_NAME),
+    };
+    Some(format!(
+        "{}: {bytes} bytes were damaged or missing; `{other}` had them, and no line is lost",
+        folder.join(name).display()
+    ))
+}
+
+/// Writes lines that may be damaged into a file for an operator.
+fn put_aside(folder: &Path, loaded: &Loaded, lines: &[(String, Vec<u8>)]) -> io::Result<()> {
+    let bytes: usize = loaded.holes.iter().map(std::ops::Range::len).sum();
+    let count = lines.len();
+    let mut text =
+        format!("{count} lines; {bytes} bytes of the journal were damaged in both of its files\n")
+            .into_bytes();
+    for (path, tail) in lines {
+        text.extend(format!("--- {path}: {} bytes\n", tail.len()).into_bytes());
+        text.extend_from_slice(tail);
+        text.push(b'\n');
+    }
+    let name = (1..)
+        .map(|number| format!("{DOUBTFUL_NAME}.{number}"))
+        .find(|name| !folder.join(name).exists());
+    let name = name.unwrap_or_else(|| DOUBTFUL_NAME.to_owned());
+    write_file(folder, &name, &text)?;
+    rename_new(folder, &name)
+}
+
+/// Says which lines wait for an operator, if any do.
+fn doubtful(folder: &Path) -> io::Result<Option<String>> {
+    let mut named = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !name.starts_with(DOUBTFUL_NAME) || name.ends_with(".new") {
+            continue;
+        }
+        let mut title = String::new();
+        io::BufReader::new(fs::File::open(&path)?.take(TITLE_BYTES_MAX)).read_line(&mut title)?;
+        named.push(format!("{} ({})", path.display(), title.trim_end()));
+    }
+    named.sort();
+    Ok((!named.is_empty()).then(|| {
+        format!(
+            "the journal of unfinished lines was damaged, and lines that may not be whole were not sent: {}. Send on by hand what is right in it; to acknowledge the rest as lost, remove the file and restart Millstream",
+            named.join(", ")
+        )
+    }))
 }

@@ -34,7 +34,9 @@ impl Rig {
             let found = origins.iter().find(|(file, _)| file == asked);
             found.map(|(_, next)| *next)
         };
-        let (_, left) = super::super::journal::Journal::open(copy.path(), kept).unwrap();
+        let left = super::super::journal::Journal::open(copy.path(), kept)
+            .unwrap()
+            .left;
         let tails = left.into_iter();
         tails
             .map(|left| String::from_utf8(left.tail).unwrap())

@@ -1,0 +1,56 @@
+//! Reading the files that a node keeps below `data_dir`.
+
+use std::{fs::File, io, io::Read, path::Path};
+
+use millstream_config::Size;
+
+use crate::failure::Failure;
+
+/// Reads a whole file of at most `bytes_max` bytes; `None` if there is none. A larger one was not written by Millstream, and
+/// reading it could take all memory: `remedy` says what helps.
+pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>, Failure> {
+    let place = path.display();
+    let failed = |error: io::Error| Failure::disk(format!("cannot read {place}: {error}"));
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    // A sparse file takes no room on the disk, but all of its length in memory.
+    let length = file.metadata().map_err(failed)?.len();
+    if length > bytes_max {
+        let most = Size::bytes(bytes_max);
+        return Err(Failure::state(format!(
+            "{place} is damaged: it has {length} bytes, and Millstream writes at most {most} there; {remedy}"
+        )));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Again;
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound_and_a_larger_one_is_refused_unread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("positions");
+        assert_eq!(read(&path, 8, "remove it").unwrap(), None);
+        std::fs::write(&path, "12345678").unwrap();
+        assert_eq!(read(&path, 8, "remove it").unwrap().unwrap(), b"12345678");
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(8 << 30)
+            .unwrap();
+        let failure = read(&path, 8, "remove it").unwrap_err();
+        assert_eq!(failure.again, Again::Never);
+        assert!(failure.message.contains("8589934592 bytes"), "{failure}");
+        assert!(failure.message.ends_with("remove it"), "{failure}");
+    }
+}
