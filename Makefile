@@ -28,4 +28,4 @@ test: deps       ## all tests, with real clients
 	@tests/run-all.sh
 storm: deps      ## kill, restart, freeze and damage what `make test` does a part of, at full length
 	$(CARGO) build --workspace --bins --locked --features millstream/kafka,millstream/hdfs
-	STORM=full $(CARGO) test --locked --features millstream/kafka,millstream/hdfs -p millstream --test kafka_sink --test hdfs --test file_kills
+	STORM=full $(CARGO) test --locked --features millstream/kafka,millstream/hdfs -p millstream --test kafka_sink --test hdfs --test file_kills --test crowd
