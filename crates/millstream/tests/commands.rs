@@ -88,7 +88,7 @@ fn messages_of_which_a_few_do_not_fit_into_memory_are_a_warning() {
     assert!(!checked("limits: { frame: 8MiB }").contains("limits.frame"));
     let said = checked("");
     assert!(
-        said.contains("warning: the source in takes messages of up to 64 MiB (limits.frame)"),
+        said.contains("warning: the source in takes messages of up to 64MiB (limits.frame)"),
         "{said}"
     );
 }

@@ -182,8 +182,10 @@ mod tests {
         claims.begin(0, 10);
         claims.begin(1, 10);
         assert!(take(&mut claims, 0, 10) && take(&mut claims, 1, 10));
+        // The other one can be completed first.
+        assert!(claims.extend(1, 30, 48));
+        assert!(!claims.extend(0, 29, 48));
         assert!(claims.extend(0, 28, 48));
-        assert!(!claims.extend(1, 38, 48));
         claims.give_back(0, 10);
         claims.end(0);
         // Alone it may take everything.
