@@ -29,5 +29,5 @@ test: deps       ## all tests, with real clients
 storm: deps      ## kill, restart, freeze and damage what `make test` does a part of, at full length
 	$(CARGO) build --workspace --bins --locked --features millstream/kafka,millstream/hdfs
 	STORM=full $(CARGO) test --workspace --locked --features millstream/kafka,millstream/hdfs --no-fail-fast \
-		--test damage --test disk_model --test file_kills --test hdfs --test http --test http_sink --test kafka_sink --test kills --test mount --test object
+		--test crowd --test damage --test disk_model --test file_kills --test hdfs --test http --test http_sink --test kafka_sink --test kills --test mount --test object
 	STORM=full $(CARGO) test --workspace --locked --features millstream/kafka,millstream/hdfs --lib damage

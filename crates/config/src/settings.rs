@@ -19,7 +19,8 @@ pub struct Settings {
     /// cannot read it: directories have the permissions 0700 and files 0600, also those that a start finds.
     #[serde(deserialize_with = "some_path")]
     pub data_dir: PathBuf,
-    /// All queues and batches together. Default: a quarter of what the cgroup or the machine allows.
+    /// All queues and batches together; the process needs up to 128 MiB beside them, and up to 96 KiB for each open connection.
+    /// Default: a quarter of what the cgroup or the machine allows.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "above_zero"

@@ -72,6 +72,28 @@ fn a_wrong_command_line_is_64_and_help_is_0() {
 }
 
 #[test]
+fn messages_of_which_a_few_do_not_fit_into_memory_are_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let checked = |limits: &str| {
+        let text = format!(
+            "data_dir: {}\nmemory_max: 64MiB\n\
+             sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:1\", {limits} }}\n\
+             sinks:\n  out: {{ type: discard, inputs: [in] }}\n",
+            folder.path().display()
+        );
+        let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(!checked("limits: { frame: 8MiB }").contains("limits.frame"));
+    let said = checked("");
+    assert!(
+        said.contains("warning: the source in takes messages of up to 64MiB (limits.frame)"),
+        "{said}"
+    );
+}
+
+#[test]
 fn channels_that_may_take_more_than_their_file_system_has_are_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let checked = |sizes: [&str; 2]| {

@@ -8,6 +8,7 @@
 )]
 
 mod crowd_clients;
+mod hostile;
 mod program;
 
 use std::{

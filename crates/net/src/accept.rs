@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use millstream_pipeline::{meters::Meter, node::SourceContext, stop::Stop};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     bind::{Bound, BoundSocket},
@@ -14,7 +14,7 @@ use crate::{
     tls::ServerTls,
 };
 
-/// After an error of `accept` (no more open files) a listener is left alone for so long.
+/// After an error of `accept` (no more open files) a listener waits this long for a silent connection to be closed.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener on the thread that accepts.
@@ -108,7 +108,7 @@ where
             Err(error) => {
                 let text = format_args!("a connection could not be accepted: {error}");
                 reporter.warn("accept", text);
-                sleep(PAUSE).await;
+                let _ = timeout(PAUSE, desk.room.free_descriptor()).await;
             }
         }
     }

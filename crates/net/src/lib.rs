@@ -48,18 +48,20 @@
 //! }
 //! ```
 //!
-//! A connection's task must watch `context.stop` and `limits.idle` itself: only it knows what its peer waits for.
+//! A connection's task must watch `context.stop`, `limits.idle` and `limits.progress` itself: only it knows what its peer waits for.
 //! [`Connection::deadline`] is the end of `limits.handshake`, for protocols that authenticate behind TLS.
 //! [`sides`] splits a stream into a reading and a writing side on one thread and can set a busy socket aside.
 //! [`connect`] and [`ClientTls`] are the other end: names, several addresses, system roots, own roots, client certificates.
 //!
-//! It promises: at most `limits.connections` at a time, dealt evenly over the data threads; when all are open, who never
-//! sent a byte makes room, and its connection reads as if the peer had closed it; a peer that does not finish its
+//! It promises: at most `limits.connections` at a time, dealt evenly over the data threads, and of all sources together as
+//! many as the limit of open files allows without its reserve; when all are open, the connection that has been silent for the
+//! longest time since it was accepted is evicted, and reads as if its peer had closed it; a peer that does not finish its
 //! handshake costs a permit until the deadline and nothing after it; certificates that change on the disk are taken up
 //! without a restart, broken ones are reported and the old ones stay. It leaves to others: every protocol above bytes.
 
 mod accept;
 mod bind;
+mod descriptors;
 mod dial;
 mod limits;
 mod listen;
@@ -67,15 +69,18 @@ mod room;
 mod server;
 pub mod sides;
 mod stream;
+mod timed;
 mod tls;
 
 #[cfg(test)]
 mod tests;
 
 pub use bind::Datagrams;
+pub use descriptors::interface_connections;
 pub use dial::{Remote, connect, connect_each, open};
 pub use limits::Limits;
 pub use listen::{Listen, Scheme, Takes};
 pub use server::{Connection, Peer, Server};
 pub use stream::{Socket, Stream};
+pub use timed::{Handling, Timed, Times};
 pub use tls::{Block, ClientAuth, ClientTls, MinVersion, ServerTls, Tls, client_config};

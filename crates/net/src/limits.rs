@@ -12,7 +12,8 @@ const FRAME_BYTES_MAX: u64 = 1 << 30;
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Connections at a time; more wait in the backlog of the listener. When all are open, one on which nothing ever came is
-    /// closed for the next: the oldest, if it is older than a second (counted in `silent_connections_closed`).
+    /// closed for the next: the oldest, if it is older than a second (counted in `silent_connections_closed`). The limit of
+    /// open files bounds the connections of all sources together in the same way.
     pub connections: u32,
     /// Bytes of one frame (chunk, message, request); a connection that sends a longer one is closed.
     pub frame: Size,
@@ -22,6 +23,10 @@ pub struct Limits {
     pub handshake: Period,
     /// A connection on which nothing came for so long, and that waits for no answer, is closed; 0: never.
     pub idle: Period,
+    /// A peer that has begun a frame, a head or a body must send at least 1 KiB a second of it, measured over this time, and
+    /// must read its answers within it; otherwise the connection is closed. While other messages wait for memory, each second
+    /// must bring a sixtieth of the memory that the message holds, measured over at most 5 seconds. 0: no such limit.
+    pub progress: Period,
 }
 
 impl Default for Limits {
@@ -32,6 +37,7 @@ impl Default for Limits {
             decompressed: Size::mib(256),
             handshake: Period::secs(10),
             idle: Period::secs(600),
+            progress: Period::secs(30),
         }
     }
 }

@@ -1,5 +1,8 @@
-//! The places of a source, and who must give one up: when all are taken and another peer comes, of those that have never
-//! sent a byte the one that has been silent longest is closed. So nobody keeps others out by connecting alone.
+//! The places of a source, and which connection must give one up: when all are taken and another peer comes, of those that
+//! have never sent a byte the one that has been silent longest is closed. So no peer keeps others out by connecting alone.
+//!
+//! A connection needs a place of its source (`limits.connections`) and one of the process (the limit of open files). If the
+//! process has none left, the connection that is closed may be one of another source.
 //!
 //! The list of the silent is locked when a connection is accepted and once more at its first byte, never after it.
 
@@ -8,7 +11,10 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -21,20 +27,36 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use crate::descriptors;
+
 /// Who was accepted less than this ago is not closed: its first byte may be on its way.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The places of a source, one for each connection that is open.
 #[derive(Debug)]
 pub(crate) struct Room {
+    number: u64,
     places: Arc<Semaphore>,
-    silent: Mutex<Silent>,
     closed: Meter,
     reporter: Reporter,
 }
 
+/// A place of a source and one of the process.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _own: OwnedSemaphorePermit,
+    _shared: OwnedSemaphorePermit,
+}
+
+/// The silent connections of all sources: descriptors are the process's.
+static SILENT: Mutex<Silent> = Mutex::new(Silent {
+    all: BTreeMap::new(),
+    next: 0,
+});
+static NEXT_ROOM: AtomicU64 = AtomicU64::new(0);
+
 /// Connections whose peers have sent nothing yet, in the order in which they were accepted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Silent {
     all: BTreeMap<u64, Waiting>,
     next: u64,
@@ -42,8 +64,13 @@ struct Silent {
 
 #[derive(Debug)]
 struct Waiting {
+    room: u64,
     since: Instant,
     ask: oneshot::Sender<Refusal>,
+}
+
+fn silent() -> MutexGuard<'static, Silent> {
+    SILENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sent by who is asked to go and has just been sent something. Dropped by who goes.
@@ -57,25 +84,45 @@ enum Longest {
     Ask(oneshot::Sender<Refusal>),
 }
 
+/// Among which connections the longest silent one is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Among {
+    Source,
+    Process,
+}
+
 impl Room {
     pub(crate) fn new(places: u32, context: &SourceContext) -> Self {
         Self {
+            number: NEXT_ROOM.fetch_add(1, Ordering::Relaxed),
             places: Arc::new(Semaphore::new(places as usize)),
-            silent: Mutex::default(),
             closed: context.meters.counter("silent_connections_closed"),
             reporter: context.reporter.clone(),
         }
     }
 
     /// A place, once there is one.
-    pub(crate) async fn place(&self) -> io::Result<OwnedSemaphorePermit> {
-        let mut place = pin!(self.places.clone().acquire_owned());
+    pub(crate) async fn place(&self) -> io::Result<Place> {
+        Ok(Place {
+            _own: self.one_of(&self.places, Among::Source).await?,
+            _shared: self
+                .one_of(descriptors::connections(), Among::Process)
+                .await?,
+        })
+    }
+
+    async fn one_of(
+        &self,
+        places: &Arc<Semaphore>,
+        among: Among,
+    ) -> io::Result<OwnedSemaphorePermit> {
+        let mut place = pin!(places.clone().acquire_owned());
         loop {
             tokio::select! {
                 biased;
                 // It is never closed.
                 place = &mut place => return place.map_err(io::Error::other),
-                () = self.make_room() => {}
+                () = self.evict(among) => {}
             }
         }
     }
@@ -85,11 +132,24 @@ impl Room {
         let _ = self.places.acquire_many(places).await;
     }
 
+    /// Closes the connection of any source that has been silent longest: there are no more descriptors. Returns only if it
+    /// must be looked for again.
+    pub(crate) async fn free_descriptor(&self) {
+        self.evict(Among::Process).await;
+    }
+
     /// Has the one that has been silent longest closed. Returns if another one must be found instead.
-    async fn make_room(&self) {
-        match self.longest() {
+    async fn evict(&self, among: Among) {
+        match self.longest(among) {
             Longest::Nobody => {
-                let text = "all connections that limits.connections allows are open; others wait";
+                let text = match among {
+                    Among::Source => {
+                        "all connections that limits.connections allows are open; others wait"
+                    }
+                    Among::Process => {
+                        "all connections that the limit of open files allows are open; others wait: raise the limit (LimitNOFILE, `ulimit -n`)"
+                    }
+                };
                 self.reporter.warn("connections", text);
                 std::future::pending().await
             }
@@ -104,26 +164,34 @@ impl Room {
         }
     }
 
-    fn longest(&self) -> Longest {
-        let mut silent = self.silent();
-        let Some(first) = silent.all.first_entry() else {
+    fn longest(&self, among: Among) -> Longest {
+        let mut silent = silent();
+        let mut all = silent.all.iter();
+        let first = all.find(|(_, one)| among == Among::Process || one.room == self.number);
+        let Some((number, then)) = first.map(|(number, one)| (*number, one.since + GRACE)) else {
             return Longest::Nobody;
         };
-        let then = first.get().since + GRACE;
         if Instant::now() < then {
             return Longest::Later(then);
         }
-        Longest::Ask(first.remove().ask)
+        silent
+            .all
+            .remove(&number)
+            .map_or(Longest::Nobody, |one| Longest::Ask(one.ask))
     }
 
     /// For a connection that was accepted now.
     pub(crate) fn silence(self: &Arc<Self>, peer: Arc<str>) -> Silence {
         let (ask, asked) = oneshot::channel();
-        let mut silent = self.silent();
+        let mut silent = silent();
         let number = silent.next;
         silent.next += 1;
-        let since = Instant::now();
-        silent.all.insert(number, Waiting { since, ask });
+        let waiting = Waiting {
+            room: self.number,
+            since: Instant::now(),
+            ask,
+        };
+        silent.all.insert(number, waiting);
         drop(silent);
         Silence {
             room: self.clone(),
@@ -137,11 +205,12 @@ impl Room {
     /// How many are silent and were not asked, for tests.
     #[cfg(test)]
     pub(crate) fn silent_count(&self) -> usize {
-        self.silent().all.len()
-    }
-
-    fn silent(&self) -> MutexGuard<'_, Silent> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+        let silent = silent();
+        silent
+            .all
+            .values()
+            .filter(|one| one.room == self.number)
+            .count()
     }
 }
 
@@ -200,7 +269,7 @@ impl Silence {
         self.closed = true;
         self.room.closed.add(1);
         let text = format_args!(
-            "{}: has sent nothing since it connected, and all connections that limits.connections allows are open; closed to let another in",
+            "{}: has sent nothing since it connected, and all connections that limits.connections or the limit of open files allows are open; closed to let another in",
             self.peer
         );
         self.room.reporter.warn("silent", text);
@@ -220,6 +289,6 @@ impl Silence {
 
 impl Drop for Silence {
     fn drop(&mut self) {
-        self.room.silent().all.remove(&self.number);
+        silent().all.remove(&self.number);
     }
 }

@@ -34,6 +34,10 @@ pub trait Source: Send {
     fn values(&self) -> &'static [&'static str];
     /// What it promises its peers; `durable`: a disk channel follows at once.
     fn promise(&self, durable: bool) -> Promise;
+    /// The largest message of a peer that it takes (`limits.frame`), for `check`. None: it has no peers.
+    fn message_bytes_max(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Where batches land. Holds the checked configuration; the state of a running sink lives in the future of `run`.

@@ -2,19 +2,27 @@
 //!
 //! Memory touched for the first time is the largest cost there is, so buffers come from a pool and go back to it when
 //! the last batch that shares them is dropped. The pool also holds the promise of `memory_max`: a buffer counts from
-//! when it is taken until it is back, and who wants one while all is taken waits.
+//! when it is taken until it is back, a free one counts too, and requests wait while all is taken.
+//!
+//! A message from outside has a [`Claim`]: the most it may take. Its buffers grow as its bytes arrive, and the pool admits as
+//! many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
 //!
 //! Where in a page a buffer begins decides how fast the kernel copies into it. The program's allocator sees to that
 //! (`sys/allocator.rs`), for these buffers and for every other large one.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     ops::{Deref, DerefMut},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+
+use crate::claims::Claims;
 
 /// Buffers of the hot paths are no larger than this when they are kept for reuse: a queue is 2-4 MiB.
 const KEEP_BYTES_MAX: usize = 4 << 20;
@@ -22,6 +30,11 @@ const KEEP_BYTES_MAX: usize = 4 << 20;
 const BUFFER_BYTES_MIN: usize = 64 << 10;
 /// How many free buffers are kept, so that what was touched once is touched again.
 const FREE_BUFFERS_MAX: usize = 64;
+/// A message of no more bytes is small: it may take all memory for what comes in, larger ones only three quarters of that. So
+/// large messages that do not come whole keep no small ones out.
+const SMALL_BYTES_MAX: usize = 256 << 10;
+/// Memory is short when a request has waited for this long.
+const SHORT_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool of byte buffers with a bound on the bytes that are out together. Cloning shares it.
 #[derive(Clone)]
@@ -34,11 +47,41 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Bytes that are out, by capacity as it was asked for.
+    /// Bytes that are out, by capacity.
     taken: usize,
-    /// Free buffers, the last returned first: it is the one that is still in the cache.
+    /// Free buffers, the last returned last: it is the one that is still in the cache.
     free: Vec<Vec<u8>>,
-    waiting: Vec<Waker>,
+    free_bytes: usize,
+    claims: Claims,
+    /// The number of the next claim or request.
+    next: u64,
+    /// Requests that wait, in the order in which they came.
+    waiting: BTreeMap<u64, Request>,
+}
+
+/// A request for memory.
+struct Request {
+    wish: Wish,
+    since: Instant,
+    granted: bool,
+    waker: Waker,
+}
+
+#[derive(Clone, Copy)]
+struct Wish {
+    bytes: usize,
+    /// The message that asks.
+    claim: Option<u64>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Granted,
+    /// There is no room now.
+    Full,
+    /// With it, large messages would hold more than their part, or could not be completed.
+    Unsafe,
 }
 
 impl Pool {
@@ -54,30 +97,53 @@ impl Pool {
     /// taken: the rest is for [`Pool::take`], so that what drains memory never waits for what fills it. One buffer is
     /// always granted when nothing is out, so that a wish above the bound cannot wait for ever.
     pub async fn reserve(&self, bytes: usize) -> Buffer {
-        std::future::poll_fn(|context| self.poll_reserve(bytes, context)).await
-    }
-
-    fn poll_reserve(&self, bytes: usize, context: &mut Context<'_>) -> Poll<Buffer> {
-        let size = bytes.max(BUFFER_BYTES_MIN);
-        let mut state = self.lock();
-        if state.taken > 0 && state.taken + size > self.0.bytes_max / 4 * 3 {
-            if !state
-                .waiting
-                .iter()
-                .any(|waker| waker.will_wake(context.waker()))
-            {
-                state.waiting.push(context.waker().clone());
-            }
-            return Poll::Pending;
-        }
-        Poll::Ready(self.hand_out(&mut state, size))
+        let bytes = bytes.max(BUFFER_BYTES_MIN);
+        self.granted(bytes, None).await;
+        self.hand_out(bytes, None)
     }
 
     /// An empty buffer with room for `bytes` for what drains memory (readers of a channel, encoders). Never waits: those
     /// who ask are few and each holds a bounded number.
     pub fn take(&self, bytes: usize) -> Buffer {
+        let bytes = bytes.max(BUFFER_BYTES_MIN);
+        self.lock().taken += bytes;
+        self.hand_out(bytes, None)
+    }
+
+    /// Begins a message that may take up to `bytes`.
+    pub fn claim(&self, bytes: usize) -> Claim {
+        let need = bytes.min(claims_max(self.0.fill_max()));
         let mut state = self.lock();
-        self.hand_out(&mut state, bytes.max(BUFFER_BYTES_MIN))
+        let number = state.number();
+        state.claims.begin(number, need);
+        Claim {
+            number,
+            pool: self.clone(),
+        }
+    }
+
+    /// Counts `bytes` that are held outside of a buffer; None: all memory is taken.
+    pub fn charge(&self, bytes: usize) -> Option<Charge> {
+        let mut state = self.lock();
+        if state.taken + bytes > self.0.bytes_max {
+            return None;
+        }
+        state.taken += bytes;
+        state.shed(self.0.bytes_max);
+        drop(state);
+        Some(Charge {
+            bytes,
+            pool: self.clone(),
+        })
+    }
+
+    /// Whether a request for memory has been waiting for a second or longer.
+    pub fn is_short(&self) -> bool {
+        let state = self.lock();
+        let mut waiting = state.waiting.values().filter(|request| !request.granted);
+        waiting
+            .next()
+            .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
     }
 
     /// Bytes that are out now.
@@ -90,27 +156,234 @@ impl Pool {
         self.0.bytes_max
     }
 
-    fn hand_out(&self, state: &mut State, size: usize) -> Buffer {
-        state.taken += size;
-        // The last returned one that fits without being four times too large.
-        let found = state
-            .free
-            .iter()
-            .rposition(|free| free.capacity() >= size && free.capacity() / 4 <= size);
-        let bytes = match found {
-            Some(place) => state.free.remove(place),
-            None => Vec::with_capacity(size),
-        };
+    /// Waits until a request is granted. Then its bytes count as taken.
+    async fn granted(&self, bytes: usize, claim: Option<u64>) {
+        Granting {
+            pool: self,
+            wish: Wish { bytes, claim },
+            number: None,
+        }
+        .await;
+    }
+
+    /// A buffer of which `bytes` count as taken already.
+    fn hand_out(&self, bytes: usize, claim: Option<u64>) -> Buffer {
+        let mut state = self.lock();
+        let found = state.reuse(bytes, claim, self.0.fill_max());
+        let size = found.as_ref().map_or(bytes, Vec::capacity);
+        state.shed(self.0.bytes_max);
+        drop(state);
         Buffer {
-            bytes,
+            bytes: found.unwrap_or_else(|| Vec::with_capacity(bytes)),
             size,
+            claimed: claim.map(|claim| (claim, size)),
             pool: self.clone(),
         }
+    }
+
+    /// Takes back what was counted.
+    fn give_back(&self, bytes: usize, claimed: Option<(u64, usize)>, buffer: Option<Vec<u8>>) {
+        let mut state = self.lock();
+        state.taken = state.taken.saturating_sub(bytes);
+        if let Some((claim, bytes)) = claimed {
+            state.claims.give_back(claim, bytes);
+        }
+        if let Some(buffer) = buffer {
+            state.keep(buffer, self.0.bytes_max);
+        }
+        let wakers = state.serve(self.0.fill_max());
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here can panic half way, so a poisoned lock is whole.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// As much as what comes in from outside may take.
+    fn fill_max(&self) -> usize {
+        self.bytes_max / 4 * 3
+    }
+}
+
+/// The part of the memory for what comes in that messages may take that are not small.
+fn claims_max(fill_max: usize) -> usize {
+    fill_max / 4 * 3
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Grants a request if there is room for it and all messages can still be completed.
+    fn decide(&mut self, wish: Wish, fill_max: usize) -> Verdict {
+        if let Some(claim) = wish.claim
+            && self.claims.total(claim, wish.bytes) > SMALL_BYTES_MAX
+            && !self.claims.allows(claim, wish.bytes, claims_max(fill_max))
+        {
+            return Verdict::Unsafe;
+        }
+        // One message is always granted what it asks for when the others hold no more than what is left for draining.
+        let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
+        let others = self.taken.saturating_sub(own);
+        if others > fill_max / 3 && self.taken + wish.bytes > fill_max {
+            return Verdict::Full;
+        }
+        if let Some(claim) = wish.claim {
+            self.claims.take(claim, wish.bytes);
+        }
+        self.taken += wish.bytes;
+        Verdict::Granted
+    }
+
+    /// Grants what can be granted now; gives whom to wake. Messages that hold memory come first: others wait for what they
+    /// give back. While one of them lacks room, nothing else begins.
+    fn serve(&mut self, fill_max: usize) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        if self.waiting.is_empty() {
+            return wakers;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut full = false;
+        for holding in [true, false] {
+            for request in waiting.values_mut().filter(|request| !request.granted) {
+                let held = request
+                    .wish
+                    .claim
+                    .map_or(0, |claim| self.claims.held(claim));
+                if (held > 0) != holding {
+                    continue;
+                }
+                match self.decide(request.wish, fill_max) {
+                    Verdict::Granted => {
+                        request.granted = true;
+                        wakers.push(request.waker.clone());
+                    }
+                    Verdict::Full => full = true,
+                    Verdict::Unsafe => {}
+                }
+                if full && !holding {
+                    break;
+                }
+            }
+            if full {
+                break;
+            }
+        }
+        self.waiting = waiting;
+        wakers
+    }
+
+    /// The last returned buffer that fits without being four times too large. What it has beyond `bytes`, which count as
+    /// taken already, counts too; so a message gets a larger one only while there is plenty of memory.
+    fn reuse(&mut self, bytes: usize, claim: Option<u64>, fill_max: usize) -> Option<Vec<u8>> {
+        let fits = |free: &Vec<u8>| free.capacity() >= bytes && free.capacity() / 4 <= bytes;
+        let place = self.free.iter().rposition(fits)?;
+        let beyond = self.free.get(place)?.capacity() - bytes;
+        if let Some(claim) = claim.filter(|_| beyond > 0) {
+            let plenty = self.taken + beyond <= fill_max / 2;
+            if !plenty || !self.claims.allows(claim, beyond, claims_max(fill_max)) {
+                return None;
+            }
+            self.claims.take(claim, beyond);
+        }
+        self.taken += beyond;
+        let found = self.free.remove(place);
+        self.free_bytes -= found.capacity();
+        Some(found)
+    }
+
+    /// Keeps a buffer for reuse, if it is of a useful size and the bound allows it.
+    fn keep(&mut self, mut buffer: Vec<u8>, bytes_max: usize) {
+        buffer.clear();
+        let size = buffer.capacity();
+        if (BUFFER_BYTES_MIN..=KEEP_BYTES_MAX).contains(&size) && self.free.len() < FREE_BUFFERS_MAX
+        {
+            self.free_bytes += size;
+            self.free.push(buffer);
+            self.shed(bytes_max);
+        }
+    }
+
+    /// Frees the buffers that were returned first until all memory is below the bound.
+    fn shed(&mut self, bytes_max: usize) {
+        while !self.free.is_empty() && self.taken + self.free_bytes > bytes_max {
+            self.free_bytes -= self.free.remove(0).capacity();
+        }
+    }
+}
+
+/// A request that becomes ready when it is granted.
+struct Granting<'p> {
+    pool: &'p Pool,
+    wish: Wish,
+    /// Its number while it waits.
+    number: Option<u64>,
+}
+
+impl Future for Granting<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let fill_max = self.pool.0.fill_max();
+        let mut state = self.pool.lock();
+        let number = match self.number {
+            Some(number) => number,
+            None if state.waiting.is_empty()
+                && state.decide(self.wish, fill_max) == Verdict::Granted =>
+            {
+                state.shed(self.pool.0.bytes_max);
+                return Poll::Ready(());
+            }
+            None => {
+                let number = state.number();
+                let request = Request {
+                    wish: self.wish,
+                    since: Instant::now(),
+                    granted: false,
+                    waker: context.waker().clone(),
+                };
+                state.waiting.insert(number, request);
+                let wakers = state.serve(fill_max);
+                drop(state);
+                self.number = Some(number);
+                wakers.into_iter().for_each(Waker::wake);
+                state = self.pool.lock();
+                number
+            }
+        };
+        match state.waiting.get_mut(&number) {
+            Some(request) if !request.granted => {
+                request.waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            _ => {
+                state.waiting.remove(&number);
+                state.shed(self.pool.0.bytes_max);
+                drop(state);
+                self.number = None;
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Drop for Granting<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else {
+            return;
+        };
+        let request = self.pool.lock().waiting.remove(&number);
+        let granted = request.is_some_and(|request| request.granted);
+        let bytes = if granted { self.wish.bytes } else { 0 };
+        // Others may have waited behind it.
+        self.pool
+            .give_back(bytes, self.wish.claim.map(|claim| (claim, bytes)), None);
     }
 }
 
@@ -125,12 +398,79 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A buffer out of a [`Pool`]: a `Vec<u8>` that goes back when it is dropped. Growing it beyond what was asked for is
-/// allowed (it is a `Vec`), but does not count: who knows how large it can become asks for that.
+/// The memory of one message that is being received. Its buffers may outlive it.
+#[derive(Debug)]
+pub struct Claim {
+    number: u64,
+    pool: Pool,
+}
+
+impl Claim {
+    /// The pool that it is part of.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Lets the message take `bytes` from now on, also if it has claimed less; false: other messages could not be completed
+    /// any more.
+    #[must_use]
+    pub fn extend(&self, bytes: usize) -> bool {
+        let claims_max = claims_max(self.pool.0.fill_max());
+        let mut state = self.pool.lock();
+        let is_small = state.claims.total(self.number, bytes) <= SMALL_BYTES_MAX;
+        is_small || state.claims.extend(self.number, bytes, claims_max)
+    }
+
+    /// An empty buffer with room for `bytes`, once there is memory for it and all messages can be completed with it.
+    pub async fn reserve(&self, bytes: usize) -> Buffer {
+        let bytes = bytes.max(BUFFER_BYTES_MIN);
+        self.pool.granted(bytes, Some(self.number)).await;
+        self.pool.hand_out(bytes, Some(self.number))
+    }
+
+    /// A buffer as [`Claim::reserve`] gives it, also beyond what the message has claimed; None: other messages could not be
+    /// completed any more.
+    pub async fn reserve_more(&self, bytes: usize) -> Option<Buffer> {
+        let bytes = bytes.max(BUFFER_BYTES_MIN);
+        match self.extend(bytes) {
+            true => Some(self.reserve(bytes).await),
+            false => None,
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        state.claims.end(self.number);
+        let wakers = state.serve(self.pool.0.fill_max());
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Bytes that count as taken until it is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    bytes: usize,
+    pool: Pool,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.pool.give_back(self.bytes, None, None);
+    }
+}
+
+/// A buffer out of a [`Pool`]: a `Vec<u8>` that goes back when it is dropped. Writing more into it than it has room for is
+/// allowed (it is a `Vec`), but does not count: [`Buffer::grow`] counts.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
+    /// What counts as taken.
     size: usize,
+    /// The claim it was taken for, and how much of that it is.
+    claimed: Option<(u64, usize)>,
     pool: Pool,
 }
 
@@ -138,6 +478,47 @@ impl Buffer {
     /// Shares the bytes; the buffer goes back to its pool when the last of them is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
+    }
+
+    /// Waits for memory of its claim, so that it has room for `bytes` in all. What it holds stays.
+    pub async fn grow(&mut self, bytes: usize) {
+        let Some(more) = bytes.checked_sub(self.size).filter(|more| *more > 0) else {
+            return;
+        };
+        self.pool
+            .granted(more, self.claimed.map(|(claim, _)| claim))
+            .await;
+        if let Some((_, claimed)) = &mut self.claimed {
+            *claimed += more;
+        }
+        self.size += more;
+        if bytes > KEEP_BYTES_MAX {
+            // The system moves pages of this size without copying them.
+            let missing = bytes - self.bytes.len();
+            self.bytes.reserve_exact(missing);
+            return;
+        }
+        let mut state = self.pool.lock();
+        let claim = self.claimed.map(|(claim, _)| claim);
+        let found = state.reuse(bytes, claim, self.pool.0.fill_max());
+        let mut larger = found.unwrap_or_else(|| Vec::with_capacity(bytes));
+        larger.extend_from_slice(&self.bytes);
+        self.size = larger.capacity();
+        self.claimed = claim.map(|claim| (claim, self.size));
+        let bytes_max = self.pool.0.bytes_max;
+        state.keep(std::mem::replace(&mut self.bytes, larger), bytes_max);
+        state.shed(bytes_max);
+    }
+
+    /// As [`Buffer::grow`], for a message of unknown length: also beyond what it has claimed. False: other messages could not
+    /// be completed any more.
+    pub async fn grow_more(&mut self, claim: &Claim, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.size);
+        let granted = claim.extend(more);
+        if granted {
+            self.grow(bytes).await;
+        }
+        granted
     }
 }
 
@@ -162,21 +543,8 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.clear();
-        let mut state = self.pool.lock();
-        state.taken = state.taken.saturating_sub(self.size);
-        if bytes.capacity() >= BUFFER_BYTES_MIN
-            && bytes.capacity() <= KEEP_BYTES_MAX
-            && state.free.len() < FREE_BUFFERS_MAX
-        {
-            state.free.push(bytes);
-        }
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        for waker in waiting {
-            waker.wake();
-        }
+        let bytes = std::mem::take(&mut self.bytes);
+        self.pool.give_back(self.size, self.claimed, Some(bytes));
     }
 }
 
@@ -184,9 +552,10 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
-    fn try_reserve(pool: &Pool, bytes: usize) -> Option<Buffer> {
-        match pool.poll_reserve(bytes, &mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(buffer) => Some(buffer),
+    fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+        let future = std::pin::pin!(future);
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
             Poll::Pending => None,
         }
     }
@@ -203,23 +572,103 @@ mod tests {
         assert_eq!(pool.taken_bytes(), 100_000);
         drop(slice);
         assert_eq!(pool.taken_bytes(), 0);
-        assert_eq!(pool.take(90_000).as_ptr(), place);
+        let again = pool.take(90_000);
+        assert_eq!((again.as_ptr(), pool.taken_bytes()), (place, 100_000));
     }
 
     #[test]
     fn what_fills_waits_at_three_quarters_and_what_drains_does_not() {
         let pool = Pool::new(400 << 10);
-        let first = try_reserve(&pool, 300 << 10);
+        let first = ready(pool.reserve(300 << 10));
         assert!(first.is_some());
-        assert!(try_reserve(&pool, 1).is_none());
+        assert!(ready(pool.reserve(1)).is_none());
         assert_eq!(pool.take(1).len(), 0);
         drop(first);
-        assert!(try_reserve(&pool, 1).is_some());
+        assert!(ready(pool.reserve(1)).is_some());
     }
 
     #[test]
     fn a_wish_above_the_bound_is_granted_when_nothing_is_out() {
         let pool = Pool::new(100 << 10);
-        assert!(try_reserve(&pool, 1 << 20).is_some());
+        assert!(ready(pool.reserve(1 << 20)).is_some());
+        let claim = pool.claim(1 << 20);
+        let mut buffer = ready(claim.reserve(1)).unwrap();
+        assert!(ready(buffer.grow(1 << 20)).is_some());
+    }
+
+    #[test]
+    fn messages_that_do_not_fit_together_are_completed_one_after_another() {
+        let pool = Pool::new(8 << 20);
+        let claims = [(); 2].map(|()| pool.claim(3 << 20));
+        let mut first = ready(claims[0].reserve(1 << 20)).unwrap();
+        let mut second = ready(claims[1].reserve(1 << 20)).unwrap();
+        // Both grown would be more than three quarters of three quarters.
+        assert!(ready(first.grow(3 << 20)).is_some());
+        let mut growing = Box::pin(second.grow(3 << 20));
+        assert!(
+            growing
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        // There is room for small messages.
+        assert!(
+            ready(pool.claim(0).reserve_more(200 << 10))
+                .flatten()
+                .is_some()
+        );
+        assert!(ready(pool.reserve(64 << 10)).is_some());
+        drop(first);
+        assert!(
+            growing
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+        );
+        drop(growing);
+        assert_eq!(second.capacity(), 3 << 20);
+        drop((claims, second));
+        assert_eq!(pool.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_after_it_was_granted_gives_its_memory_back() {
+        let pool = Pool::new(400 << 10);
+        let first = ready(pool.reserve(300 << 10));
+        let mut waits = Box::pin(pool.reserve(100 << 10));
+        assert!(
+            waits
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        drop(first);
+        assert_eq!(pool.taken_bytes(), 100 << 10);
+        drop(waits);
+        assert_eq!(pool.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn free_buffers_count_as_memory() {
+        let pool = Pool::new(1 << 20);
+        drop([(); 8].map(|()| pool.take(128 << 10)));
+        assert_eq!(pool.lock().free_bytes, 1 << 20);
+        let large = pool.take(900 << 10);
+        assert!(pool.lock().free_bytes + large.capacity() <= 1 << 20);
+    }
+
+    #[test]
+    fn a_buffer_grows_with_what_it_holds() {
+        let pool = Pool::new(64 << 20);
+        let claim = pool.claim(20 << 20);
+        let mut buffer = ready(claim.reserve(1)).unwrap();
+        buffer.extend_from_slice(b"what it holds");
+        for bytes in [100 << 10, 3 << 20, 20 << 20] {
+            ready(buffer.grow(bytes)).unwrap();
+            assert!(buffer.capacity() >= bytes);
+            assert_eq!(&buffer[..], b"what it holds");
+        }
+        drop((claim, buffer));
+        assert_eq!(pool.taken_bytes(), 0);
     }
 }

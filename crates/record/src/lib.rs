@@ -4,6 +4,7 @@
 
 mod batch;
 mod buffer;
+mod claims;
 mod origin;
 mod position;
 mod tag;
@@ -11,7 +12,7 @@ mod time;
 mod values;
 
 pub use batch::{Batch, Encoding};
-pub use buffer::{Buffer, Pool};
+pub use buffer::{Buffer, Charge, Claim, Pool};
 pub use origin::{ChunkOrigin, FileId, FileOrigin, Origin};
 pub use position::Position;
 pub use tag::Tag;

@@ -1,21 +1,45 @@
 //! Bytes that wait for more: a value that is cut, the body of a request. A few kilobytes are a vector of their own; what
-//! grows moves into memory of the pool, so that `memory_max` counts it.
+//! grows moves into memory of the pool. `memory_max` counts both.
 
 use std::time::Duration;
 
-use millstream_record::{Buffer, Pool};
+use millstream_record::{Buffer, Charge, Claim};
+use tokio::time::timeout;
 
 /// More bytes than this are held in memory of the pool, whose smallest buffer is as large.
 const OWN_BYTES_MAX: usize = 64 << 10;
+/// No more bytes than this do not count.
+const FEW_BYTES: usize = 1 << 10;
+/// Memory of the pool grows by this factor, so bytes are copied at most once and a third.
+const GROWTH: usize = 4;
 
 /// Bytes that wait for more.
-#[derive(Default)]
 pub(crate) struct Rest {
     own: Vec<u8>,
+    /// What `own` counts for.
+    charge: Option<(usize, Charge)>,
     pooled: Option<Buffer>,
+    /// As many are expected at most.
+    expected: usize,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        Self::expecting(usize::MAX)
+    }
 }
 
 impl Rest {
+    /// For at most `expected` bytes.
+    pub(crate) fn expecting(expected: usize) -> Self {
+        Self {
+            own: Vec::new(),
+            charge: None,
+            pooled: None,
+            expected,
+        }
+    }
+
     /// What waits.
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.pooled {
@@ -24,24 +48,70 @@ impl Rest {
         }
     }
 
-    /// Appends bytes; false: there was no memory for `wait`.
-    pub(crate) async fn append(&mut self, bytes: &[u8], pool: &Pool, wait: Duration) -> bool {
-        let length = self.bytes().len() + bytes.len();
-        let capacity = self.pooled.as_ref().map_or(OWN_BYTES_MAX, |b| b.capacity());
-        if length > capacity {
-            let size = length.max(capacity * 2);
-            let Ok(mut larger) = tokio::time::timeout(wait, pool.reserve(size)).await else {
-                return false;
-            };
-            larger.extend_from_slice(self.bytes());
-            self.own = Vec::new();
-            self.pooled = Some(larger);
+    /// The memory that is held.
+    pub(crate) fn held(&self) -> usize {
+        match &self.pooled {
+            Some(buffer) => buffer.capacity(),
+            None => self.own.capacity(),
         }
-        match &mut self.pooled {
-            Some(buffer) => buffer.extend_from_slice(bytes),
-            None => self.own.extend_from_slice(bytes),
+    }
+
+    /// Appends bytes; false: there was no memory for `wait`, or none beside what other messages need.
+    pub(crate) async fn append(&mut self, bytes: &[u8], claim: &Claim, wait: Duration) -> bool {
+        let length = self.bytes().len() + bytes.len();
+        if self.pooled.is_none() && length <= OWN_BYTES_MAX {
+            self.own.extend_from_slice(bytes);
+            return self.count(claim);
+        }
+        let grown = timeout(wait, self.grow(length, claim)).await;
+        if grown != Ok(true) {
+            return false;
+        }
+        if let Some(buffer) = &mut self.pooled {
+            buffer.extend_from_slice(bytes);
         }
         true
+    }
+
+    /// Counts `own`; false: all memory is taken.
+    fn count(&mut self, claim: &Claim) -> bool {
+        let bytes = self.own.capacity();
+        let counted = self
+            .charge
+            .as_ref()
+            .map_or(FEW_BYTES, |(counted, _)| *counted);
+        if bytes > counted {
+            self.charge = None;
+            self.charge = claim.pool().charge(bytes).map(|charge| (bytes, charge));
+            return self.charge.is_some();
+        }
+        true
+    }
+
+    async fn grow(&mut self, length: usize, claim: &Claim) -> bool {
+        let size = |capacity: usize| (capacity * GROWTH).min(self.expected).max(length);
+        match &mut self.pooled {
+            Some(buffer) if buffer.capacity() >= length => true,
+            Some(buffer) => {
+                let size = size(buffer.capacity());
+                buffer.grow_more(claim, size).await
+            }
+            None => {
+                let Some(mut buffer) = claim.reserve_more(size(OWN_BYTES_MAX)).await else {
+                    return false;
+                };
+                buffer.extend_from_slice(&self.own);
+                self.own = Vec::new();
+                self.charge = None;
+                self.pooled = Some(buffer);
+                true
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::expecting(self.expected);
     }
 
     /// Drops `count` bytes at the front.
@@ -50,7 +120,7 @@ impl Rest {
         if left.len() <= OWN_BYTES_MAX && self.pooled.is_some() || left.is_empty() {
             *self = Self {
                 own: left.to_vec(),
-                pooled: None,
+                ..Self::expecting(self.expected)
             };
             return;
         }
@@ -63,18 +133,23 @@ impl Rest {
 
 #[cfg(test)]
 mod tests {
+    use millstream_record::Pool;
+
     use super::*;
 
     #[tokio::test]
     async fn what_grows_is_counted_and_what_shrinks_goes_back() {
         let pool = Pool::new(1 << 20);
+        let claim = pool.claim(0);
         let wait = Duration::from_millis(10);
         let mut rest = Rest::default();
-        assert!(rest.append(&[1; OWN_BYTES_MAX], &pool, wait).await);
+        assert!(rest.append(&[1; 100], &claim, wait).await);
         assert_eq!(pool.taken_bytes(), 0);
-        assert!(rest.append(&[2; 10], &pool, wait).await);
-        assert_eq!(pool.taken_bytes(), 2 * OWN_BYTES_MAX);
-        assert!(!rest.append(&[3; 900 << 10], &pool, wait).await);
+        assert!(rest.append(&[1; OWN_BYTES_MAX - 100], &claim, wait).await);
+        assert_eq!(pool.taken_bytes(), OWN_BYTES_MAX);
+        assert!(rest.append(&[2; 10], &claim, wait).await);
+        assert_eq!(pool.taken_bytes(), GROWTH * OWN_BYTES_MAX);
+        assert!(!rest.append(&[3; 900 << 10], &claim, wait).await);
         assert_eq!(rest.bytes().len(), OWN_BYTES_MAX + 10);
         rest.consume(OWN_BYTES_MAX);
         assert_eq!((rest.bytes(), pool.taken_bytes()), (&[2; 10][..], 0));

@@ -15,19 +15,24 @@ use std::{
 };
 
 use axum::{extract::connect_info::Connected, serve::IncomingStream};
+use millstream_net::{Timed, Times, interface_connections};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::oneshot,
-    time::{Instant, Sleep, sleep},
+    time::Instant,
 };
 
-/// Connections at a time: a dashboard, monitoring, a person.
+/// Connections at a time: a dashboard, monitoring, a person. Fewer where the process may open few files.
 const CONNECTIONS_MAX: usize = 64;
 /// The time for a whole request head, and for the peer to take some bytes of an answer.
 const STEP_MAX: Duration = Duration::from_secs(10);
 /// An idle connection is closed after this time; monitoring asks more often.
 const IDLE_MAX: Duration = Duration::from_secs(75);
+const TIMES: Times = Times {
+    step: STEP_MAX,
+    idle: IDLE_MAX,
+};
 
 /// An address of the interface.
 pub struct Listener {
@@ -52,10 +57,8 @@ impl axum::serve::Listener for Listener {
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
         let connection = Connection {
-            stream,
+            stream: Timed::new(stream, TIMES, STEP_MAX),
             place: self.places.take(),
-            step: Step::Request,
-            deadline: Box::pin(sleep(STEP_MAX)),
         };
         (connection, peer)
     }
@@ -88,8 +91,9 @@ struct Open {
 impl Places {
     /// Takes a place for a new connection; evicts the connection without progress for the longest time if there is none.
     fn take(&self) -> Place {
+        let most = CONNECTIONS_MAX.min(interface_connections());
         let mut open = self.lock();
-        if open.connections.len() >= CONNECTIONS_MAX {
+        if open.connections.len() >= most {
             let oldest = open
                 .connections
                 .iter()
@@ -141,41 +145,19 @@ impl Drop for Place {
     }
 }
 
-/// What a connection waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// The rest of a request, and the first byte of its answer. Bytes that trickle in do not extend the deadline.
-    Request,
-    /// The peer, which takes the answer. Each byte that it takes extends the deadline.
-    Answer,
-    /// The next request.
-    Idle,
-}
-
 /// One connection. Reads and writes fail when the deadline of its step has passed or its place was taken.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Timed<TcpStream>,
     place: Place,
-    step: Step,
-    deadline: Pin<Box<Sleep>>,
 }
 
 impl Connection {
-    fn enter(&mut self, step: Step) {
-        self.step = step;
-        let time = match step {
-            Step::Idle => IDLE_MAX,
-            Step::Request | Step::Answer => STEP_MAX,
-        };
-        self.deadline.as_mut().reset(Instant::now() + time);
-    }
-
-    /// Fails if the connection must end now; else wakes the task when it must.
+    /// Fails if its place was taken.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if self.place.is_evicted(context) || self.deadline.as_mut().poll(context).is_ready() {
-            return Err(io::ErrorKind::TimedOut.into());
+        match self.place.is_evicted(context) {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -190,10 +172,6 @@ impl AsyncRead for Connection {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.place.progress();
-            if self.step == Step::Idle {
-                self.enter(Step::Request);
-                self.check(context)?;
-            }
         }
         read
     }
@@ -205,22 +183,12 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Ready(written) => {
-                self.place.progress();
-                // Whether more follows shows at the next call.
-                self.enter(Step::Idle);
-                self.check(context)?;
-                Poll::Ready(written)
-            }
-            Poll::Pending => {
-                if self.step != Step::Answer {
-                    self.enter(Step::Answer);
-                }
-                self.check(context)?;
-                Poll::Pending
-            }
+        self.check(context)?;
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if written.is_ready() {
+            self.place.progress();
         }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -45,7 +45,8 @@ impl Check {
                     page::count(plan.sinks.len(), "sink")
                 );
                 page::print(&good);
-                for warning in too_large_for_their_disk(plan) {
+                let warnings = too_large_for_their_disk(plan);
+                for warning in warnings.into_iter().chain(too_large_for_memory(plan)) {
                     page::complain(&format!("warning: {warning}"), exit::DRAINED);
                 }
                 match self.connect {
@@ -56,6 +57,27 @@ impl Check {
             Err(problems) => config::complain(&problems),
         }
     }
+}
+
+/// So many messages of the largest size should fit into the memory for what comes in.
+const LARGE_MESSAGES: usize = 4;
+
+/// What is wrong where a few messages of the largest size that a source takes do not fit into memory.
+fn too_large_for_memory(plan: &Plan) -> impl Iterator<Item = String> {
+    let memory = plan.settings.memory_max;
+    plan.sources.iter().filter_map(move |source| {
+        let largest = source.source.message_bytes_max()?;
+        (largest.saturating_mul(LARGE_MESSAGES) > memory / 4 * 3).then(|| {
+            format!(
+                "the source {} takes messages of up to {} (limits.frame), and what comes in may take three quarters of \
+                 memory_max, {}: {LARGE_MESSAGES} such messages do not fit at a time, so senders wait for each other; lower \
+                 `limits.frame` or raise `memory_max`",
+                source.name,
+                page::bytes(largest as u64),
+                page::bytes(memory as u64),
+            )
+        })
+    })
 }
 
 /// What is wrong where channels may together take more than their file system has.

@@ -7,10 +7,12 @@
 
 mod answers;
 mod pace;
+mod progress;
 mod stash;
 mod watch;
 
 pub(crate) use answers::{Answer, Answers, Unanswered, answers};
 pub(crate) use pace::Pace;
-pub(crate) use stash::{STASH_BYTES, Stash, reserve_while_holding};
-pub(crate) use watch::{NEVER, Quit, Watch};
+pub(crate) use progress::Progress;
+pub(crate) use stash::{STASH_BYTES, Stash, is_no_memory, patiently};
+pub(crate) use watch::{NEVER, Patience, Quit, Watch};

@@ -1,7 +1,7 @@
 //! The read buffer of a connection: for heads, small frames, and what was read beyond a payload.
 //!
 //! Thousands of silent connections hold none: while nothing is there to be read the buffer lies in a list of its thread,
-//! and a few bytes of a frame that is cut stay in a vector of their size.
+//! and the bytes of a frame that is cut stay in a vector of their size. More than a few of them count as memory of the pool.
 
 use std::{
     cell::RefCell, future::Future, future::poll_fn, io, pin::pin, task::Poll, time::Duration,
@@ -9,36 +9,42 @@ use std::{
 
 use bytes::BufMut;
 use millstream_net::sides::Reading;
-use millstream_record::{Buffer, Pool};
-use tokio::io::AsyncReadExt;
+use millstream_record::{Buffer, Charge, Claim, Pool};
+use tokio::{io::AsyncReadExt, time::timeout};
 
 /// Bytes of the buffer. Larger ones gain a tenth at most (reference: bench `decoder`), smaller ones cost system calls.
 pub(crate) const STASH_BYTES: usize = 64 << 10;
 /// A cut frame of no more bytes than this is moved out of the buffer while the connection waits.
+const MOVED_BYTES_MAX: usize = STASH_BYTES / 2;
+/// A cut frame of no more bytes than this does not count.
 const FEW_BYTES: usize = 1 << 10;
 /// So many buffers lie ready on a thread.
 const FREE_MAX: usize = 16;
-/// How long a connection that holds memory waits for more of it. Then it gives up what it holds, as all who hold some
-/// could be waiting for each other.
+/// How long a connection that holds memory waits for more of it. Then it gives up what it holds.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of `bytes` for a connection that holds others; None: there was no memory for a long while.
-pub(crate) async fn reserve_while_holding(pool: &Pool, bytes: usize) -> Option<Buffer> {
-    tokio::time::timeout(MEMORY_WAIT, pool.reserve(bytes))
-        .await
-        .ok()
+/// Waits for memory while others may wait for what this connection holds; None: there was none for a long while.
+pub(crate) async fn patiently<T>(wait: impl Future<Output = T>) -> Option<T> {
+    timeout(MEMORY_WAIT, wait).await.ok()
+}
+
+/// Whether a read failed because there is no memory for the part of a frame that has come.
+pub(crate) fn is_no_memory(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::OutOfMemory
 }
 
 /// What was read and not yet decoded.
-#[derive(Default)]
 pub(crate) struct Stash {
+    pool: Pool,
     store: Store,
     /// Bytes at the front that were consumed.
     start: usize,
+    /// What the bytes count for while the connection waits.
+    charge: Option<Charge>,
 }
 
 /// Where the bytes stand.
@@ -46,40 +52,34 @@ enum Store {
     /// A buffer of [`STASH_BYTES`], or less when a few bytes wait.
     Own(Vec<u8>),
     /// A frame that did not fit.
-    Grown(Buffer),
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self::Own(Vec::new())
-    }
+    Grown(Buffer, Claim),
 }
 
 impl Store {
     fn bytes(&mut self) -> &mut Vec<u8> {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Grown(buffer) => buffer,
-        }
-    }
-}
-
-impl From<Vec<u8>> for Stash {
-    /// What was read already.
-    fn from(bytes: Vec<u8>) -> Self {
-        Self {
-            store: Store::Own(bytes),
-            start: 0,
+            Self::Grown(buffer, _) => buffer,
         }
     }
 }
 
 impl Stash {
+    /// With what was read already.
+    pub(crate) fn new(pool: Pool, bytes: Vec<u8>) -> Self {
+        Self {
+            pool,
+            store: Store::Own(bytes),
+            start: 0,
+            charge: None,
+        }
+    }
+
     /// What waits to be decoded.
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = match &self.store {
             Store::Own(bytes) => bytes,
-            Store::Grown(buffer) => buffer,
+            Store::Grown(buffer, _) => buffer,
         };
         bytes.get(self.start..).unwrap_or_default()
     }
@@ -112,10 +112,10 @@ impl Stash {
             let read = pin!(reader.read_buf(&mut target)).poll(context);
             match read {
                 Poll::Ready(read) => Poll::Ready(read.map(|count| (count, count < room))),
-                Poll::Pending => {
-                    self.rest();
-                    Poll::Pending
-                }
+                Poll::Pending => match self.rest() {
+                    true => Poll::Pending,
+                    false => Poll::Ready(Err(io::ErrorKind::OutOfMemory.into())),
+                },
             }
         })
         .await
@@ -127,8 +127,10 @@ impl Stash {
         let bytes = self.store.bytes();
         let room = bytes.capacity() - bytes.len();
         let read = reader.read_aside(bytes);
-        if let Ok(None) = read {
-            self.rest();
+        if let Ok(None) = read
+            && !self.rest()
+        {
+            return Err(io::ErrorKind::OutOfMemory.into());
         }
         Ok(read?.map(|count| (count, count < room)))
     }
@@ -138,33 +140,57 @@ impl Stash {
         self.bytes().len() >= STASH_BYTES
             && match &self.store {
                 Store::Own(bytes) => self.bytes().len() == bytes.capacity(),
-                Store::Grown(buffer) => self.bytes().len() == buffer.capacity(),
+                Store::Grown(buffer, _) => self.bytes().len() == buffer.capacity(),
             }
     }
 
-    /// Whether it holds a buffer of the pool.
-    pub(crate) fn is_grown(&self) -> bool {
-        matches!(self.store, Store::Grown(_))
+    /// What it holds of the pool for a frame that did not fit.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        match &self.store {
+            Store::Own(_) => None,
+            Store::Grown(_, claim) => Some(claim),
+        }
     }
 
-    /// Makes room for a frame of up to `bytes_max` bytes, by four times; false: there is no memory.
-    pub(crate) async fn grow(&mut self, pool: &Pool, bytes_max: usize) -> bool {
+    /// The memory that it holds while the connection waits.
+    pub(crate) fn held(&self) -> usize {
+        match &self.store {
+            Store::Own(bytes) => bytes.len(),
+            Store::Grown(buffer, _) => buffer.capacity(),
+        }
+    }
+
+    /// Grows for a frame of up to `bytes_max` bytes, by four times; false: there is no memory.
+    pub(crate) async fn grow(&mut self, bytes_max: usize) -> bool {
         let bytes = (self.bytes().len() * 4).min(bytes_max + STASH_BYTES);
-        let Some(mut grown) = reserve_while_holding(pool, bytes).await else {
-            return false;
+        let growing = async {
+            if let Store::Grown(buffer, claim) = &mut self.store {
+                return buffer.grow_more(claim, bytes).await;
+            }
+            let claim = self.pool.claim(bytes);
+            let mut grown = claim.reserve(bytes).await;
+            grown.extend_from_slice(self.bytes());
+            self.release();
+            self.store = Store::Grown(grown, claim);
+            true
         };
-        grown.extend_from_slice(self.bytes());
-        self.release();
-        self.store = Store::Grown(grown);
-        true
+        patiently(growing).await.unwrap_or(false)
+    }
+
+    /// Gives the memory of the pool back if nothing stands in it.
+    pub(crate) fn shrink(&mut self) {
+        if self.bytes().is_empty() && self.claim().is_some() {
+            self.release();
+        }
     }
 
     /// A buffer with room, and what waits at its front.
     fn prepare(&mut self) {
+        self.charge = None;
         let waiting = self.bytes().len();
         let fits = match &self.store {
             Store::Own(bytes) => bytes.capacity() >= STASH_BYTES,
-            Store::Grown(_) => waiting > STASH_BYTES / 2,
+            Store::Grown(..) => waiting > STASH_BYTES / 2,
         };
         if !fits {
             let mut bytes = FREE
@@ -182,19 +208,27 @@ impl Stash {
         }
     }
 
-    /// Gives the buffer back while nothing is there to be read.
-    fn rest(&mut self) {
+    /// Gives the buffer back while nothing is there to be read; false: there is no memory for what waits.
+    fn rest(&mut self) -> bool {
         let waiting = self.bytes();
-        if waiting.len() <= FEW_BYTES {
+        let count = waiting.len();
+        if count <= MOVED_BYTES_MAX {
             let few = waiting.to_vec();
             self.release();
             self.store = Store::Own(few);
         }
+        if let Store::Own(bytes) = &self.store
+            && count > FEW_BYTES
+        {
+            self.charge = self.pool.charge(bytes.capacity());
+            return self.charge.is_some();
+        }
+        true
     }
 
     fn release(&mut self) {
         self.start = 0;
-        if let Store::Own(mut bytes) = std::mem::take(&mut self.store)
+        if let Store::Own(mut bytes) = std::mem::replace(&mut self.store, Store::Own(Vec::new()))
             && bytes.capacity() >= STASH_BYTES
         {
             bytes.clear();

@@ -1,4 +1,4 @@
-//! What ends a connection beside its peer: the wish to stop, and silence.
+//! What ends a connection beside its peer: the wish to stop, silence, and a peer that is too slow.
 
 use std::{
     future::Future,
@@ -6,8 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::{node::LocalFuture, stop::Stop};
+use millstream_net::Limits;
+use millstream_pipeline::{
+    node::{LocalFuture, SourceContext},
+    stop::Stop,
+};
 use tokio::time::{Sleep, sleep};
+
+use super::progress::Progress;
 
 /// An idle limit of 0 is none.
 pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -19,6 +25,35 @@ pub(crate) enum Quit {
     Stopped,
     /// Nothing came for too long.
     Idle,
+    /// The peer does not go on with what it has begun.
+    Slow,
+}
+
+/// The limits on the time that a peer takes; zero: no limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// How long a peer may be silent.
+    pub(crate) idle: Duration,
+    /// Over which time its progress with a message is measured, and within which it must read some bytes.
+    pub(crate) progress: Duration,
+}
+
+impl Patience {
+    pub(crate) fn of(limits: &Limits) -> Self {
+        Self {
+            idle: limits.idle.as_duration(),
+            progress: limits.progress.as_duration(),
+        }
+    }
+
+    /// How long a peer may take to read some bytes of an answer.
+    pub(crate) fn with_answers(self) -> Duration {
+        let all = [self.progress, self.idle];
+        all.into_iter()
+            .filter(|time| !time.is_zero())
+            .min()
+            .unwrap_or(NEVER)
+    }
 }
 
 /// Waits for what ends a connection beside its peer.
@@ -29,34 +64,55 @@ pub(crate) struct Watch {
     idle: Duration,
     /// When something came last.
     pub(crate) last: Instant,
+    progress: Progress,
 }
 
 impl Watch {
-    /// `idle`: how long the peer may be silent; 0: for ever.
-    pub(crate) fn new(stop: Stop, idle: Duration) -> Self {
-        let idle = if idle.is_zero() { NEVER } else { idle };
-        let mut wish = stop.clone();
+    pub(crate) fn new(context: &SourceContext, patience: Patience) -> Self {
+        let idle = match patience.idle {
+            Duration::ZERO => NEVER,
+            idle => idle,
+        };
+        let mut wish = context.stop.clone();
         Self {
-            stop,
+            stop: context.stop.clone(),
             stopped: Box::pin(async move { wish.stopped().await }),
             quiet: Box::pin(sleep(idle)),
             idle,
             last: Instant::now(),
+            progress: Progress::new(context.pool.clone(), patience.progress),
         }
     }
 
+    /// Bytes have come.
+    pub(crate) fn came(&mut self, bytes: usize) {
+        self.last = Instant::now();
+        self.progress.came(bytes);
+    }
+
     /// What `read` gives, unless the process wants to end or the peer is silent for too long. `may_wait`: whether it may
-    /// be silent, because it waits for us.
+    /// be silent, because it waits for us. `amid`: the bytes that a message holds which the peer has begun; it must go on
+    /// with that.
     pub(crate) async fn until<T>(
         &mut self,
         may_wait: impl Fn() -> bool,
+        amid: Option<usize>,
         read: impl Future<Output = T>,
     ) -> Result<T, Quit> {
-        let mut read = pin!(read);
+        let progress = &mut self.progress;
+        let mut read = pin!(async move {
+            match amid {
+                Some(held) => progress.wait(held, read).await.map_err(|_| Quit::Slow),
+                None => {
+                    progress.restart();
+                    Ok(read.await)
+                }
+            }
+        });
         loop {
             tokio::select! {
                 biased;
-                done = &mut read => return Ok(done),
+                done = &mut read => return done,
                 () = &mut self.stopped => return Err(Quit::Stopped),
                 () = &mut self.quiet => {
                     if may_wait() {

@@ -5,14 +5,14 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
+use millstream_record::{Batch, Buffer, Claim, Encoding, Tag, Time, Values};
 use millstream_wire::avro::rpc::{
     Calls, Fault, Fed, Frames, Inflate, Refusal, Step, write_answer, write_greeting,
 };
 
 use super::Shared;
 use crate::{
-    connection::{Answer, Answers, STASH_BYTES, Unanswered, reserve_while_holding},
+    connection::{Answer, Answers, STASH_BYTES, Unanswered, patiently},
     rest::Rest,
 };
 
@@ -41,8 +41,10 @@ pub(super) enum End {
     Idle,
     /// What came is not the protocol.
     Refused(String),
-    /// There was no memory for a long while, and others may be waiting for what this one holds.
+    /// There is no memory for its call beside what others hold.
     NoMemory,
+    /// The peer does not go on with a call that it has begun.
+    Slow,
     /// The connection broke.
     Broken,
     /// Answers cannot be written, or must not.
@@ -73,6 +75,8 @@ pub(super) struct Intake {
     /// A value of a call that is cut.
     rest: Rest,
     open: Option<Open>,
+    /// The memory of both.
+    claim: Claim,
 }
 
 impl Intake {
@@ -89,6 +93,7 @@ impl Intake {
             head: Vec::new(),
             rest: Rest::default(),
             open: None,
+            claim: shared.context.pool.claim(0),
             peer,
             tag: shared.tag.tag(&shared.context.name, None, &values),
             shared,
@@ -100,6 +105,13 @@ impl Intake {
     /// Whether the peer waits for answers.
     pub(super) fn is_awaited(&self) -> bool {
         self.answers.open() > 0
+    }
+
+    /// What a call that has begun holds; None: none has begun.
+    pub(super) fn amid(&self) -> Option<usize> {
+        let decoded = self.open.as_ref().map_or(0, |open| open.body.capacity());
+        let held = decoded + self.rest.bytes().len();
+        self.is_amid().then_some(held)
     }
 
     /// Whether a call has begun.
@@ -169,16 +181,15 @@ impl Intake {
 
     /// A piece of a call.
     async fn piece(&mut self, piece: &[u8]) -> Result<(), End> {
-        let pool = self.shared.context.pool.clone();
         if self.rest.bytes().is_empty() {
             let taken = self.feed(piece).await?;
             let left = piece.get(taken..).unwrap_or_default();
-            return match left.is_empty() || self.rest.append(left, &pool, MEMORY_WAIT).await {
+            return match left.is_empty() || self.rest.append(left, &self.claim, MEMORY_WAIT).await {
                 true => Ok(()),
                 false => Err(End::NoMemory),
             };
         }
-        if !self.rest.append(piece, &pool, MEMORY_WAIT).await {
+        if !self.rest.append(piece, &self.claim, MEMORY_WAIT).await {
             return Err(End::NoMemory);
         }
         let mut rest = std::mem::take(&mut self.rest);
@@ -222,29 +233,25 @@ impl Intake {
             return Err(End::Refused(text));
         }
         let bytes = (capacity * 2).max(length + wanted);
-        let pool = &self.shared.context.pool;
-        let holding = self.open.is_some() || !self.rest.bytes().is_empty();
-        let mut body = if holding {
-            reserve_while_holding(pool, bytes)
-                .await
-                .ok_or(End::NoMemory)?
-        } else {
-            pool.reserve(bytes).await
+        let Some(open) = &mut self.open else {
+            let body = match self.rest.bytes().is_empty() {
+                true => self.shared.context.pool.reserve(bytes).await,
+                false => patiently(self.claim.reserve_more(bytes))
+                    .await
+                    .flatten()
+                    .ok_or(End::NoMemory)?,
+            };
+            self.open = Some(Open {
+                body,
+                records: 0,
+                received: Time::now(),
+                answers: Vec::new(),
+                calls: 0,
+            });
+            return Ok(());
         };
-        match &mut self.open {
-            Some(open) => {
-                body.extend_from_slice(&open.body);
-                open.body = body;
-            }
-            None => {
-                self.open = Some(Open {
-                    body,
-                    records: 0,
-                    received: Time::now(),
-                    answers: Vec::new(),
-                    calls: 0,
-                });
-            }
+        if patiently(open.body.grow_more(&self.claim, bytes)).await != Some(true) {
+            return Err(End::NoMemory);
         }
         Ok(())
     }
@@ -259,7 +266,7 @@ impl Intake {
         };
         let left = self.rest.bytes().len();
         let outcome = self.calls.end(left, &mut open.body);
-        self.rest = Rest::default();
+        self.rest.clear();
         open.calls += 1;
         match outcome.result {
             Ok(Some(records)) => {
@@ -378,9 +385,16 @@ pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
         End::NoMemory => {
             meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: no memory for its call for a long while (memory_max); connection closed"
+                "{peer}: no memory for its call beside what others hold (memory_max); connection closed"
             );
             reporter.warn("memory", text);
+        }
+        End::Slow => {
+            meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: too few bytes a second of a call that it has begun (limits.progress); connection closed"
+            );
+            reporter.warn("slow", text);
         }
         End::Unanswered(Unanswered::Write(error)) => {
             let text = format_args!("{peer} takes no more answers: {error}");

@@ -13,7 +13,7 @@ mod intake;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use millstream_config::{Node, OneOrMany};
 use millstream_net::{Limits, Listen, Scheme, Server, Takes, Tls};
@@ -26,7 +26,10 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tagging::{PEER_VALUES, Tagging};
+use crate::{
+    connection::Patience,
+    tagging::{PEER_VALUES, Tagging},
+};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -117,6 +120,10 @@ impl Source for Flume {
             "a batch whose answer was lost comes again, and Flume's events carry no identity",
         )
     }
+
+    fn message_bytes_max(&self) -> Option<usize> {
+        Some(self.config.limits.frame.as_usize())
+    }
 }
 
 /// What all connections of the source share.
@@ -125,8 +132,7 @@ struct Shared {
     tag: Tagging,
     frame_bytes_max: usize,
     decompressed_bytes_max: usize,
-    /// Zero: for ever.
-    idle: Duration,
+    patience: Patience,
     deflate: bool,
     meters: FlumeMeters,
 }
@@ -137,7 +143,7 @@ impl Shared {
             tag: tag.clone(),
             frame_bytes_max: config.limits.frame.as_usize(),
             decompressed_bytes_max: config.limits.decompressed.as_usize(),
-            idle: config.limits.idle.as_duration(),
+            patience: Patience::of(&config.limits),
             deflate: config.compression == Compression::Deflate,
             meters: FlumeMeters::new(&context.meters),
             context,

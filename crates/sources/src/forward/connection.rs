@@ -14,8 +14,11 @@ use std::{
 use bytes::BufMut;
 use millstream_net::{Connection, sides::Reading};
 use millstream_pipeline::channel::Note;
-use millstream_record::{Buffer, Encoding, Tag, Time};
-use millstream_wire::forward::{Check, Decoder, Step};
+use millstream_record::{Buffer, Claim, Encoding, Tag, Time};
+use millstream_wire::{
+    compression::codec_of,
+    forward::{Check, Decoder, Step},
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -27,9 +30,9 @@ use super::{
     end::{End, Last, report},
     greeting::greet,
     outgoing::Outgoing,
-    payload::Arrived,
+    payload::{Arrived, INFLATE_FACTOR},
 };
-use crate::connection::{self, NEVER, Pace, Quit, Stash, Watch};
+use crate::connection::{self, Pace, Quit, Stash, Watch, patiently};
 
 /// Behind a payload only so much is read at first: it holds the option map and the next head, and little that must be
 /// copied.
@@ -37,6 +40,12 @@ const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
 /// So much of a payload is waited for before the next read: a part of it is no use to anybody, and each wake-up costs as
 /// much as validating a thousand records. More would stand in the way of what the system can hold for a connection.
 const WAKE_BYTES: usize = 256 << 10;
+/// So much of a payload must have come before memory is reserved for it.
+const FIRST_BYTES: usize = 1 << 10;
+/// Memory for a payload grows by this factor, as its bytes arrive: so they are copied at most once and a third.
+const GROWTH: usize = 4;
+/// A peer whose payloads have come whole gets memory for another one of that length at once, up to so many bytes.
+const PROVEN_BYTES_MAX: usize = 4 << 20;
 /// How long the end of a connection waits for the peer to close too: closing over unread bytes would destroy the acks
 /// that are under way.
 const LINGER: Duration = Duration::from_millis(500);
@@ -62,24 +71,20 @@ pub(super) async fn serve(mut connection: Connection, shared: Arc<Shared>) {
         let text = "no random number for a connection: the system's source of them fails";
         return shared.context.reporter.error("random", text);
     };
-    let meters = &shared.meters;
-    let idle = if shared.idle.is_zero() {
-        NEVER
-    } else {
-        shared.idle
-    };
+    let (meters, patience) = (&shared.meters, shared.patience.with_answers());
     let (answers, answering) = connection::answers();
     let out = Outgoing::new(shared.clone(), number, peer.clone(), values, answers);
     let mut intake = Intake {
         decoder: Decoder::new(shared.frame_bytes_max),
-        stash: Stash::from(early),
+        stash: Stash::new(shared.context.pool.clone(), early),
         incoming: None,
         pace: Pace::new(shared.gather),
-        watch: Watch::new(shared.context.stop.clone(), idle),
+        watch: Watch::new(&shared.context, shared.patience),
+        proven: 0,
         out,
     };
     let last = {
-        let mut answering = pin!(answering.run(&mut writer, idle, &meters.chunks_acked));
+        let mut answering = pin!(answering.run(&mut writer, patience, &meters.chunks_acked));
         // The queue of answers ends with `intake`, and then the side that writes.
         let mut reading = pin!(async {
             let last = intake.run(&mut reader).await;
@@ -130,6 +135,8 @@ struct Intake {
     incoming: Option<Incoming>,
     pace: Pace,
     watch: Watch,
+    /// Bytes of the longest payload that has come whole, up to [`PROVEN_BYTES_MAX`].
+    proven: usize,
     out: Outgoing,
 }
 
@@ -138,6 +145,7 @@ struct Incoming {
     tag: Tag,
     encoding: Encoding,
     buffer: Buffer,
+    claim: Claim,
     check: Check,
     sound: bool,
 }
@@ -168,12 +176,13 @@ impl Intake {
             } else {
                 usize::MAX
             };
+            let amid = self.amid();
             let fill = self.stash.fill(reader, limit);
             let read = self
                 .watch
-                .until(|| self.out.answers.open() > 0, fill)
+                .until(|| self.out.answers.open() > 0, amid, fill)
                 .await?;
-            let (count, drained) = read.map_err(|_| End::Broken)?;
+            let (count, drained) = read?;
             if count == 0 {
                 return Ok(());
             }
@@ -194,7 +203,7 @@ impl Intake {
     async fn read_by_the_clock(&mut self, reader: &mut Reading) -> Result<bool, End> {
         reader.gather(self.out.shared.gather).await;
         while reader.is_aside() {
-            let read = self.stash.fill_aside(reader).map_err(|_| End::Broken)?;
+            let read = self.stash.fill_aside(reader)?;
             let Some((count, drained)) = read else {
                 break;
             };
@@ -233,7 +242,7 @@ impl Intake {
     }
 
     fn note_read(&mut self, count: usize) {
-        self.watch.last = Instant::now();
+        self.watch.came(count);
         self.out.now = Time::now();
         self.out.shared.meters.bytes_received.add(count as u64);
     }
@@ -255,10 +264,13 @@ impl Intake {
             match step {
                 Step::More => {
                     self.stash.consume(consumed);
-                    let context = &self.out.shared.context;
                     let bytes_max = self.out.shared.frame_bytes_max;
-                    if self.stash.is_full() && !self.stash.grow(&context.pool, bytes_max).await {
-                        return Err(End::NoMemory);
+                    if self.stash.is_full() {
+                        // Who waits for memory holds none.
+                        self.out.leave().await;
+                        if !self.stash.grow(bytes_max).await {
+                            return Err(End::NoMemory);
+                        }
                     }
                     return Ok(());
                 }
@@ -281,6 +293,7 @@ impl Intake {
                             body: incoming.buffer.freeze(),
                             check: incoming.check,
                             sound: incoming.sound,
+                            claim: incoming.claim,
                         };
                         self.out.payload(arrived, &options).await?;
                     }
@@ -290,7 +303,18 @@ impl Intake {
         }
     }
 
-    /// Reads a payload exactly, validating it as it comes.
+    /// What a frame that has begun holds; None: none has begun.
+    fn amid(&self) -> Option<usize> {
+        let waiting = self.stash.bytes().len();
+        let payload = self
+            .incoming
+            .as_ref()
+            .map(|incoming| incoming.buffer.capacity());
+        let held = self.stash.held() + payload.unwrap_or_default();
+        (payload.is_some() || self.decoder.is_amid(waiting)).then_some(held)
+    }
+
+    /// Reads a payload exactly, validating it as it comes. Memory for it grows with what has come.
     async fn receive(
         &mut self,
         reader: &mut Reading,
@@ -302,20 +326,84 @@ impl Intake {
         // Who waits for memory holds none.
         self.out.leave().await;
         self.pace.calm();
-        let mut buffer = self.out.memory(length, self.stash.is_grown()).await?;
+        self.begin(reader, length).await?;
+        let pool = &self.out.shared.context.pool;
+        let claim = pool.claim(match codec_of(self.stash.bytes()) {
+            None => length,
+            Some(_) => length.saturating_mul(1 + INFLATE_FACTOR),
+        });
+        let first = self.stash.bytes().len().max(self.proven).min(length);
+        let mut buffer = match self.stash.claim() {
+            None => claim.reserve(first).await,
+            Some(_) => patiently(claim.reserve(first)).await.ok_or(End::NoMemory)?,
+        };
         self.stash.move_to(&mut buffer, length);
+        self.stash.shrink();
         let mut check = Check::new(encoding);
         let mut sound = check.feed(&buffer).is_ok();
-        let mut wake = WAKE_BYTES;
         while buffer.len() < length {
-            let room = length - buffer.len();
-            reader.wake_from(room.min(wake)).map_err(|_| End::Broken)?;
-            let mut target = (&mut *buffer).limit(room);
+            if buffer.len() == buffer.capacity() {
+                buffer.grow((buffer.len() * GROWTH).min(length)).await;
+            }
+            let end = buffer.capacity().min(length);
+            while buffer.len() < end {
+                self.read_payload(reader, &mut buffer, end).await?;
+                sound = sound && check.feed(&buffer).is_ok();
+            }
+        }
+        reader.wake_from(1).map_err(|_| End::Broken)?;
+        self.proven = self.proven.max(length.min(PROVEN_BYTES_MAX));
+        self.incoming = Some(Incoming {
+            tag,
+            encoding,
+            buffer,
+            claim,
+            check,
+            sound,
+        });
+        Ok(())
+    }
+
+    /// Waits until some of a payload has come: a peer that only announces it gets no memory.
+    async fn begin(&mut self, reader: &mut Reading, length: usize) -> Result<(), End> {
+        while self.stash.bytes().len() < FIRST_BYTES.min(length) {
+            let held = self.stash.held();
+            let fill = self.stash.fill(reader, BEHIND_PAYLOAD_BYTES);
             let read = self
                 .watch
-                .until(|| self.out.answers.open() > 0, reader.read_buf(&mut target))
+                .until(|| self.out.answers.open() > 0, Some(held), fill)
+                .await?;
+            let (count, _) = read?;
+            if count == 0 {
+                return Err(End::Cut);
+            }
+            self.note_read(count);
+        }
+        Ok(())
+    }
+
+    /// Reads once into `buffer`, up to `end`.
+    async fn read_payload(
+        &mut self,
+        reader: &mut Reading,
+        buffer: &mut Buffer,
+        end: usize,
+    ) -> Result<(), End> {
+        let room = end - buffer.len();
+        let mut wake = WAKE_BYTES.min(room);
+        loop {
+            reader.wake_from(wake).map_err(|_| End::Broken)?;
+            let held = Some(buffer.capacity());
+            let mut target = (&mut **buffer).limit(room);
+            let read = self
+                .watch
+                .until(
+                    || self.out.answers.open() > 0,
+                    held,
+                    reader.read_buf(&mut target),
+                )
                 .await;
-            if matches!(read, Err(Quit::Idle)) && wake > 1 {
+            if matches!(read, Err(Quit::Idle | Quit::Slow)) && wake > 1 {
                 // It may have sent a little all the time.
                 wake = 1;
                 self.watch.last = Instant::now();
@@ -326,16 +414,7 @@ impl Intake {
                 return Err(End::Cut);
             }
             self.note_read(count);
-            sound = sound && check.feed(&buffer).is_ok();
+            return Ok(());
         }
-        reader.wake_from(1).map_err(|_| End::Broken)?;
-        self.incoming = Some(Incoming {
-            tag,
-            encoding,
-            buffer,
-            check,
-            sound,
-        });
-        Ok(())
     }
 }

@@ -1,9 +1,11 @@
 //! How connections end, and who is told.
 
+use std::io;
+
 use millstream_wire::forward::Refusal;
 
 use super::Shared;
-use crate::connection::{Quit, Unanswered};
+use crate::connection::{Quit, Unanswered, is_no_memory};
 
 /// Why a connection ends.
 pub(super) enum End {
@@ -21,8 +23,10 @@ pub(super) enum End {
     Refused(Refusal),
     /// A chunk that cannot be read, refused this time; with why.
     Poisoned(String),
-    /// There was no memory for a long while, and others may be waiting for what this one holds.
+    /// There is no memory for its frame beside those of other connections.
     NoMemory,
+    /// The peer does not go on with what it has begun.
+    Slow,
     /// The connection broke.
     Broken,
     /// Acks cannot be written, or must not.
@@ -34,6 +38,16 @@ impl From<Quit> for End {
         match quit {
             Quit::Stopped => Self::Stopped,
             Quit::Idle => Self::Idle,
+            Quit::Slow => Self::Slow,
+        }
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match is_no_memory(&error) {
+            true => Self::NoMemory,
+            false => Self::Broken,
         }
     }
 }
@@ -86,9 +100,16 @@ pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
         End::NoMemory => {
             meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: no memory for its frame for a long while (memory_max); connection closed"
+                "{peer}: no memory for its frame beside those of other connections (memory_max); connection closed"
             );
             reporter.warn("memory", text);
+        }
+        End::Slow => {
+            meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: too few bytes a second of a frame that it has begun (limits.progress); connection closed"
+            );
+            reporter.warn("slow", text);
         }
         End::Unanswered(Unanswered::Write(error)) => {
             reporter.info(

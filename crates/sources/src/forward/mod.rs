@@ -36,7 +36,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::{auth::Auth, heartbeat::Heartbeats, poison::Poison};
-use crate::tagging::{PEER_VALUES, Tagging};
+use crate::{
+    connection::Patience,
+    tagging::{PEER_VALUES, Tagging},
+};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -176,6 +179,10 @@ impl Source for Forward {
             )
         }
     }
+
+    fn message_bytes_max(&self) -> Option<usize> {
+        Some(self.config.limits.frame.as_usize())
+    }
 }
 
 /// What all connections of the source share.
@@ -188,7 +195,7 @@ struct Shared {
     auth: Option<Auth>,
     frame_bytes_max: usize,
     decompressed_bytes_max: usize,
-    idle: std::time::Duration,
+    patience: Patience,
     gather: std::time::Duration,
     poison: Arc<Poison>,
     meters: ForwardMeters,
@@ -202,7 +209,7 @@ impl Shared {
             auth: config.auth.clone(),
             frame_bytes_max: config.limits.frame.as_usize(),
             decompressed_bytes_max: config.limits.decompressed.as_usize(),
-            idle: config.limits.idle.as_duration(),
+            patience: Patience::of(&config.limits),
             gather: config.gather.as_duration(),
             poison,
             meters: ForwardMeters::new(&context.meters),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use millstream_pipeline::reject;
-use millstream_record::{Batch, Encoding, Tag, Time, Values};
+use millstream_record::{Batch, Buffer, Claim, Encoding, Tag, Time, Values};
 use millstream_wire::{
     forward::{Check, Form, Frame, message_head, write_ack, write_json_ack, write_timed},
     msgpack::{Shape, is_nested},
@@ -19,7 +19,7 @@ use super::{
     gather::{Chunk, GATHER_BYTES, Gather, OWN_BYTES_MAX},
     payload::Arrived,
 };
-use crate::connection::{Answer, Answers, STASH_BYTES, reserve_while_holding};
+use crate::connection::{Answer, Answers, STASH_BYTES, patiently};
 
 /// A batch at least this large is read by the next hop before this one goes on, while it is in the cache.
 const YIELD_BYTES: usize = 64 << 10;
@@ -93,12 +93,14 @@ impl Outgoing {
                 options.compressed = Default::default();
                 options.signal = Default::default();
             }
+            let claim = self.shared.context.pool.claim(0);
             let arrived = Arrived {
                 tag: self.tag(frame.tag),
                 encoding,
-                body: self.own(frame.body).await?,
+                body: self.own(frame.body, &claim).await?,
                 check,
                 sound,
+                claim,
             };
             return self.payload(arrived, &options).await;
         }
@@ -192,37 +194,35 @@ impl Outgoing {
             return Ok(());
         }
         self.leave().await;
-        let body = self
-            .memory(bytes.max(GATHER_BYTES), bytes > STASH_BYTES)
-            .await?;
+        // A frame that is longer than the read buffer stands in memory of the pool.
+        let claim = (bytes > STASH_BYTES).then(|| self.shared.context.pool.claim(0));
+        let body = self.memory(bytes.max(GATHER_BYTES), claim.as_ref()).await?;
         self.gather
             .start(self.tag.clone(), encoding, self.now, body);
         Ok(())
     }
 
     /// The bytes of a frame in memory of their own.
-    async fn own(&mut self, body: &[u8]) -> Result<Bytes, End> {
+    async fn own(&mut self, body: &[u8], claim: &Claim) -> Result<Bytes, End> {
         if body.len() <= YIELD_BYTES {
             return Ok(Bytes::copy_from_slice(body));
         }
-        let mut buffer = self.memory(body.len(), true).await?;
+        let mut buffer = self.memory(body.len(), Some(claim)).await?;
         buffer.extend_from_slice(body);
         Ok(buffer.freeze())
     }
 
-    /// A buffer. Who holds others waits only for a while.
+    /// A buffer. `holding`: of a frame that holds others, which waits only for a while, and only if all can be completed.
     pub(super) async fn memory(
         &self,
         bytes: usize,
-        holding: bool,
-    ) -> Result<millstream_record::Buffer, End> {
-        let pool = &self.shared.context.pool;
-        if !holding {
-            return Ok(pool.reserve(bytes).await);
-        }
-        reserve_while_holding(pool, bytes)
-            .await
-            .ok_or(End::NoMemory)
+        holding: Option<&Claim>,
+    ) -> Result<Buffer, End> {
+        let Some(claim) = holding else {
+            return Ok(self.shared.context.pool.reserve(bytes).await);
+        };
+        let buffer = patiently(claim.reserve_more(bytes)).await.flatten();
+        buffer.ok_or(End::NoMemory)
     }
 
     /// Notes the chunk id of the frame that was appended from `start` on.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Tag};
+use millstream_record::{Batch, ChunkOrigin, Claim, Encoding, Origin, Tag};
 use millstream_wire::{
     compression::{Codec, Inflated, Inflater, size_claimed},
     forward::{Check, Compressed, Options, Signal, sift},
@@ -15,6 +15,7 @@ use super::{
     outgoing::{Outgoing, checksum},
     poison::Key,
 };
+use crate::connection::patiently;
 
 /// Bad values of one payload are set aside one by one up to so many; more as one: each costs a hundred bytes.
 const REJECTED_SINGLY_MAX: u32 = 1024;
@@ -22,7 +23,7 @@ const REJECTED_SINGLY_MAX: u32 = 1024;
 /// that it has to show it.
 const INFLATE_FACTOR_MAX: usize = 32;
 /// What a payload that claims nothing is taken to become.
-const INFLATE_FACTOR: usize = 4;
+pub(super) const INFLATE_FACTOR: usize = 4;
 /// A buffer has so much more room than it needs, so that its end is found without another one.
 const SPARE_BYTES: usize = 64;
 
@@ -35,6 +36,8 @@ pub(super) struct Arrived {
     pub check: Check,
     /// Whether it could be read to its end.
     pub sound: bool,
+    /// Its memory.
+    pub claim: Claim,
 }
 
 /// What stands in a payload.
@@ -58,6 +61,7 @@ impl Outgoing {
             body,
             check,
             sound,
+            claim,
         } = arrived;
         if options.signal != Signal::Logs {
             let reason = "metrics or traces of Fluent Bit: no records";
@@ -78,7 +82,7 @@ impl Outgoing {
                 check,
                 sound,
             },
-            Some(codec) => match self.inflate(codec, encoding, &body).await? {
+            Some(codec) => match self.inflate(codec, encoding, &body, &claim).await? {
                 Ok(content) => content,
                 Err(reason) => return self.broken(tag, &body, &reason, options).await,
             },
@@ -88,7 +92,9 @@ impl Outgoing {
             return Err(End::Poisoned(fault(&content)));
         }
         if !whole || content.check.misfits() > 0 {
-            return self.sort(tag, encoding, &body, content, options).await;
+            return self
+                .sort((tag, encoding), &body, content, options, &claim)
+                .await;
         }
         if content.body.is_empty() {
             self.answer(Vec::new(), options.chunk).await;
@@ -152,11 +158,11 @@ impl Outgoing {
     /// A payload with faults that is taken apart: what is good goes on, the rest is set aside, then it is acked.
     async fn sort(
         &mut self,
-        tag: Tag,
-        encoding: Encoding,
+        (tag, encoding): (Tag, Encoding),
         received: &Bytes,
         content: Content,
         options: &Options<'_>,
+        claim: &Claim,
     ) -> Result<(), End> {
         let end = content.check.whole();
         let rest = content.body.slice(end..);
@@ -164,7 +170,7 @@ impl Outgoing {
         let mut bad = Bytes::new();
         let mut misfits = 0;
         if encoding == Encoding::Packed && content.check.misfits() > 0 {
-            let mut sifted = self.memory(end, true).await?;
+            let mut sifted = self.memory(end, Some(claim)).await?;
             let mut misfit = self.shared.context.pool.take(end);
             let counts = sift(
                 &good,
@@ -245,12 +251,13 @@ impl Outgoing {
         codec: Codec,
         encoding: Encoding,
         input: &[u8],
+        claim: &Claim,
     ) -> Result<Result<Content, String>, End> {
         let bytes_max = self.shared.decompressed_bytes_max;
         let claimed = size_claimed(codec, input).unwrap_or(input.len() * INFLATE_FACTOR);
         let guess = claimed.clamp(input.len(), input.len() * INFLATE_FACTOR_MAX);
         let room = |bytes: usize| bytes.min(bytes_max) + SPARE_BYTES;
-        let mut output = self.memory(room(guess), true).await?;
+        let mut output = self.memory(room(guess), Some(claim)).await?;
         let Some(mut inflater) = Inflater::new(codec) else {
             return Err(End::NoMemory);
         };
@@ -276,9 +283,11 @@ impl Outgoing {
                     sound,
                 }));
             }
-            let mut larger = self.memory(room(output.capacity() * 2), true).await?;
-            larger.extend_from_slice(&output);
-            output = larger;
+            let larger = room(output.capacity() * 2);
+            let grown = patiently(output.grow_more(claim, larger)).await;
+            if grown != Some(true) {
+                return Err(End::NoMemory);
+            }
             // Other connections of this thread wait.
             tokio::task::yield_now().await;
         }

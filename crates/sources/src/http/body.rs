@@ -5,14 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{Request, StatusCode, body::Incoming, header::CONTENT_LENGTH};
-use millstream_record::Buffer;
+use millstream_record::{Buffer, Claim};
 use millstream_wire::compression::{
     Codec, InflateError, Inflated, Inflater, codec_of, size_claimed,
 };
 use tokio::time::timeout;
 
-use super::{Shared, answer::Refusal};
-use crate::rest::Rest;
+use super::{Shared, answer::Refusal, decode};
+use crate::{connection::Progress, rest::Rest};
 
 /// A body may claim to become so many times larger when it is decompressed; beyond that it has to show it.
 const INFLATE_FACTOR_MAX: usize = 32;
@@ -23,31 +23,65 @@ const LINGER: Duration = Duration::from_secs(2);
 /// A buffer has so much more room than it needs, so that its end is found without another one.
 const SPARE_BYTES: usize = 64;
 
-/// Reads the body as it comes.
-pub(super) async fn read(request: Request<Incoming>, shared: &Shared) -> Result<Rest, Refusal> {
-    let claimed = request.headers().get(CONTENT_LENGTH);
-    let claimed: Option<u64> = claimed.and_then(|text| text.to_str().ok()?.parse().ok());
-    if claimed.is_some_and(|bytes| bytes > shared.frame_bytes_max as u64) {
-        return Err(too_large(shared.frame_bytes_max, "limits.frame"));
-    }
-    let reading = collect(request.into_body(), shared);
-    if shared.idle.is_zero() {
-        return reading.await;
-    }
-    timeout(shared.idle, reading).await.unwrap_or_else(|_| {
-        let text = "the request did not come whole within limits.idle";
-        Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, text))
-    })
+/// A body that was read, and the memory of its request.
+pub(super) struct Read {
+    pub(super) body: Rest,
+    pub(super) claim: Claim,
 }
 
-async fn collect(mut body: Incoming, shared: &Shared) -> Result<Rest, Refusal> {
-    let mut read = Rest::default();
-    let refusal = match fill(&mut read, &mut body, shared).await {
-        Ok(()) => return Ok(read),
+/// Reads the body as it comes. `codec`: its compression.
+pub(super) async fn read(
+    request: Request<Incoming>,
+    codec: Option<Codec>,
+    shared: &Shared,
+) -> Result<Read, Refusal> {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length: Option<u64> = length.and_then(|text| text.to_str().ok()?.parse().ok());
+    let frame_bytes_max = shared.frame_bytes_max;
+    if length.is_some_and(|bytes| bytes > frame_bytes_max as u64) {
+        return Err(too_large(frame_bytes_max, "limits.frame"));
+    }
+    // At most `frame_bytes_max`.
+    let length = length.map(|length| usize::try_from(length).unwrap_or(frame_bytes_max));
+    let mut read = Read {
+        body: length.map_or_else(Rest::default, Rest::expecting),
+        claim: shared
+            .context
+            .pool
+            .claim(length.map_or(0, |length| memory_of(length, codec))),
+    };
+    let filling = fill(&mut read, request.into_body(), shared);
+    let idle = shared.patience.idle;
+    let filled = match idle.is_zero() {
+        true => filling.await,
+        false => timeout(idle, filling)
+            .await
+            .unwrap_or_else(|_| Err(late("did not come whole within limits.idle"))),
+    };
+    filled.map(|()| read)
+}
+
+/// What a request may take: its body, what that is without its compression, and its records.
+fn memory_of(length: usize, codec: Option<Codec>) -> usize {
+    let text = match codec {
+        None => 0,
+        Some(_) => length.saturating_mul(INFLATE_FACTOR),
+    };
+    let records = text.max(length) + decode::SPARE_BYTES;
+    length.saturating_add(text).saturating_add(records)
+}
+
+fn late(text: &str) -> Refusal {
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("the request {text}"))
+}
+
+async fn fill(read: &mut Read, mut body: Incoming, shared: &Shared) -> Result<(), Refusal> {
+    let refusal = match append_all(read, &mut body, shared).await {
+        Ok(()) => return Ok(()),
         Err(refusal) => refusal,
     };
     // What it holds goes back at once; the answer is read by those who have sent everything.
-    drop(read);
+    read.body.clear();
     let _ = timeout(LINGER, pass_over(&mut body, shared.frame_bytes_max)).await;
     Err(refusal)
 }
@@ -62,35 +96,37 @@ async fn pass_over(body: &mut Incoming, bytes_max: usize) {
     }
 }
 
-async fn fill(read: &mut Rest, body: &mut Incoming, shared: &Shared) -> Result<(), Refusal> {
-    while let Some(frame) = body.frame().await {
+async fn append_all(read: &mut Read, body: &mut Incoming, shared: &Shared) -> Result<(), Refusal> {
+    let mut progress = Progress::new(shared.context.pool.clone(), shared.patience.progress);
+    loop {
+        let next = progress.wait(read.body.held(), body.frame()).await;
+        let slow = |_| late("brings too few bytes a second (limits.progress)");
+        let Some(frame) = next.map_err(slow)? else {
+            return Ok(());
+        };
         let broken = |error: hyper::Error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string());
         let Ok(data) = frame.map_err(broken)?.into_data() else {
             continue;
         };
+        progress.came(data.len());
         shared.meters.bytes_received.add(data.len() as u64);
-        if read.bytes().len() + data.len() > shared.frame_bytes_max {
+        if read.body.bytes().len() + data.len() > shared.frame_bytes_max {
             return Err(too_large(shared.frame_bytes_max, "limits.frame"));
         }
-        let pool = &shared.context.pool;
-        if !read.append(&data, pool, shared.wait).await {
+        if !read.body.append(&data, &read.claim, shared.wait).await {
             return Err(no_memory(shared));
         }
     }
-    Ok(())
 }
 
 /// What a compressed body holds.
-pub(super) async fn inflate(
-    codec: Codec,
-    input: &[u8],
-    shared: &Shared,
-) -> Result<Buffer, Refusal> {
+pub(super) async fn inflate(codec: Codec, input: &[u8], work: Work<'_>) -> Result<Buffer, Refusal> {
+    let shared = work.shared;
     let bytes_max = shared.decompressed_bytes_max;
     let claimed = size_claimed(codec, input).unwrap_or(input.len() * INFLATE_FACTOR);
     let guess = claimed.clamp(input.len(), input.len() * INFLATE_FACTOR_MAX);
     let room = |bytes: usize| bytes.min(bytes_max) + SPARE_BYTES;
-    let mut output = memory(room(guess), shared).await?;
+    let mut output = work.memory(room(guess)).await?;
     let Some(mut inflater) = Inflater::new(codec) else {
         return Err(no_memory(shared));
     };
@@ -105,7 +141,8 @@ pub(super) async fn inflate(
         if inflated == Inflated::Done {
             return Ok(output);
         }
-        output = enlarge(&output, output.capacity(), shared).await?;
+        let bytes = output.capacity();
+        work.enlarge(&mut output, bytes).await?;
         // Other connections of this thread wait.
         tokio::task::yield_now().await;
     }
@@ -144,23 +181,29 @@ fn encoding(codec: Codec) -> &'static str {
     }
 }
 
-/// A buffer with room for so many bytes more, and at least twice as large.
-pub(super) async fn enlarge(
-    buffer: &Buffer,
-    bytes: usize,
-    shared: &Shared,
-) -> Result<Buffer, Refusal> {
-    let wanted = (buffer.len() + bytes).max(buffer.capacity() * 2);
-    let mut larger = memory(wanted, shared).await?;
-    larger.extend_from_slice(buffer);
-    Ok(larger)
+/// What decodes a request: the source, and the memory of the request.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'r> {
+    pub(super) shared: &'r Shared,
+    pub(super) claim: &'r Claim,
 }
 
-/// A buffer of the pool, unless there is none for a while.
-pub(super) async fn memory(bytes: usize, shared: &Shared) -> Result<Buffer, Refusal> {
-    timeout(shared.wait, shared.context.pool.reserve(bytes))
-        .await
-        .map_err(|_| no_memory(shared))
+impl Work<'_> {
+    /// A buffer of the pool, unless there is none for a while.
+    pub(super) async fn memory(self, bytes: usize) -> Result<Buffer, Refusal> {
+        let buffer = timeout(self.shared.wait, self.claim.reserve_more(bytes)).await;
+        buffer.ok().flatten().ok_or_else(|| no_memory(self.shared))
+    }
+
+    /// Makes a buffer larger by `bytes`, and at least twice as large.
+    pub(super) async fn enlarge(self, buffer: &mut Buffer, bytes: usize) -> Result<(), Refusal> {
+        let wanted = (buffer.len() + bytes).max(buffer.capacity() * 2);
+        let grown = timeout(self.shared.wait, buffer.grow_more(self.claim, wanted)).await;
+        match grown {
+            Ok(true) => Ok(()),
+            _ => Err(no_memory(self.shared)),
+        }
+    }
 }
 
 pub(super) fn too_large(bytes_max: usize, option: &str) -> Refusal {

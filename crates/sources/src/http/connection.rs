@@ -5,16 +5,15 @@
 use std::{cell::Cell, convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use millstream_net::Connection;
-use tokio::time::sleep_until;
+use hyper_util::rt::TokioIo;
+use millstream_net::{Connection, Timed, Times};
+use tokio::time::Instant;
 
 use super::{Shared, request::Client};
+use crate::connection::NEVER;
 
 /// The longest head of a request, and the most that is read ahead of one.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// An idle limit of 0 is none.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Serves one connection to its end.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
@@ -23,29 +22,39 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
         peer: connection.peer.name.clone(),
         shared: shared.clone(),
     };
-    let idle = if shared.idle.is_zero() {
-        NEVER
-    } else {
-        shared.idle
+    let times = Times {
+        step: shared.patience.with_answers(),
+        idle: match shared.patience.idle {
+            Duration::ZERO => NEVER,
+            idle => idle,
+        },
     };
+    let first = connection
+        .deadline
+        .saturating_duration_since(Instant::now());
+    let stream = Timed::new(connection.stream, times, first);
+    let handling = stream.handling();
     let begun = Cell::new(false);
     let service = service_fn(|request| {
         begun.set(true);
-        let answer = client.answer(request);
-        async { Ok::<_, Infallible>(answer.await) }
+        // The body has limits of its own, and what is behind the source may take its time.
+        handling.set(true);
+        let (answer, handling) = (client.answer(request), handling.clone());
+        async move {
+            let answer = answer.await;
+            handling.set(false);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(idle)
         .max_buf_size(HEAD_BYTES_MAX)
         // A client may close its side when it has sent its request.
         .half_close(true)
-        .serve_connection(TokioIo::new(connection.stream), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
-    let mut late = pin!(sleep_until(connection.deadline));
     let mut stop = shared.context.stop.clone();
     let mut stopped = pin!(stop.stopped());
-    let (mut stopping, mut checked) = (false, false);
+    let mut stopping = false;
     loop {
         tokio::select! {
             biased;
@@ -55,13 +64,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
                 }
                 return;
             }
-            // Who has not sent the head of a request by then, or when it is time to stop, is let go.
-            () = &mut late, if !checked => {
-                checked = true;
-                if !begun.get() {
-                    return;
-                }
-            }
+            // A connection without a request ends when it is time to stop.
             () = &mut stopped, if !stopping => {
                 stopping = true;
                 if !begun.get() {

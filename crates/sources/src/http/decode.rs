@@ -12,16 +12,15 @@ use millstream_wire::{
 };
 
 use super::{
-    Shared,
     answer::Refusal,
-    body::{enlarge, memory, too_large},
+    body::{Work, too_large},
     lines::{self, Lines, Places},
 };
 
 /// Bad parts of one request are set aside one by one up to so many; more as one: each costs a hundred bytes.
 const BAD_SINGLY_MAX: usize = 1024;
 /// A batch is taken to be about as large as its text: so one record needs no second buffer.
-const SPARE_BYTES: usize = 4 << 10;
+pub(super) const SPARE_BYTES: usize = 4 << 10;
 /// The fault of those.
 const REST: &str = "more parts of one request that are no records";
 /// So many faults are told.
@@ -53,14 +52,16 @@ impl Bad {
         &mut self,
         bytes: &[u8],
         fault: impl FnOnce() -> String,
-        shared: &Shared,
+        work: Work<'_>,
     ) -> Result<(), Refusal> {
         let all = match self.bytes.take() {
-            None => memory(bytes.len() + 1, shared).await?,
-            Some(all) if all.capacity() - all.len() <= bytes.len() => {
-                enlarge(&all, bytes.len() + 1, shared).await?
+            None => work.memory(bytes.len() + 1).await?,
+            Some(mut all) => {
+                if all.capacity() - all.len() <= bytes.len() {
+                    work.enlarge(&mut all, bytes.len() + 1).await?;
+                }
+                all
             }
-            Some(all) => all,
         };
         let all = self.bytes.insert(all);
         all.extend_from_slice(bytes);
@@ -103,26 +104,25 @@ struct Output<'s> {
     body: Buffer,
     records: u32,
     bad: Bad,
-    shared: &'s Shared,
+    work: Work<'s>,
 }
 
 impl<'s> Output<'s> {
-    async fn new(text: &[u8], shared: &'s Shared) -> Result<Self, Refusal> {
+    async fn new(text: &[u8], work: Work<'s>) -> Result<Self, Refusal> {
         Ok(Self {
-            body: memory(text.len() + SPARE_BYTES, shared).await?,
+            body: work.memory(text.len() + SPARE_BYTES).await?,
             records: 0,
             bad: Bad::default(),
-            shared,
+            work,
         })
     }
 
     async fn room(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let bytes_max = self.shared.decompressed_bytes_max;
+        let bytes_max = self.work.shared.decompressed_bytes_max;
         if self.body.len() >= bytes_max {
             return Err(too_large(bytes_max, "limits.decompressed"));
         }
-        self.body = enlarge(&self.body, bytes, self.shared).await?;
-        Ok(())
+        self.work.enlarge(&mut self.body, bytes).await
     }
 
     fn done(self) -> Decoded {
@@ -135,8 +135,8 @@ impl<'s> Output<'s> {
 }
 
 /// JSON lines, or an array.
-pub(super) async fn json(text: &[u8], received: Time, shared: &Shared) -> Result<Decoded, Refusal> {
-    let mut output = Output::new(text, shared).await?;
+pub(super) async fn json(text: &[u8], received: Time, work: Work<'_>) -> Result<Decoded, Refusal> {
+    let mut output = Output::new(text, work).await?;
     let (mut lines, mut places) = (Lines::new(text), Places::default());
     let mut turn = YIELD_BYTES;
     loop {
@@ -145,7 +145,7 @@ pub(super) async fn json(text: &[u8], received: Time, shared: &Shared) -> Result
             lines::Next::Bad(range, fault) => {
                 let bytes = text.get(range).unwrap_or_default();
                 let told = || format!("{}: {} expected", places.of(text, fault.at), fault.expected);
-                output.bad.add(bytes, told, shared).await?;
+                output.bad.add(bytes, told, work).await?;
             }
             lines::Next::Room(bytes) => output.room(bytes).await?,
             lines::Next::End => return Ok(output.done()),
@@ -162,17 +162,17 @@ pub(super) async fn otlp(
     text: &[u8],
     form: Form,
     received: Time,
-    shared: &Shared,
+    work: Work<'_>,
 ) -> Result<Decoded, Refusal> {
     if form == Form::Protobuf {
-        return logs(Logs::protobuf(text), text, form, received, shared).await;
+        return logs(Logs::protobuf(text), text, form, received, work).await;
     }
-    let mut packed = memory(lines::room(text), shared).await?;
+    let mut packed = work.memory(lines::room(text)).await?;
     let (at, expected) = match to_msgpack(text, &mut packed) {
         Ok(Progress::Consumed(length)) => {
             let behind = length + lines::blank(text.get(length..).unwrap_or_default());
             if behind == text.len() {
-                return logs(Logs::json(&packed), text, form, received, shared).await;
+                return logs(Logs::json(&packed), text, form, received, work).await;
             }
             // Another request behind it, such as the lines of OTLP's file exporter: nothing of the body is taken.
             (behind, "the end of the request")
@@ -190,9 +190,9 @@ async fn logs(
     text: &[u8],
     form: Form,
     received: Time,
-    shared: &Shared,
+    work: Work<'_>,
 ) -> Result<Decoded, Refusal> {
-    let mut output = Output::new(text, shared).await?;
+    let mut output = Output::new(text, work).await?;
     let mut turn = YIELD_BYTES;
     loop {
         match logs.next(received, &mut output.body) {
@@ -202,7 +202,7 @@ async fn logs(
                     Form::Protobuf => Cow::Borrowed(bytes),
                     Form::Json => Cow::Owned(json_of(bytes)),
                 };
-                output.bad.add(&shown, || bad.to_string(), shared).await?;
+                output.bad.add(&shown, || bad.to_string(), work).await?;
             }
             otlp::Next::Room(bytes) => output.room(bytes).await?,
             otlp::Next::End => return Ok(output.done()),

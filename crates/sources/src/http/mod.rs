@@ -32,7 +32,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::tagging::{PEER_VALUES, Tagging};
+use crate::{
+    connection::Patience,
+    tagging::{PEER_VALUES, Tagging},
+};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -152,6 +155,10 @@ impl Source for Http {
             Promise::new(Guarantee::AtLeastOnce, "")
         }
     }
+
+    fn message_bytes_max(&self) -> Option<usize> {
+        Some(self.config.limits.frame.as_usize())
+    }
 }
 
 /// What all connections of the source share.
@@ -161,8 +168,7 @@ struct Shared {
     durable: bool,
     frame_bytes_max: usize,
     decompressed_bytes_max: usize,
-    /// Zero: for ever.
-    idle: Duration,
+    patience: Patience,
     wait: Duration,
     /// SHA-256 of the token: of equal length whatever is compared with it.
     bearer: Option<[u8; 32]>,
@@ -178,7 +184,7 @@ impl Shared {
             durable: context.outlet.is_durable(),
             frame_bytes_max: config.limits.frame.as_usize(),
             decompressed_bytes_max: config.limits.decompressed.as_usize(),
-            idle: config.limits.idle.as_duration(),
+            patience: Patience::of(&config.limits),
             wait: config.wait.as_duration(),
             bearer: config.auth.bearer.as_ref().map(hash),
             path: config.path.clone(),

@@ -102,7 +102,12 @@ impl Client {
             .tag(&shared.context.name, Some(path), &self.values);
         let headers = head.headers.clone();
         let key = headers.get("idempotency-key");
-        let read = body::read(Request::from_parts(head, body), shared).await?;
+        let request = Request::from_parts(head, body);
+        let body::Read { body: read, claim } = body::read(request, codec, shared).await?;
+        let work = body::Work {
+            shared,
+            claim: &claim,
+        };
         let received = Time::now();
         let arrived = Arrived {
             tag,
@@ -115,14 +120,14 @@ impl Client {
                 body::check_plain(read.bytes())?;
                 None
             }
-            Some(codec) => Some(body::inflate(codec, read.bytes(), shared).await?),
+            Some(codec) => Some(body::inflate(codec, read.bytes(), work).await?),
         };
         let text = inflated.as_ref().map_or(read.bytes(), |buffer| buffer);
         let decoded = match form {
-            None => decode::json(text, received, shared).await?,
-            Some(form) => decode::otlp(text, form, received, shared).await?,
+            None => decode::json(text, received, work).await?,
+            Some(form) => decode::otlp(text, form, received, work).await?,
         };
-        take::keep(self, &arrived, decoded).await
+        take::keep(self, &arrived, decoded, &claim).await
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use hyper::StatusCode;
 use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
-use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time};
+use millstream_record::{Batch, Buffer, ChunkOrigin, Claim, Encoding, Origin, Tag, Time};
 use millstream_wire::msgpack::write_str;
 use tokio::time::timeout;
 
 use super::{
     answer::{Kept, Refusal},
-    body::{memory, retry},
+    body::{Work, retry},
     decode::{Bad, Decoded},
     request::Client,
 };
@@ -39,6 +39,7 @@ pub(super) async fn keep(
     client: &Client,
     arrived: &Arrived<'_>,
     decoded: Decoded,
+    claim: &Claim,
 ) -> Result<Kept, Refusal> {
     let Decoded {
         body,
@@ -72,7 +73,7 @@ pub(super) async fn keep(
         .map_err(|_| no_room(client))?;
     let aside = match bad.count {
         0 => None,
-        _ => Some(set_aside(client, &batch, &mut bad).await?),
+        _ => Some(set_aside(client, &batch, &mut bad, claim).await?),
     };
     let mut receipts = Vec::new();
     if records > 0 {
@@ -151,13 +152,22 @@ fn origin(
 }
 
 /// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
-async fn set_aside(client: &Client, from: &Batch, bad: &mut Bad) -> Result<Batch, Refusal> {
+async fn set_aside(
+    client: &Client,
+    from: &Batch,
+    bad: &mut Bad,
+    claim: &Claim,
+) -> Result<Batch, Refusal> {
     let context = &client.shared.context;
     let node = &*context.name;
     let bytes = bad
         .items()
         .map(|(item, fault)| reject::bytes(node, from, item, fault));
-    let mut body = memory(bytes.sum(), &client.shared).await?;
+    let work = Work {
+        shared: &client.shared,
+        claim,
+    };
+    let mut body = work.memory(bytes.sum()).await?;
     let mut count = 0;
     for (item, fault) in bad.items() {
         reject::write(&mut body, node, from, item, fault);

@@ -30,6 +30,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
+    connection::Patience,
     framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong},
     tagging::{PEER_VALUES, Tagging},
 };
@@ -248,7 +249,7 @@ struct Shared {
     context: SourceContext,
     tag: Tagging,
     settings: wire::Settings,
-    idle: std::time::Duration,
+    patience: Patience,
     gather: std::time::Duration,
     meters: SyslogMeters,
 }
@@ -273,7 +274,7 @@ impl Shared {
         Self {
             tag: tag.clone(),
             settings,
-            idle: config.limits.idle.as_duration(),
+            patience: Patience::of(&config.limits),
             gather: config.gather.as_duration(),
             meters: SyslogMeters::new(&context.meters),
             context,

@@ -5,12 +5,7 @@
 //! Numbers are answered in their order, together with all that became of the batch they stand in. A session that ends
 //! otherwise than by `close` leaves the unanswered to the client, who sends them again in the next one.
 
-use std::{
-    io,
-    pin::pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use millstream_net::{Connection, sides::Reading};
 use millstream_record::Time;
@@ -18,7 +13,7 @@ use millstream_wire::relp::{self, Command, Decoder, Offers, Refusal, Step};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 use super::{Shared, flow::Flow, stream::BESIDE_BYTES};
-use crate::connection::{self, Answer, Answers, NEVER, Stash, Unanswered, Watch};
+use crate::connection::{self, Answer, Answers, Quit, Stash, Unanswered, Watch, is_no_memory};
 
 /// A batch leaves when so many numbers wait for it: there may be messages without a byte.
 const NUMBERS_MAX: u32 = 4096;
@@ -36,17 +31,13 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let (answers, answering) = connection::answers();
     let mut intake = Intake {
         decoder: Decoder::new(shared.settings.bytes_max),
-        stash: Stash::default(),
-        watch: Watch::new(shared.context.stop.clone(), shared.idle),
+        stash: Stash::new(shared.context.pool.clone(), Vec::new()),
+        watch: Watch::new(&shared.context, shared.patience),
         flow: Flow::new(shared.clone(), values),
         waiting: None,
         answers,
     };
-    let patience = if shared.idle.is_zero() {
-        NEVER
-    } else {
-        shared.idle
-    };
+    let patience = shared.patience.with_answers();
     let end = {
         let answered = &shared.meters.messages_answered;
         let mut answering = pin!(answering.run(&mut writer, patience, answered));
@@ -82,6 +73,8 @@ enum End {
     /// The client is gone amid a frame.
     Cut,
     Quit,
+    /// The client does not go on with a frame that it has begun.
+    Slow,
     Refused(Refusal),
     /// It offers nothing that we take.
     NoOffer,
@@ -92,7 +85,19 @@ enum End {
 
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
-        Self::Broken(error)
+        match is_no_memory(&error) {
+            true => Self::NoMemory,
+            false => Self::Broken(error),
+        }
+    }
+}
+
+impl From<Quit> for End {
+    fn from(quit: Quit) -> Self {
+        match quit {
+            Quit::Stopped | Quit::Idle => Self::Quit,
+            Quit::Slow => Self::Slow,
+        }
     }
 }
 
@@ -130,9 +135,16 @@ fn report(end: &End, peer: &str, shared: &Shared) {
         End::NoMemory => {
             meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: no memory for its message for a long while (memory_max); connection closed, it must send it again"
+                "{peer}: no memory for its message beside what others hold (memory_max); connection closed, it must send it again"
             );
             reporter.warn("memory", text);
+        }
+        End::Slow => {
+            meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: too few bytes a second of a message that it has begun (limits.progress); connection closed, it must send it again"
+            );
+            reporter.warn("slow", text);
         }
         End::Unanswered(Unanswered::Write(error)) => {
             reporter.info(
@@ -177,7 +189,7 @@ impl Intake {
         match &end {
             End::Closed => return end,
             End::Gone if self.decoder.is_amid(self.stash.bytes().len()) => return End::Cut,
-            End::Quit | End::Refused(_) | End::NoMemory => relp::serverclose(&mut text),
+            End::Quit | End::Slow | End::Refused(_) | End::NoMemory => relp::serverclose(&mut text),
             _ => return end,
         }
         self.say(text).await;
@@ -187,13 +199,15 @@ impl Intake {
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
         loop {
             let answers = &self.answers;
+            let amid = self.decoder.is_amid(self.stash.bytes().len());
+            let amid = amid.then(|| self.stash.held());
             let fill = self.stash.fill(reader, usize::MAX);
-            let read = self.watch.until(|| answers.open() > 0, fill).await;
-            let (count, drained) = read.map_err(|_| End::Quit)??;
+            let read = self.watch.until(|| answers.open() > 0, amid, fill).await;
+            let (count, drained) = read??;
             if count == 0 {
                 return Ok(());
             }
-            self.watch.last = Instant::now();
+            self.watch.came(count);
             self.flow.now = Time::now();
             self.flow.shared.meters.bytes_received.add(count as u64);
             self.take().await?;
@@ -257,8 +271,7 @@ impl Intake {
         // Who waits for memory holds none.
         self.leave().await;
         let bytes_max = self.flow.shared.settings.bytes_max + HEAD_BYTES + BESIDE_BYTES;
-        let pool = &self.flow.shared.context.pool;
-        match self.stash.grow(pool, bytes_max).await {
+        match self.stash.grow(bytes_max).await {
             true => Ok(()),
             false => Err(End::NoMemory),
         }

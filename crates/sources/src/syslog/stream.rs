@@ -2,7 +2,7 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep`
 
-use std::{io, sync::Arc, time::Instant};
+use std::{io, sync::Arc};
 
 use millstream_net::{Connection, sides::Reading};
 use millstream_record::Time;
@@ -10,7 +10,7 @@ use millstream_wire::syslog::After;
 
 use super::{Shared, flow::Flow};
 use crate::{
-    connection::{Pace, Stash, Watch},
+    connection::{Pace, Quit, Stash, Watch, is_no_memory},
     flight::Flight,
 };
 
@@ -27,21 +27,29 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let peer = connection.peer.name;
     let (mut reader, _writer) = connection.stream.into_sides();
     let mut intake = Intake {
-        stash: Stash::default(),
+        stash: Stash::new(shared.context.pool.clone(), Vec::new()),
         pace: Pace::new(shared.gather),
-        watch: Watch::new(shared.context.stop.clone(), shared.idle),
+        watch: Watch::new(&shared.context, shared.patience),
         flow: Flow::new(shared.clone(), values),
         flight: Flight::new(()),
         began: false,
         lost: false,
     };
     let mut end = intake.read_all(&mut reader).await;
-    if matches!(end, Err(End::Quit)) {
+    let slow = matches!(end, Err(End::Slow));
+    if slow || matches!(end, Err(End::Quit)) {
         end = intake.read_rest(&reader).await;
     }
     let reporter = &shared.context.reporter;
     match end {
-        Ok(()) | Err(End::Quit) => {}
+        Ok(()) if slow => {
+            shared.meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: too few bytes a second of a message that it has begun (limits.progress); connection closed"
+            );
+            reporter.warn("slow", text);
+        }
+        Ok(()) | Err(End::Quit | End::Slow) => {}
         Err(End::Broken(error)) => {
             reporter.info(
                 "broken",
@@ -51,7 +59,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
         Err(End::NoMemory) => {
             shared.meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: no memory for its message for a long while (memory_max); connection closed"
+                "{peer}: no memory for its message beside what others hold (memory_max); connection closed"
             );
             reporter.warn("memory", text);
         }
@@ -67,13 +75,27 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
 /// Why reading ends, beside the peer's wish.
 enum End {
     Quit,
+    /// The peer does not go on with a message that it has begun.
+    Slow,
     Broken(io::Error),
     NoMemory,
 }
 
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
-        Self::Broken(error)
+        match is_no_memory(&error) {
+            true => Self::NoMemory,
+            false => Self::Broken(error),
+        }
+    }
+}
+
+impl From<Quit> for End {
+    fn from(quit: Quit) -> Self {
+        match quit {
+            Quit::Stopped | Quit::Idle => Self::Quit,
+            Quit::Slow => Self::Slow,
+        }
     }
 }
 
@@ -93,10 +115,11 @@ impl Intake {
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
         while !self.watch.stop.is_stopped() {
             // Between messages a sender may be silent for days: it would write the next one into a closed connection.
-            let may_wait = self.began && self.stash.bytes().is_empty();
+            let amid = (!self.stash.bytes().is_empty()).then(|| self.stash.held());
+            let may_wait = self.began && amid.is_none();
             let fill = self.stash.fill(reader, usize::MAX);
-            let read = self.watch.until(|| may_wait, fill).await;
-            let (count, drained) = read.map_err(|_| End::Quit)??;
+            let read = self.watch.until(|| may_wait, amid, fill).await;
+            let (count, drained) = read??;
             if count == 0 {
                 return Ok(());
             }
@@ -149,15 +172,16 @@ impl Intake {
     /// Decodes what a read of `count` bytes brought; `drained`: nothing more is there. Whether to wait before the next.
     async fn take(&mut self, count: usize, drained: bool) -> Result<bool, End> {
         self.began = true;
-        self.watch.last = Instant::now();
+        self.watch.came(count);
         self.flow.now = Time::now();
         self.flow.shared.meters.bytes_received.add(count as u64);
         let after = if drained { After::Quiet } else { After::More };
         self.decode(after).await;
         if self.stash.is_full() {
+            // Who waits for memory holds none.
+            self.leave().await;
             let bytes_max = self.flow.shared.settings.bytes_max + BESIDE_BYTES;
-            let pool = &self.flow.shared.context.pool;
-            if !self.stash.grow(pool, bytes_max).await {
+            if !self.stash.grow(bytes_max).await {
                 return Err(End::NoMemory);
             }
         }
@@ -174,7 +198,8 @@ impl Intake {
             if text.is_empty() && after != After::End {
                 return;
             }
-            self.flow.open(text.len(), self.stash.is_grown()).await;
+            let holding = self.stash.claim().is_some();
+            self.flow.open(text.len(), holding).await;
             let (consumed, all) = self.flow.stream(self.stash.bytes(), after).await;
             self.stash.consume(consumed);
             if self.flow.is_full() {

@@ -163,7 +163,7 @@ fn requests_wait_for_memory_and_are_then_put_off() {
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
         large.len()
     );
-    let holders = [(), ()].map(|()| {
+    let holders = [(); 3].map(|()| {
         let mut client = rig.connect();
         client.write(head.as_bytes());
         client.write(&large[..large.len() - 1]);

@@ -1,0 +1,48 @@
+//! The file descriptors of this process: how many connections of all sources together may be open.
+//!
+//! Connections get what is left of the limit of open files after what is open when the first source starts, and a reserve. The
+//! reserve is for the interface, for files that sinks and channels open later, and for connections of sinks.
+
+use std::{
+    fs,
+    sync::{Arc, LazyLock},
+};
+
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::Semaphore;
+
+/// The part of the limit that no connection of a source takes, and its bounds.
+const RESERVE_PART: u64 = 4;
+const RESERVE_MIN: u64 = 16;
+const RESERVE_MAX: u64 = 512;
+/// The part of the reserve that connections of the interface may take.
+const INTERFACE_PART: u64 = 4;
+/// Some connections are always possible.
+const CONNECTIONS_MIN: u64 = 4;
+
+/// A permit for each connection of a source.
+static CONNECTIONS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    let left = limit().saturating_sub(open).saturating_sub(reserve());
+    let permits = usize::try_from(left.max(CONNECTIONS_MIN)).unwrap_or(usize::MAX);
+    Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)))
+});
+
+/// The permits of all sources together.
+pub(crate) fn connections() -> &'static Arc<Semaphore> {
+    &CONNECTIONS
+}
+
+/// How many connections of the interface fit into the reserve.
+#[must_use]
+pub fn interface_connections() -> usize {
+    usize::try_from(reserve() / INTERFACE_PART).unwrap_or(usize::MAX)
+}
+
+fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn reserve() -> u64 {
+    (limit() / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX)
+}

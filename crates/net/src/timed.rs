@@ -1,0 +1,173 @@
+//! A connection of requests and answers with a deadline for its next step.
+//!
+//! A peer must complete the head of a request within [`Times::step`] of its first byte; bytes that trickle in do not extend
+//! this. It must take some bytes of an answer within the same time. It may be idle between requests for [`Times::idle`].
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep},
+};
+
+/// How long the steps of a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// For the head of a request, and for the peer to take some bytes of an answer.
+    pub step: Duration,
+    /// Between requests.
+    pub idle: Duration,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The rest of a request, and the first byte of its answer. Bytes that trickle in do not extend the deadline.
+    Request,
+    /// The peer, which takes the answer. Each byte that it takes extends the deadline.
+    Answer,
+    /// The next request.
+    Idle,
+}
+
+/// Says that a request is being handled: its handler keeps the time, and the deadline rests.
+#[derive(Clone, Debug, Default)]
+pub struct Handling(Arc<AtomicBool>);
+
+impl Handling {
+    /// Sets whether a request is being handled.
+    pub fn set(&self, handling: bool) {
+        self.0.store(handling, Ordering::Relaxed);
+    }
+}
+
+/// A connection whose reads and writes fail when the deadline of its step has passed.
+#[derive(Debug)]
+pub struct Timed<S> {
+    stream: S,
+    times: Times,
+    step: Step,
+    handling: Handling,
+    /// The deadline rested at the last look.
+    rested: bool,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl<S> Timed<S> {
+    /// A new connection, which must send a request within `first`.
+    pub fn new(stream: S, times: Times, first: Duration) -> Self {
+        Self {
+            stream,
+            times,
+            step: Step::Request,
+            handling: Handling::default(),
+            rested: false,
+            deadline: Box::pin(sleep(first)),
+        }
+    }
+
+    /// Rests the deadline while a request is being handled.
+    #[must_use]
+    pub fn handling(&self) -> Handling {
+        self.handling.clone()
+    }
+
+    fn enter(&mut self, step: Step) {
+        self.step = step;
+        let time = match step {
+            Step::Idle => self.times.idle,
+            Step::Request | Step::Answer => self.times.step,
+        };
+        self.deadline.as_mut().reset(Instant::now() + time);
+    }
+
+    /// Fails if the deadline has passed; else wakes the task when it does.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.step == Step::Request && self.handling.0.load(Ordering::Relaxed) {
+            self.rested = true;
+            return Ok(());
+        }
+        if std::mem::take(&mut self.rested) {
+            self.enter(Step::Answer);
+        }
+        if self.deadline.as_mut().poll(context).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(context)?;
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before && self.step == Step::Idle {
+            self.enter(Step::Request);
+            self.check(context)?;
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Timed<S> {
+    fn wrote(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            // Whether more follows shows at the next call.
+            Poll::Ready(_) => self.enter(Step::Idle),
+            Poll::Pending if self.step != Step::Answer => self.enter(Step::Answer),
+            Poll::Pending => {}
+        }
+        self.check(context)?;
+        written
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,196 @@
+//! What messages that are being received may still take of a pool, and whether all of them can be completed.
+//!
+//! Each message states how much it may take before it begins. It takes that in steps, as its bytes arrive. A step is granted
+//! only if afterwards the messages can still be completed one after another: the smallest of them with the memory that no
+//! message holds, the next one with what the first gives back, and so on (the banker's algorithm). So messages that each hold
+//! a part never wait for each other, and a message that only announces its size keeps nothing from the others.
+
+use std::collections::{BTreeSet, HashMap};
+
+/// The messages that are being received.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    parts: HashMap<u64, Part>,
+    /// The messages by what they may still take.
+    by_need: BTreeSet<(usize, u64)>,
+    /// What all of them hold.
+    held: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    held: usize,
+    need: usize,
+}
+
+impl Part {
+    fn with(self, bytes: usize) -> Self {
+        Self {
+            held: self.held + bytes,
+            need: self.need.saturating_sub(bytes),
+        }
+    }
+}
+
+impl Claims {
+    /// A message begins that may take `need` bytes.
+    pub(crate) fn begin(&mut self, claim: u64, need: usize) {
+        self.parts.insert(claim, Part { held: 0, need });
+        self.by_need.insert((need, claim));
+    }
+
+    /// A message is complete or given up. What it holds is on its way through the program, and comes back.
+    pub(crate) fn end(&mut self, claim: u64) {
+        if let Some(part) = self.parts.remove(&claim) {
+            self.by_need.remove(&(part.need, claim));
+            self.held -= part.held;
+        }
+    }
+
+    /// What a message holds.
+    pub(crate) fn held(&self, claim: u64) -> usize {
+        self.parts.get(&claim).map_or(0, |part| part.held)
+    }
+
+    /// What a message will hold if it takes `bytes` and then what it may still take.
+    pub(crate) fn total(&self, claim: u64, bytes: usize) -> usize {
+        let part = self.parts.get(&claim).copied().unwrap_or_default();
+        part.held + part.need.max(bytes)
+    }
+
+    /// Whether one message may take `bytes`: all can still be completed, and hold no more than `memory` together. A message
+    /// that is larger than this takes it alone.
+    pub(crate) fn allows(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
+        let Some(before) = self.parts.get(&claim).copied() else {
+            return true;
+        };
+        let after = before.with(bytes);
+        self.set(claim, before, after);
+        let fits = self.held <= memory || self.held == after.held;
+        let allowed = fits && self.is_safe(memory);
+        self.set(claim, after, before);
+        allowed
+    }
+
+    /// A message takes `bytes`.
+    pub(crate) fn take(&mut self, claim: u64, bytes: usize) {
+        if let Some(before) = self.parts.get(&claim).copied() {
+            self.set(claim, before, before.with(bytes));
+        }
+    }
+
+    /// A message may take `bytes` from now on, also if it has stated less; false: it would be more than the whole memory, or
+    /// the others could not be completed any more.
+    pub(crate) fn extend(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
+        let Some(before) = self.parts.get(&claim).copied() else {
+            return true;
+        };
+        if bytes <= before.need {
+            return true;
+        }
+        if before.held + bytes > memory {
+            return false;
+        }
+        let after = Part {
+            need: bytes,
+            ..before
+        };
+        self.set(claim, before, after);
+        let safe = self.is_safe(memory);
+        if !safe {
+            self.set(claim, after, before);
+        }
+        safe
+    }
+
+    /// A message gives back what it has taken.
+    pub(crate) fn give_back(&mut self, claim: u64, bytes: usize) {
+        if let Some(part) = self.parts.get_mut(&claim) {
+            part.held -= bytes;
+            self.held -= bytes;
+        }
+    }
+
+    fn set(&mut self, claim: u64, from: Part, to: Part) {
+        self.held = self.held + to.held - from.held;
+        if from.need != to.need {
+            self.by_need.remove(&(from.need, claim));
+            self.by_need.insert((to.need, claim));
+        }
+        self.parts.insert(claim, to);
+    }
+
+    fn is_safe(&self, memory: usize) -> bool {
+        let Some((most, _)) = self.by_need.last() else {
+            return true;
+        };
+        let mut free = memory.saturating_sub(self.held);
+        for (need, claim) in &self.by_need {
+            if free >= *most {
+                return true;
+            }
+            if *need > free {
+                return false;
+            }
+            free += self.held(*claim);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(claims: &mut Claims, claim: u64, bytes: usize) -> bool {
+        let allowed = claims.allows(claim, bytes, 48);
+        if allowed {
+            claims.take(claim, bytes);
+        }
+        allowed
+    }
+
+    #[test]
+    fn as_many_messages_begin_as_can_be_completed() {
+        let mut claims = Claims::default();
+        for claim in 0..4 {
+            claims.begin(claim, 24);
+        }
+        // Each of the first three leaves enough to complete one of them.
+        assert!((0..3).all(|claim| take(&mut claims, claim, 12)));
+        assert!(!take(&mut claims, 3, 1));
+        assert!(take(&mut claims, 0, 12));
+        claims.end(0);
+        assert!(take(&mut claims, 3, 12));
+    }
+
+    #[test]
+    fn announcements_without_bytes_keep_nothing_from_others() {
+        let mut claims = Claims::default();
+        for claim in 0..100 {
+            claims.begin(claim, 48);
+        }
+        claims.begin(100, 20);
+        assert!(take(&mut claims, 0, 1));
+        assert!(!take(&mut claims, 1, 1));
+        assert!((0..20).all(|_| take(&mut claims, 100, 1)));
+    }
+
+    #[test]
+    fn a_message_grows_beyond_its_claim_only_if_all_others_can_still_be_completed() {
+        let mut claims = Claims::default();
+        claims.begin(0, 10);
+        claims.begin(1, 10);
+        assert!(take(&mut claims, 0, 10) && take(&mut claims, 1, 10));
+        // The other one can be completed first.
+        assert!(claims.extend(1, 30, 48));
+        assert!(!claims.extend(0, 29, 48));
+        assert!(claims.extend(0, 28, 48));
+        claims.give_back(0, 10);
+        claims.end(0);
+        // Alone it may take everything.
+        assert!(!claims.extend(1, 39, 48));
+        assert!(claims.extend(1, 38, 48) && take(&mut claims, 1, 38));
+        assert_eq!(claims.held(1), 48);
+    }
+}

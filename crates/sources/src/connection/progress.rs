@@ -1,0 +1,161 @@
+//! Whether a peer goes on with what it has begun: a frame, a head, a body.
+//!
+//! Only the time that is spent waiting for the peer counts, never the time that this side takes for decoding, memory or room.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
+
+use millstream_record::Pool;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// The least bytes per second.
+const RATE_MIN: u64 = 1 << 10;
+/// While others wait for memory, a message must bring what it holds within this many seconds.
+const SHORT_SECONDS: u64 = 60;
+/// While others wait for memory, progress is measured over this time.
+const SHORT_WINDOW: Duration = Duration::from_secs(5);
+/// Looks within a window.
+const LOOKS: u32 = 4;
+
+/// The peer is too slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slow;
+
+/// Measures the progress of one message after another.
+pub(crate) struct Progress {
+    pool: Pool,
+    /// Zero: there is no limit.
+    window: Duration,
+    /// The time of this window that was spent waiting.
+    waited: Duration,
+    /// What came in this window.
+    came: u64,
+    look: Option<Pin<Box<Sleep>>>,
+}
+
+impl Progress {
+    pub(crate) fn new(pool: Pool, window: Duration) -> Self {
+        Self {
+            pool,
+            window,
+            waited: Duration::ZERO,
+            came: 0,
+            look: None,
+        }
+    }
+
+    /// Bytes have come.
+    pub(crate) fn came(&mut self, bytes: usize) {
+        self.came += bytes as u64;
+    }
+
+    /// Nothing has begun that the peer must go on with.
+    pub(crate) fn restart(&mut self) {
+        self.waited = Duration::ZERO;
+        self.came = 0;
+    }
+
+    /// Waits for `read`, which brings more of a message that holds `held` bytes.
+    pub(crate) async fn wait<T>(
+        &mut self,
+        held: usize,
+        read: impl Future<Output = T>,
+    ) -> Result<T, Slow> {
+        let mut read = pin!(read);
+        let at_once = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = at_once {
+            return Ok(done);
+        }
+        if self.window.is_zero() {
+            return Ok(read.await);
+        }
+        let step = self.window / LOOKS;
+        let mut since = Instant::now();
+        loop {
+            let look = self.look.get_or_insert_with(|| Box::pin(sleep(step)));
+            tokio::select! {
+                biased;
+                done = &mut read => {
+                    self.waited += since.elapsed();
+                    return Ok(done);
+                }
+                () = &mut *look => {}
+            }
+            let now = Instant::now();
+            self.waited += now - since;
+            since = now;
+            self.judge(held)?;
+            let step = self.window.min(SHORT_WINDOW) / LOOKS;
+            if let Some(look) = &mut self.look {
+                look.as_mut().reset(now + step);
+            }
+        }
+    }
+
+    fn judge(&mut self, held: usize) -> Result<(), Slow> {
+        let (window, rate) = match self.pool.is_short() {
+            true => (
+                self.window.min(SHORT_WINDOW),
+                RATE_MIN.max(held as u64 / SHORT_SECONDS),
+            ),
+            false => (self.window, RATE_MIN),
+        };
+        if self.waited < window {
+            return Ok(());
+        }
+        let due = self.waited.as_secs_f64() * rate as f64;
+        let came = std::mem::take(&mut self.came);
+        self.waited = Duration::ZERO;
+        if (came as f64) < due {
+            Err(Slow)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_secs(20);
+
+    async fn rest(seconds: u64) {
+        sleep(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_brings_less_than_a_kilobyte_a_second_is_slow() {
+        let mut progress = Progress::new(Pool::new(1 << 20), WINDOW);
+        for _ in 0..10 {
+            progress.wait(1, rest(4)).await.unwrap();
+            progress.came(5 << 10);
+        }
+        progress.restart();
+        let mut slow = false;
+        for _ in 0..10 {
+            slow |= progress.wait(1, rest(4)).await.is_err();
+            progress.came(1 << 10);
+        }
+        assert!(slow);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_of_our_own_does_not_count() {
+        let mut progress = Progress::new(Pool::new(1 << 20), WINDOW);
+        progress.wait(1, rest(15)).await.unwrap();
+        rest(1000).await;
+        progress.wait(1, rest(1)).await.unwrap();
+        assert_eq!(progress.wait(1, rest(15)).await, Err(Slow));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_limit_a_peer_may_take_any_time() {
+        let mut progress = Progress::new(Pool::new(1 << 20), Duration::ZERO);
+        assert_eq!(progress.wait(1, rest(1 << 20)).await, Ok(()));
+    }
+}
