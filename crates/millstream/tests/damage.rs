@@ -19,6 +19,7 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use program::{Program, free_port, victim::Random, wait_until};
@@ -309,6 +310,55 @@ fn damaged_state_fails_its_own_node_alone_and_health_says_what_helps() {
     assert_eq!(rig.failing(), BTreeMap::new());
     assert_eq!(rig.stop(), Some(0));
     assert!(rig.lines("a").values().all(|count| *count == 1));
+}
+
+/// Sends an entry that is no record, and reads the answer; an error if none comes.
+fn send_bad(port: u16) -> std::io::Result<[u8; 22]> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut frame = b"\x93\xa1t\x91\x92\xce\x60\x00\x00\x00\x05\x81\xa5chunk\xb0".to_vec();
+    frame.extend(b"the bad one's id");
+    stream.write_all(&frame)?;
+    let mut ack = [0; 22];
+    stream.read_exact(&mut ack)?;
+    Ok(ack)
+}
+
+/// The channel for rejected records is damaged: its source works, and nothing that would go there is acknowledged.
+#[test]
+fn what_is_rejected_into_a_channel_that_does_not_run_is_not_acknowledged() {
+    let mut rig = Rig::new(&[]);
+    let place = rig.place().display().to_string();
+    let channel = "  refused: { type: disk, inputs: [fleet.rejected], size_max: 64MiB }\nsinks:\n";
+    let sink = format!("  bad: {{ type: file, inputs: [refused], path: \"{place}/bad.log\" }}\n");
+    rig.config = rig.config.replace("sinks:\n", channel) + &sink;
+    let arrived = |count: usize| {
+        let text = fs::read_to_string(format!("{place}/bad.log")).unwrap_or_default();
+        text.lines().count() == count
+    };
+    rig.start();
+    assert!(send_bad(rig.port).unwrap().starts_with(b"\x81\xa3ack"));
+    wait_until("the rejected record arrives", || arrived(1));
+    assert_eq!(rig.stop(), Some(0));
+    let paths =
+        ["channels/refused/channel", "channel-records/refused.record"].map(|path| rig.state(path));
+    let whole = paths.each_ref().map(|path| fs::read(path).unwrap());
+    paths.iter().for_each(|path| fs::write(path, "").unwrap());
+    rig.start();
+    assert_eq!(rig.failing().keys().collect::<Vec<_>>(), ["bad", "refused"]);
+    rig.beside(0);
+    assert!(
+        send_bad(rig.port).is_err(),
+        "it was acknowledged and is kept nowhere"
+    );
+    rig.program.take().unwrap().kill();
+    for (path, bytes) in paths.iter().zip(whole) {
+        fs::write(path, bytes).unwrap();
+    }
+    rig.start();
+    assert!(send_bad(rig.port).unwrap().starts_with(b"\x81\xa3ack"));
+    rig.beside(1);
+    assert_eq!(rig.stop(), Some(0));
 }
 
 /// One of the pipelines whose state is damaged.
