@@ -22,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::claims::Claims;
+use crate::claims::{Ask, Claims};
 
 /// Buffers of the hot paths are no larger than this when they are kept for reuse: a queue is 2-4 MiB.
 const KEEP_BYTES_MAX: usize = 4 << 20;
@@ -223,7 +223,7 @@ impl State {
     /// Grants a request if there is room for it and all messages can still be completed.
     fn decide(&mut self, wish: Wish, fill_max: usize) -> Verdict {
         if let Some(claim) = wish.claim
-            && self.claims.total(claim, wish.bytes) > SMALL_BYTES_MAX
+            && self.claims.ask(claim, wish.bytes).total() > SMALL_BYTES_MAX
             && !self.claims.allows(claim, wish.bytes, claims_max(fill_max))
         {
             return Verdict::Unsafe;
@@ -242,7 +242,8 @@ impl State {
     }
 
     /// Grants what can be granted now; gives whom to wake. Messages that hold memory come first: others wait for what they
-    /// give back. While one of them lacks room, nothing else begins.
+    /// give back. While one of them lacks room, nothing else begins. Of many messages that all ask for too much only one is
+    /// checked: the check looks at every message.
     fn serve(&mut self, fill_max: usize) -> Vec<Waker> {
         let mut wakers = Vec::new();
         if self.waiting.is_empty() {
@@ -250,13 +251,19 @@ impl State {
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         let mut full = false;
+        let mut refused: Vec<Ask> = Vec::new();
         for holding in [true, false] {
             for request in waiting.values_mut().filter(|request| !request.granted) {
-                let held = request
-                    .wish
-                    .claim
-                    .map_or(0, |claim| self.claims.held(claim));
-                if (held > 0) != holding {
+                let Wish { bytes, claim } = request.wish;
+                let ask = claim.map(|claim| self.claims.ask(claim, bytes));
+                if ask.is_some_and(|ask| ask.held > 0) != holding {
+                    continue;
+                }
+                let is_refused = |ask: &Ask| {
+                    ask.total() > SMALL_BYTES_MAX
+                        && refused.iter().any(|other| ask.is_no_easier_than(other))
+                };
+                if ask.as_ref().is_some_and(is_refused) {
                     continue;
                 }
                 match self.decide(request.wish, fill_max) {
@@ -265,7 +272,7 @@ impl State {
                         wakers.push(request.waker.clone());
                     }
                     Verdict::Full => full = true,
-                    Verdict::Unsafe => {}
+                    Verdict::Unsafe => refused.extend(ask),
                 }
                 if full && !holding {
                     break;
@@ -417,7 +424,7 @@ impl Claim {
     pub fn extend(&self, bytes: usize) -> bool {
         let claims_max = claims_max(self.pool.0.fill_max());
         let mut state = self.pool.lock();
-        let is_small = state.claims.total(self.number, bytes) <= SMALL_BYTES_MAX;
+        let is_small = state.claims.ask(self.number, bytes).total() <= SMALL_BYTES_MAX;
         is_small || state.claims.extend(self.number, bytes, claims_max)
     }
 

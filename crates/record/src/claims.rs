@@ -5,14 +5,14 @@
 //! message holds, the next one with what the first gives back, and so on (the banker's algorithm). So messages that each hold
 //! a part never wait for each other, and a message that only announces its size keeps nothing from the others.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 /// The messages that are being received.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     parts: HashMap<u64, Part>,
-    /// The messages by what they may still take.
-    by_need: BTreeSet<(usize, u64)>,
+    /// What the messages hold, by what they may still take.
+    by_need: BTreeMap<(usize, u64), usize>,
     /// What all of them hold.
     held: usize,
 }
@@ -32,11 +32,32 @@ impl Part {
     }
 }
 
+/// What a message asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    bytes: usize,
+    /// What it holds.
+    pub(crate) held: usize,
+    need: usize,
+}
+
+impl Ask {
+    /// What the message will hold if it takes this and then what it may still take.
+    pub(crate) fn total(&self) -> usize {
+        self.held + self.need.max(self.bytes)
+    }
+
+    /// Whether this is unsafe if `other` is: it asks for no less, and the message holds no more and may take no less.
+    pub(crate) fn is_no_easier_than(&self, other: &Self) -> bool {
+        self.bytes >= other.bytes && self.held <= other.held && self.need >= other.need
+    }
+}
+
 impl Claims {
     /// A message begins that may take `need` bytes.
     pub(crate) fn begin(&mut self, claim: u64, need: usize) {
         self.parts.insert(claim, Part { held: 0, need });
-        self.by_need.insert((need, claim));
+        self.by_need.insert((need, claim), 0);
     }
 
     /// A message is complete or given up. What it holds is on its way through the program, and comes back.
@@ -52,10 +73,10 @@ impl Claims {
         self.parts.get(&claim).map_or(0, |part| part.held)
     }
 
-    /// What a message will hold if it takes `bytes` and then what it may still take.
-    pub(crate) fn total(&self, claim: u64, bytes: usize) -> usize {
-        let part = self.parts.get(&claim).copied().unwrap_or_default();
-        part.held + part.need.max(bytes)
+    /// A message that wants `bytes`.
+    pub(crate) fn ask(&self, claim: u64, bytes: usize) -> Ask {
+        let Part { held, need } = self.parts.get(&claim).copied().unwrap_or_default();
+        Ask { bytes, held, need }
     }
 
     /// Whether one message may take `bytes`: all can still be completed, and hold no more than `memory` together. A message
@@ -105,9 +126,12 @@ impl Claims {
 
     /// A message gives back what it has taken.
     pub(crate) fn give_back(&mut self, claim: u64, bytes: usize) {
-        if let Some(part) = self.parts.get_mut(&claim) {
-            part.held -= bytes;
-            self.held -= bytes;
+        if let Some(before) = self.parts.get(&claim).copied() {
+            let after = Part {
+                held: before.held - bytes,
+                ..before
+            };
+            self.set(claim, before, after);
         }
     }
 
@@ -115,24 +139,24 @@ impl Claims {
         self.held = self.held + to.held - from.held;
         if from.need != to.need {
             self.by_need.remove(&(from.need, claim));
-            self.by_need.insert((to.need, claim));
         }
+        self.by_need.insert((to.need, claim), to.held);
         self.parts.insert(claim, to);
     }
 
     fn is_safe(&self, memory: usize) -> bool {
-        let Some((most, _)) = self.by_need.last() else {
+        let Some(((most, _), _)) = self.by_need.last_key_value() else {
             return true;
         };
         let mut free = memory.saturating_sub(self.held);
-        for (need, claim) in &self.by_need {
+        for ((need, _), held) in &self.by_need {
             if free >= *most {
                 return true;
             }
             if *need > free {
                 return false;
             }
-            free += self.held(*claim);
+            free += held;
         }
         true
     }
