@@ -22,14 +22,11 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::claims::{Ask, Claims};
+use crate::{
+    claims::{Ask, Claims},
+    free::{BUFFER_BYTES_MIN, FreeList, KEEP_BYTES_MAX},
+};
 
-/// Buffers of the hot paths are no larger than this when they are kept for reuse: a queue is 2-4 MiB.
-const KEEP_BYTES_MAX: usize = 4 << 20;
-/// The smallest buffer handed out; smaller wishes are rounded up, so that buffers fit the next wish.
-const BUFFER_BYTES_MIN: usize = 64 << 10;
-/// How many free buffers are kept, so that what was touched once is touched again.
-const FREE_BUFFERS_MAX: usize = 64;
 /// A message of no more bytes is small: it may take all memory for what comes in, larger ones only three quarters of that. So
 /// large messages that do not come whole keep no small ones out.
 const SMALL_BYTES_MAX: usize = 256 << 10;
@@ -49,9 +46,7 @@ struct Shared {
 struct State {
     /// Bytes that are out, by capacity.
     taken: usize,
-    /// Free buffers, the last returned last: it is the one that is still in the cache.
-    free: Vec<Vec<u8>>,
-    free_bytes: usize,
+    free: FreeList,
     claims: Claims,
     /// The number of the next claim or request.
     next: u64,
@@ -189,7 +184,8 @@ impl Pool {
             state.claims.give_back(claim, bytes);
         }
         if let Some(buffer) = buffer {
-            state.keep(buffer, self.0.bytes_max);
+            state.free.keep(buffer);
+            state.shed(self.0.bytes_max);
         }
         let wakers = state.serve(self.0.fill_max());
         drop(state);
@@ -286,12 +282,11 @@ impl State {
         wakers
     }
 
-    /// The last returned buffer that fits without being four times too large. What it has beyond `bytes`, which count as
-    /// taken already, counts too; so a message gets a larger one only while there is plenty of memory.
+    /// A free buffer that fits. What it has beyond `bytes`, which count as taken already, counts too; so a message gets a larger
+    /// one only while there is plenty of memory.
     fn reuse(&mut self, bytes: usize, claim: Option<u64>, fill_max: usize) -> Option<Vec<u8>> {
-        let fits = |free: &Vec<u8>| free.capacity() >= bytes && free.capacity() / 4 <= bytes;
-        let place = self.free.iter().rposition(fits)?;
-        let beyond = self.free.get(place)?.capacity() - bytes;
+        let fitting = self.free.find(bytes)?;
+        let beyond = fitting.capacity - bytes;
         if let Some(claim) = claim.filter(|_| beyond > 0) {
             let plenty = self.taken + beyond <= fill_max / 2;
             if !plenty || !self.claims.allows(claim, beyond, claims_max(fill_max)) {
@@ -300,28 +295,12 @@ impl State {
             self.claims.take(claim, beyond);
         }
         self.taken += beyond;
-        let found = self.free.remove(place);
-        self.free_bytes -= found.capacity();
-        Some(found)
+        Some(self.free.take(fitting))
     }
 
-    /// Keeps a buffer for reuse, if it is of a useful size and the bound allows it.
-    fn keep(&mut self, mut buffer: Vec<u8>, bytes_max: usize) {
-        buffer.clear();
-        let size = buffer.capacity();
-        if (BUFFER_BYTES_MIN..=KEEP_BYTES_MAX).contains(&size) && self.free.len() < FREE_BUFFERS_MAX
-        {
-            self.free_bytes += size;
-            self.free.push(buffer);
-            self.shed(bytes_max);
-        }
-    }
-
-    /// Frees the buffers that were returned first until all memory is below the bound.
+    /// Frees buffers until all memory is below the bound.
     fn shed(&mut self, bytes_max: usize) {
-        while !self.free.is_empty() && self.taken + self.free_bytes > bytes_max {
-            self.free_bytes -= self.free.remove(0).capacity();
-        }
+        self.free.shrink(bytes_max.saturating_sub(self.taken));
     }
 }
 
@@ -505,16 +484,16 @@ impl Buffer {
             self.bytes.reserve_exact(missing);
             return;
         }
-        let mut state = self.pool.lock();
         let claim = self.claimed.map(|(claim, _)| claim);
-        let found = state.reuse(bytes, claim, self.pool.0.fill_max());
+        let fill_max = self.pool.0.fill_max();
+        let found = self.pool.lock().reuse(bytes, claim, fill_max);
         let mut larger = found.unwrap_or_else(|| Vec::with_capacity(bytes));
         larger.extend_from_slice(&self.bytes);
         self.size = larger.capacity();
         self.claimed = claim.map(|claim| (claim, self.size));
-        let bytes_max = self.pool.0.bytes_max;
-        state.keep(std::mem::replace(&mut self.bytes, larger), bytes_max);
-        state.shed(bytes_max);
+        let mut state = self.pool.lock();
+        state.free.keep(std::mem::replace(&mut self.bytes, larger));
+        state.shed(self.pool.0.bytes_max);
     }
 
     /// As [`Buffer::grow`], for a message of unknown length: also beyond what it has claimed. False: other messages could not
@@ -659,9 +638,9 @@ mod tests {
     fn free_buffers_count_as_memory() {
         let pool = Pool::new(1 << 20);
         drop([(); 8].map(|()| pool.take(128 << 10)));
-        assert_eq!(pool.lock().free_bytes, 1 << 20);
+        assert_eq!(pool.lock().free.bytes(), 1 << 20);
         let large = pool.take(900 << 10);
-        assert!(pool.lock().free_bytes + large.capacity() <= 1 << 20);
+        assert!(pool.lock().free.bytes() + large.capacity() <= 1 << 20);
     }
 
     #[test]

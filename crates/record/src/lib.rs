@@ -5,6 +5,7 @@
 mod batch;
 mod buffer;
 mod claims;
+mod free;
 mod origin;
 mod position;
 mod tag;
