@@ -249,14 +249,14 @@ pub enum How {
 /// Writes bytes from memory: what keeping costs without any work on it.
 ///
 /// Examples:
-///   millbench writer --folder /var/tmp/w --how overwrite --sync --bytes 4GiB
-///   millbench writer --folder /var/tmp/w --how uncached --bytes 4GiB
+///   millbench writer --directory /var/tmp/w --how overwrite --sync --bytes 4GiB
+///   millbench writer --directory /var/tmp/w --how uncached --bytes 4GiB
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct WriterOptions {
     /// Where to write; its files are removed at the end
     #[arg(long, value_name = "PATH")]
-    folder: PathBuf,
+    directory: PathBuf,
     /// How
     #[arg(long, value_enum, default_value_t = How::Append)]
     how: How,
@@ -286,13 +286,13 @@ pub fn write(options: &WriterOptions) -> Result<ExitCode, Failure> {
             "--block must lie between 1B and 64MiB, --segments be at least 1".into(),
         ));
     }
-    fs::create_dir_all(&options.folder)?;
+    fs::create_dir_all(&options.directory)?;
     let segments = match options.how {
         How::Overwrite => options.segments,
         How::Append | How::Uncached => 1,
     };
     let files: Vec<PathBuf> = (0..segments)
-        .map(|at| options.folder.join(format!("segment-{at}")))
+        .map(|at| options.directory.join(format!("segment-{at}")))
         .collect();
     let result = write_files(options, &files);
     for file in &files {

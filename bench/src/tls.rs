@@ -37,11 +37,11 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Makes one in a folder, unless it is there.
-    pub fn in_folder(folder: &Path) -> Result<Self, Failure> {
+    /// Makes one in a directory, unless it is there.
+    pub fn in_directory(directory: &Path) -> Result<Self, Failure> {
         let made = Self {
-            cert: folder.join("tls.pem"),
-            key: folder.join("tls.key"),
+            cert: directory.join("tls.pem"),
+            key: directory.join("tls.key"),
         };
         if !made.key.exists() {
             let names = [NAME.to_owned()];

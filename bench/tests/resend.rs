@@ -111,8 +111,8 @@ fn generator(address: &str, arguments: &[&str]) -> Child {
 }
 
 /// Verifies what the server stored; the account's text on failure.
-fn verify(server: &Mutex<Server>, folder: &Path, ledger: Option<&Path>) {
-    let path = folder.join("stored.log");
+fn verify(server: &Mutex<Server>, directory: &Path, ledger: Option<&Path>) {
+    let path = directory.join("stored.log");
     fs::write(&path, &server.lock().unwrap().lines).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_millbench"));
     command.arg("verify").arg(&path);
@@ -126,7 +126,7 @@ fn verify(server: &Mutex<Server>, folder: &Path, ledger: Option<&Path>) {
 
 #[test]
 fn an_unacknowledged_chunk_is_sent_again_with_the_same_id_and_bytes() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Every third message is lost, or stored without an ack.
     let (address, server) = start(|message| match message % 6 {
         0 => Act::HangUp,
@@ -139,13 +139,13 @@ fn an_unacknowledged_chunk_is_sent_again_with_the_same_id_and_bytes() {
         assert!(output.status.success(), "{output:?}");
     }
     assert!(server.lock().unwrap().repeats > 20);
-    verify(&server, folder.path(), None);
+    verify(&server, directory.path(), None);
 }
 
 #[test]
 fn a_generator_killed_at_random_moments_leaves_nothing_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = folder.path().join("ledger");
+    let directory = tempfile::tempdir().unwrap();
+    let ledger = directory.path().join("ledger");
     let (address, server) = start(|message| match message % 97 {
         0 => Act::StoreOnly,
         _ => Act::Ack,
@@ -183,12 +183,12 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
         kills += 1;
         // What the ledger claims is already there.
         if kills % 5 == 0 && ledger.exists() && server.lock().unwrap().messages > 0 {
-            verify(&server, folder.path(), Some(&ledger));
+            verify(&server, directory.path(), Some(&ledger));
         }
     }
     assert!(kills >= 5, "only {kills} kills: the run was over too soon");
-    verify(&server, folder.path(), None);
-    verify(&server, folder.path(), Some(&ledger));
+    verify(&server, directory.path(), None);
+    verify(&server, directory.path(), Some(&ledger));
     // Once more: there is nothing left to send.
     let before = server.lock().unwrap().messages;
     let output = generator(&address, &arguments).wait_with_output().unwrap();
@@ -198,12 +198,12 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
 
 #[test]
 fn the_verifier_misses_what_the_ledger_says_was_acknowledged() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = folder.path().join("ledger");
+    let directory = tempfile::tempdir().unwrap();
+    let ledger = directory.path().join("ledger");
     let text = "millbench-ledger 1 run=00000007 flows=2 size=100 chunk=50 base=1 mode=Packed tag=bench\n\
                 0 acked 0 50\n0 acked 100 50\n";
     fs::write(&ledger, text).unwrap();
-    let path = folder.path().join("out.log");
+    let path = directory.path().join("out.log");
     fs::write(&path, "").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_millbench"))
         .args(["verify", "--json", "--ledger"])
@@ -221,8 +221,8 @@ fn the_verifier_misses_what_the_ledger_says_was_acknowledged() {
 
 #[test]
 fn another_setting_with_an_old_ledger_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = folder.path().join("ledger");
+    let directory = tempfile::tempdir().unwrap();
+    let ledger = directory.path().join("ledger");
     let (address, _server) = start(|_| Act::Ack);
     let path = ledger.to_str().unwrap();
     let first = generator(&address, &["--records", "100", "--ledger", path]);
@@ -241,8 +241,8 @@ fn a_generator_waits_for_a_server_that_is_not_there_yet() {
         .unwrap()
         .port();
     let address = format!("127.0.0.1:{port}");
-    let folder = tempfile::tempdir().unwrap();
-    let saved = folder.path().join("saved.log");
+    let directory = tempfile::tempdir().unwrap();
+    let saved = directory.path().join("saved.log");
     let first = generator(&address, &["--records", "1k"]);
     thread::sleep(Duration::from_millis(100));
     let mut server = Command::new(env!("CARGO_BIN_EXE_millbench"))

@@ -42,8 +42,8 @@ fn verify(arguments: &[&str]) -> (Option<i32>, Value) {
 
 /// Generates, changes the lines, and gives the account.
 fn changed(change: impl FnOnce(Vec<String>) -> String) -> (Option<i32>, Value) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out.log");
     generate(&path);
     let lines = fs::read_to_string(&path).unwrap();
     let text = change(lines.lines().map(str::to_owned).collect());
@@ -158,8 +158,8 @@ fn a_file_cut_in_its_last_line_is_noticed() {
 
 #[test]
 fn a_missing_end_record_makes_the_count_unknown_unless_it_is_given() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out.log");
     generate(&path);
     let lines = fs::read_to_string(&path).unwrap();
     let data: Vec<String> = lines
@@ -203,18 +203,18 @@ fn json_lines_are_read_and_broken_objects_refused() {
 }
 
 #[test]
-fn several_files_folders_and_gzip_make_one_account() {
+fn several_files_directories_and_gzip_make_one_account() {
     use std::io::Write as _;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("whole");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("whole");
     generate(&path);
     let lines = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
-    let inner = folder.path().join("inner");
+    let inner = directory.path().join("inner");
     fs::create_dir(&inner).unwrap();
     fs::write(inner.join("a.log"), joined(&lines[..700])).unwrap();
-    fs::write(folder.path().join("b.log"), joined(&lines[700..1500])).unwrap();
+    fs::write(directory.path().join("b.log"), joined(&lines[700..1500])).unwrap();
     let packed = fs::File::create(inner.join("c.log.gz")).unwrap();
     // Two members, one after the other.
     for part in [&lines[1500..1700], &lines[1700..]] {
@@ -222,20 +222,20 @@ fn several_files_folders_and_gzip_make_one_account() {
         gzip.write_all(joined(part).as_bytes()).unwrap();
         gzip.finish().unwrap();
     }
-    let (code, report) = verify(&[folder.path().to_str().unwrap()]);
+    let (code, report) = verify(&[directory.path().to_str().unwrap()]);
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(report["files"], 3);
 
     let whole = fs::read(inner.join("c.log.gz")).unwrap();
     fs::write(inner.join("c.log.gz"), &whole[..whole.len() - 20]).unwrap();
-    let (code, _) = verify(&[folder.path().to_str().unwrap()]);
+    let (code, _) = verify(&[directory.path().to_str().unwrap()]);
     assert_eq!(code, Some(1));
 }
 
 #[test]
 fn the_flume_form_reads_as_flumes_report() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out.log");
     generate(&path);
     let mut lines = fs::read_to_string(&path).unwrap();
     let first = lines.lines().next().unwrap().to_owned();
@@ -252,8 +252,8 @@ fn the_flume_form_reads_as_flumes_report() {
 
 #[test]
 fn a_rotated_file_is_followed_by_a_new_one_without_a_divided_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.log");
     let mut generator = Command::new(env!("CARGO_BIN_EXE_millbench"))
         .args(["generate", "--records", "20k", "--rate", "40k", "--file"])
         .arg(&path)
@@ -264,10 +264,10 @@ fn a_rotated_file_is_followed_by_a_new_one_without_a_divided_line() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         std::thread::sleep(std::time::Duration::from_millis(60));
-        fs::rename(&path, folder.path().join(format!("app.log.{at}"))).unwrap();
+        fs::rename(&path, directory.path().join(format!("app.log.{at}"))).unwrap();
     }
     assert!(generator.wait().unwrap().success());
-    let (code, report) = verify(&[folder.path().to_str().unwrap()]);
+    let (code, report) = verify(&[directory.path().to_str().unwrap()]);
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(report["flows"][0]["sent"], 20_000);
     assert!(report["files"].as_u64().unwrap() >= 4, "{report:#}");
@@ -354,8 +354,8 @@ fn messages_of_syslog_carry_the_records_in_every_form() {
                 .lines()
                 .all(|line| line.starts_with("<13>") && line.contains(second))
         );
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out.log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.log");
         fs::write(&path, messages).unwrap();
         let (code, report) = verify(&[path.to_str().unwrap()]);
         assert_eq!(

@@ -11,23 +11,23 @@ use std::{
 };
 
 /// A program that takes `run CONFIG`, and is in truth this shell command.
-fn stand_in(folder: &Path, command: &str) -> PathBuf {
-    let path = folder.join("millstream");
+fn stand_in(directory: &Path, command: &str) -> PathBuf {
+    let path = directory.join("millstream");
     let text = format!("#!/bin/sh\n{command}\n");
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
 }
 
-fn command(folder: &Path, program: &Path, arguments: &[&str]) -> Command {
+fn command(directory: &Path, program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millbench"));
     command
         .args(["run", "--runs", "1", "--millstream"])
         .arg(program)
         .arg("--work")
-        .arg(folder.join("work"))
+        .arg(directory.join("work"))
         .arg("--results")
-        .arg(folder.join("results"))
+        .arg(directory.join("results"))
         .args(arguments);
     if !arguments.contains(&"--seconds") {
         command.args(["--seconds", "0.2"]);
@@ -35,13 +35,13 @@ fn command(folder: &Path, program: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(folder: &Path, program: &Path, arguments: &[&str]) -> Output {
-    command(folder, program, arguments).output().unwrap()
+fn run(directory: &Path, program: &Path, arguments: &[&str]) -> Output {
+    command(directory, program, arguments).output().unwrap()
 }
 
 /// What was saved.
-fn report(folder: &Path, scenario: &str) -> serde_json::Value {
-    let saved = fs::read_dir(folder.join("results")).unwrap();
+fn report(directory: &Path, scenario: &str) -> serde_json::Value {
+    let saved = fs::read_dir(directory.join("results")).unwrap();
     let saved = saved.last().unwrap().unwrap().path();
     let saved = saved.join(scenario).with_extension("json");
     serde_json::from_slice(&fs::read(saved).unwrap()).unwrap()
@@ -49,19 +49,19 @@ fn report(folder: &Path, scenario: &str) -> serde_json::Value {
 
 #[test]
 fn a_server_is_measured_beside_the_bare_reader() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // It ends in order when it is told to, as millstream does.
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
         env!("CARGO_BIN_EXE_millbench")
     );
-    let program = stand_in(folder.path(), &command);
+    let program = stand_in(directory.path(), &command);
     let only = [
         "forward_receive",
         "--only",
         "packed -> discard, 2 conn, acks",
     ];
-    let output = run(folder.path(), &program, &only);
+    let output = run(directory.path(), &program, &only);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{output:?}");
     assert!(
@@ -72,7 +72,7 @@ fn a_server_is_measured_beside_the_bare_reader() {
     #[cfg(target_arch = "x86_64")]
     assert!(text.contains("(family/model/stepping "), "{text}");
     assert!(!text.contains("8 conn"), "{text}");
-    let report = report(folder.path(), "forward_receive");
+    let report = report(directory.path(), "forward_receive");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3);
     for row in rows {
@@ -82,16 +82,16 @@ fn a_server_is_measured_beside_the_bare_reader() {
 
 #[test]
 fn a_server_that_loses_records_is_found_out() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // It saves what it gets, but for the first line.
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT --save $OUT.all & \
          trap 'kill $!; sed 1d $OUT.all > $OUT; rm $OUT.all; exit 0' TERM; wait",
         env!("CARGO_BIN_EXE_millbench")
     );
-    let program = stand_in(folder.path(), &command);
+    let program = stand_in(directory.path(), &command);
     let output = run(
-        folder.path(),
+        directory.path(),
         &program,
         &["forward_receive", "--only", "file raw"],
     );
@@ -102,10 +102,10 @@ fn a_server_that_loses_records_is_found_out() {
 
 #[test]
 fn a_server_that_does_not_start_is_quoted() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = stand_in(folder.path(), "echo out of luck >&2; exit 78");
+    let directory = tempfile::tempdir().unwrap();
+    let program = stand_in(directory.path(), "echo out of luck >&2; exit 78");
     let output = run(
-        folder.path(),
+        directory.path(),
         &program,
         &["forward_receive", "--only", "raw"],
     );
@@ -116,11 +116,11 @@ fn a_server_that_does_not_start_is_quoted() {
 
 #[test]
 fn the_tail_scenario_checks_the_copy() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let command = "tail -c +1 -f $IN > $OUT & trap 'kill $!; exit 0' TERM; wait";
-    let program = stand_in(folder.path(), command);
+    let program = stand_in(directory.path(), command);
     let arguments = ["tail_to_file", "--only", "tail -> file", "--lines", "100k"];
-    let output = run(folder.path(), &program, &arguments);
+    let output = run(directory.path(), &program, &arguments);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{output:?}");
     assert!(text.contains("tail -> file"), "{text}");
@@ -128,12 +128,12 @@ fn the_tail_scenario_checks_the_copy() {
 
 #[test]
 fn a_tag_of_every_length_is_measured() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
         env!("CARGO_BIN_EXE_millbench")
     );
-    let program = stand_in(folder.path(), &command);
+    let program = stand_in(directory.path(), &command);
     let only = [
         "forward_receive",
         "--only",
@@ -141,11 +141,11 @@ fn a_tag_of_every_length_is_measured() {
         "--seconds",
         "0.04",
     ];
-    let output = run(folder.path(), &program, &only);
+    let output = run(directory.path(), &program, &only);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{output:?}");
     assert!(text.contains("% of the fastest: "), "{text}");
-    let report = report(folder.path(), "forward_receive");
+    let report = report(directory.path(), "forward_receive");
     let swept = &report["rows"][1];
     let variants: BTreeSet<_> = swept["runs"]
         .as_array()
@@ -159,16 +159,16 @@ fn a_tag_of_every_length_is_measured() {
 
 #[test]
 fn the_mount_is_measured_without_libfuse_and_the_table_says_so() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // What compiles the reference finds no libfuse, and the mount is none: what is written to it is the output.
-    let tools = folder.path().join("tools");
+    let tools = directory.path().join("tools");
     fs::create_dir(&tools).unwrap();
     let cc = tools.join("cc");
     fs::write(&cc, "#!/bin/sh\necho 'cc: no fuse.h here' >&2\nexit 1\n").unwrap();
     fs::set_permissions(&cc, fs::Permissions::from_mode(0o755)).unwrap();
-    let program = stand_in(folder.path(), "echo out of luck >&2; exit 78");
+    let program = stand_in(directory.path(), "echo out of luck >&2; exit 78");
     let output = command(
-        folder.path(),
+        directory.path(),
         &program,
         &["fuse_to_file", "--only", "pass-through"],
     )
@@ -189,13 +189,13 @@ fn the_mount_is_measured_without_libfuse_and_the_table_says_so() {
 
 #[test]
 fn the_idle_scenario_times_acks() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
         env!("CARGO_BIN_EXE_millbench")
     );
-    let program = stand_in(folder.path(), &command);
-    let output = run(folder.path(), &program, &["idle", "--only", "its ack"]);
+    let program = stand_in(directory.path(), &command);
+    let output = run(directory.path(), &program, &["idle", "--only", "its ack"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{output:?}");
     assert!(text.contains("one message, then its ack: median"), "{text}");

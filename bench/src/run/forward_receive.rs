@@ -267,9 +267,9 @@ fn measure(bench: &Bench, work: &Work) -> Result<Vec<Run>, Failure> {
     let run = match work {
         Work::Reader(load) => server::bare_reader(bench, load, 1)?,
         Work::Writer(how) => {
-            let folder = bench.work.join("writer");
-            let folder = folder.to_string_lossy();
-            let start = ["writer", "--folder", &folder, "--bytes", "4GiB"];
+            let directory = bench.work.join("writer");
+            let directory = directory.to_string_lossy();
+            let start = ["writer", "--directory", &directory, "--bytes", "4GiB"];
             server::reference(bench, &[&start[..], how].concat(), RECORD)?
         }
         Work::Tags { connections } => return tags(bench, *connections),
@@ -284,7 +284,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Vec<Run>, Failure> {
             let out = bench.work.join("out.log");
             let path = out.to_string_lossy();
             let threads = threads.to_string();
-            let certificate = Certificate::in_folder(&bench.work)?;
+            let certificate = Certificate::in_directory(&bench.work)?;
             let (cert, key) = (
                 certificate.cert.to_string_lossy(),
                 certificate.key.to_string_lossy(),

@@ -1,4 +1,4 @@
-//! A name node and a data node for a scenario, and what is asked of them: every event in the Avro files of a folder.
+//! A name node and a data node for a scenario, and what is asked of them: every event in the Avro files of a directory.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Cluster {
     /// `hdfs://localhost:PORT`
     pub url: String,
-    /// The folder of its configuration.
+    /// The directory of its configuration.
     pub conf: PathBuf,
     work: PathBuf,
     web: SocketAddr,
@@ -31,11 +31,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one in this folder, and waits until it can be written.
+    /// Starts one in this directory, and waits until it can be written.
     pub fn start(work: &Path) -> Result<Self, Failure> {
         let work = work.join("hdfs");
         let conf = work.join("conf");
-        // The nodes' own web pages are in no jar; without a folder for them they do not start.
+        // The nodes' own web pages are in no jar; without a directory for them they do not start.
         fs::create_dir_all(conf.join("webapps/hdfs"))?;
         fs::create_dir_all(conf.join("webapps/datanode"))?;
         let (port, web) = (free_port()?, free_port()?);
@@ -105,12 +105,12 @@ impl Cluster {
     }
 
     /// The bodies of all events in published Avro files below `path`, as Avro's own reader decodes them: a line each, in
-    /// files of a folder. What is in HDFS is removed.
+    /// files of a directory. What is in HDFS is removed.
     pub fn take(&self, path: &str) -> Result<PathBuf, Failure> {
         let (fetched, bodies) = (self.work.join("fetched"), self.work.join("bodies"));
-        for folder in [&fetched, &bodies] {
-            if folder.exists() {
-                fs::remove_dir_all(folder)?;
+        for directory in [&fetched, &bodies] {
+            if directory.exists() {
+                fs::remove_dir_all(directory)?;
             }
         }
         finish(self.java("Shell")?.args(["-get", path]).arg(&fetched))?;
@@ -135,7 +135,7 @@ impl Cluster {
         );
         if !classes.is_dir() || !jars.is_dir() {
             return Err(Failure::Usage(format!(
-                "{} holds no client of HDFS; `make deps` puts it there, HDFS_CLIENT names another folder",
+                "{} holds no client of HDFS; `make deps` puts it there, HDFS_CLIENT names another directory",
                 client.display()
             )));
         }

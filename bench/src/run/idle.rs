@@ -108,13 +108,13 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
     })
 }
 
-/// Ten thousand files in a hundred folders, all of them read: one line each.
+/// Ten thousand files in a hundred directories, all of them read: one line each.
 fn files(bench: &Bench) -> Result<Run, Failure> {
     let logs = bench.work.join("idle-files");
     for number in 0..FILE_COUNT {
-        let folder = logs.join(format!("{}", number % 100));
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join(format!("{number}.log")), "a line\n")?;
+        let directory = logs.join(format!("{}", number % 100));
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join(format!("{number}.log")), "a line\n")?;
     }
     let pattern = format!("{}/*/*.log", logs.display());
     let settings = [("THREADS", "2"), ("IN", &*pattern)];

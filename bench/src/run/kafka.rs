@@ -41,7 +41,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts one in this folder.
+    /// Starts one in this directory.
     pub fn start(work: &Path) -> Result<Self, Failure> {
         let (port, controller) = (free_port()?, free_port()?);
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -54,7 +54,7 @@ impl Broker {
         fs::write(&config, text)?;
         let mut format = java()?;
         format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c"]);
-        finish(format.arg(&config), "the broker's folder")?;
+        finish(format.arg(&config), "the broker's directory")?;
         let log = File::create(work.join("kafka.log"))?;
         let mut command = java()?;
         command
@@ -120,7 +120,7 @@ pub fn java() -> Result<Command, Failure> {
     let jars = jars.map_or_else(|| "target/clients/kafka/jars".into(), PathBuf::from);
     if !jars.is_dir() {
         return Err(Failure::Usage(format!(
-            "{} is not there; `make deps` puts Kafka's jars there, KAFKA_JARS names another folder",
+            "{} is not there; `make deps` puts Kafka's jars there, KAFKA_JARS names another directory",
             jars.display()
         )));
     }

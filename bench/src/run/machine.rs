@@ -60,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// A name for a folder: `amd-epyc-2-cores`.
+    /// A name for a directory: `amd-epyc-2-cores`.
     pub fn name(&self) -> String {
         let mut name: String = format!("{} {} cores", self.cpu, self.cores)
             .chars()

@@ -1,7 +1,7 @@
 //! `millbench run`: scenarios that start the built `millstream`, load it, and measure what it used, beside the physical
 //! references in the same run.
 //!
-//! A scenario is a folder of `bench/scenarios/`: a README that says what is measured, and the configurations, which are what
+//! A scenario is a directory of `bench/scenarios/`: a README that says what is measured, and the configurations, which are what
 //! anybody could run. Promises: the CPU, switches, faults and memory of the program under test alone, read from /proc; a reference and the
 //! program take turns, so that both meet the same machine; medians; an output that can be verified is.
 
@@ -117,11 +117,11 @@ pub struct Options {
     /// Lines of the file that is tailed, of 100 bytes each
     #[arg(long, value_name = "N", default_value = "40M", value_parser = crate::units::count)]
     lines: u64,
-    /// A folder for data; must be on the disk that is to be measured, and not in memory [default: the system's for
+    /// A directory for data; must be on the disk that is to be measured, and not in memory [default: the system's for
     /// temporary files]
     #[arg(long, value_name = "PATH")]
     work: Option<PathBuf>,
-    /// Where the JSON goes, in a folder <date>-<machine>
+    /// Where the JSON goes, in a directory <date>-<machine>
     #[arg(long, value_name = "PATH", default_value = "bench/results")]
     results: PathBuf,
     /// Do not save the JSON
@@ -252,7 +252,7 @@ fn warn_of_memory(work: &Path) {
     const TMPFS: u64 = 0x0102_1994;
     if rustix::fs::statfs(work).is_ok_and(|found| found.f_type as u64 == TMPFS) {
         eprintln!(
-            "millbench: {} is in memory, so the figures of files and disk channels will be too good; name a folder on a disk with --work",
+            "millbench: {} is in memory, so the figures of files and disk channels will be too good; name a directory on a disk with --work",
             work.display()
         );
     }

@@ -49,25 +49,25 @@ impl Usage {
 }
 
 /// The fields of a stat file behind the program's name, which may hold anything.
-fn stat_fields(folder: &Path) -> io::Result<Vec<u64>> {
-    let text = fs::read_to_string(folder.join("stat"))?;
+fn stat_fields(directory: &Path) -> io::Result<Vec<u64>> {
+    let text = fs::read_to_string(directory.join("stat"))?;
     let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
     // The first of them is the state, a letter.
     let number = |word: &str| word.parse().unwrap_or(0);
     Ok(behind.split_whitespace().map(number).collect())
 }
 
-/// User and system seconds of the process in this folder of /proc, to a hundredth.
-pub fn cpu(folder: &Path) -> io::Result<f64> {
-    let fields = stat_fields(folder)?;
+/// User and system seconds of the process in this directory of /proc, to a hundredth.
+pub fn cpu(directory: &Path) -> io::Result<f64> {
+    let fields = stat_fields(directory)?;
     let ticks = fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// The same to a nanosecond, of the threads that live.
-fn threads_cpu(folder: &Path) -> io::Result<f64> {
+fn threads_cpu(directory: &Path) -> io::Result<f64> {
     let mut nanoseconds = 0;
-    for task in fs::read_dir(folder.join("task"))? {
+    for task in fs::read_dir(directory.join("task"))? {
         // A thread may have ended meanwhile; a kernel may be built without this.
         let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
         let first = text.split_whitespace().next();
@@ -84,20 +84,20 @@ fn named(text: &str, name: &str) -> u64 {
 }
 
 /// Looks at a process that lives.
-fn usage(folder: &Path) -> io::Result<Usage> {
-    let fields = stat_fields(folder)?;
-    let status = fs::read_to_string(folder.join("status"))?;
+fn usage(directory: &Path) -> io::Result<Usage> {
+    let fields = stat_fields(directory)?;
+    let status = fs::read_to_string(directory.join("status"))?;
     // Somebody else's process does not show this.
-    let input = fs::read_to_string(folder.join("io")).unwrap_or_default();
+    let input = fs::read_to_string(directory.join("io")).unwrap_or_default();
     let mut usage = Usage {
         // The coarse figure counts threads that have ended, the fine one does not round down: the larger is nearer.
-        cpu_seconds: cpu(folder)?.max(threads_cpu(folder)?),
+        cpu_seconds: cpu(directory)?.max(threads_cpu(directory)?),
         faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
         rss_peak: named(&status, "VmHWM:") * 1024,
         file_bytes_read: named(&input, "rchar:"),
         ..Usage::default()
     };
-    for task in fs::read_dir(folder.join("task"))? {
+    for task in fs::read_dir(directory.join("task"))? {
         // A thread may have ended meanwhile.
         let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
         usage.switches += named(&status, "voluntary_ctxt_switches:");
@@ -122,13 +122,13 @@ impl Process {
         Ok(Self { child, name })
     }
 
-    fn folder(&self) -> std::path::PathBuf {
+    fn directory(&self) -> std::path::PathBuf {
         Path::new("/proc").join(self.child.id().to_string())
     }
 
     /// What it has used.
     pub fn usage(&self) -> io::Result<Usage> {
-        usage(&self.folder())
+        usage(&self.directory())
     }
 
     /// Waits until it takes connections.
@@ -171,9 +171,9 @@ impl Process {
     pub fn finish(mut self) -> io::Result<(ExitStatus, Usage)> {
         let id = WaitId::Pid(Pid::from_child(&self.child));
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
-        let fields = stat_fields(&self.folder())?;
+        let fields = stat_fields(&self.directory())?;
         let usage = Usage {
-            cpu_seconds: cpu(&self.folder())?,
+            cpu_seconds: cpu(&self.directory())?,
             faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
             ..Usage::default()
         };

@@ -268,7 +268,7 @@ fn syslog_ng() -> Option<PathBuf> {
 fn find(name: &str, place: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
+        .map(|directory| directory.join(name))
         .collect();
     places.push(place.into());
     let found = places.into_iter().find(|place| place.is_file())?;

@@ -68,10 +68,16 @@ fn measure(bench: &Bench, row: &str, input: &Path) -> Result<Run, Failure> {
     match row {
         "bare read of the file" => server::reference(bench, &["reader", "--file", &path], LINE),
         "bare writer, new file, uncached" => {
-            let folder = bench.work.join("writer");
-            let (folder, bytes) = (folder.to_string_lossy(), format!("{bytes}B"));
+            let directory = bench.work.join("writer");
+            let (directory, bytes) = (directory.to_string_lossy(), format!("{bytes}B"));
             let arguments = [
-                "writer", "--how", "uncached", "--folder", &folder, "--bytes", &bytes,
+                "writer",
+                "--how",
+                "uncached",
+                "--directory",
+                &directory,
+                "--bytes",
+                &bytes,
             ];
             server::reference(bench, &arguments, LINE)
         }

@@ -23,7 +23,7 @@ use report::{Basis, FlowReport};
 
 /// Accounts for every record of `millbench generate` in any number of outputs.
 ///
-/// Reads raw lines, lines with a prefix, and JSON lines; .gz as well. Folders are read whole,
+/// Reads raw lines, lines with a prefix, and JSON lines; .gz as well. Directories are read whole,
 /// without hidden files. A record is reordered if it comes, for the first time, after a later
 /// one of its flow in the same file.
 ///
@@ -37,7 +37,7 @@ use report::{Basis, FlowReport};
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {
-    /// Files and folders
+    /// Files and directories
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// The generator's ledger: what it says was acknowledged must be there (may be given several times)

@@ -1,4 +1,4 @@
-//! Reads the outputs: files and folders, plain or gzip, raw lines or JSON lines, and hands every record to its flow's account.
+//! Reads the outputs: files and directories, plain or gzip, raw lines or JSON lines, and hands every record to its flow's account.
 //!
 //! A line holds a record if the record's magic stands in it: alone, behind a prefix (`format: template`), or as a string of a JSON
 //! object, which must then be whole. A line without a whole record in it is corrupt, and so is a last line without a newline.
@@ -62,7 +62,7 @@ pub struct Outputs {
 /// All files below these paths, in order of name; hidden files (work in progress of many programs) are left out.
 pub fn files(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    // A stack instead of recursion; folders are sorted as a whole at the end of each path.
+    // A stack instead of recursion; directories are sorted as a whole at the end of each path.
     for path in paths {
         let from = found.len();
         let mut open = vec![path.clone()];

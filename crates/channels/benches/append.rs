@@ -3,7 +3,7 @@
 //! Bare: overwriting preallocated, written segments of 64 MiB with one call of 1 MB each, with and without an fdatasync
 //! per call. Log: the same bytes as batches of 8192 records of 122 bytes through [`Log`], alone. Channel: the same through
 //! the queue, the writer's thread and a reader that settles every 16 MB. All alternate in one run; medians of three.
-//! `MILLSTREAM_BENCH_DIR` names the folder (default: the system's for temporary files); `MILLSTREAM_BENCH_SECONDS` says
+//! `MILLSTREAM_BENCH_DIR` names the directory (default: the system's for temporary files); `MILLSTREAM_BENCH_SECONDS` says
 //! how long each part runs (default 1).
 
 #![allow(
@@ -127,10 +127,10 @@ struct Bare {
 }
 
 impl Bare {
-    fn new(folder: &Path) -> Self {
+    fn new(directory: &Path) -> Self {
         let zeros = vec![1; SEGMENT as usize];
         let file = |number| {
-            let path = folder.join(format!("bare-{number}"));
+            let path = directory.join(format!("bare-{number}"));
             let file = HostDisk.open(&path, Open::Create).unwrap();
             file.allocate(SEGMENT).unwrap();
             file.write_at(&[IoSlice::new(&zeros)], 0).unwrap();
@@ -160,14 +160,14 @@ impl Bare {
 }
 
 /// The log alone, its reader in the same thread.
-fn log(folder: &Path, sync: Sync, time: Duration, body: &Bytes) -> Figure {
+fn log(directory: &Path, sync: Sync, time: Duration, body: &Bytes) -> Figure {
     let options = Options {
         sync,
         size_max: 1 << 30,
         ..Options::default()
     };
     let id = ChannelId([1; 16]);
-    let (mut log, _) = Log::open(Arc::new(HostDisk), folder, options, id).unwrap();
+    let (mut log, _) = Log::open(Arc::new(HostDisk), directory, options, id).unwrap();
     let mut reader = log
         .reader("sink", Behind::default(), Pool::new(64 << 20))
         .unwrap();
@@ -214,7 +214,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The whole channel: queue, writer's thread, and a reader on a thread of its own.
-fn channel(folder: &Path, options: &str, time: Duration, body: &Bytes) -> Figure {
+fn channel(directory: &Path, options: &str, time: Duration, body: &Bytes) -> Figure {
     let Build::Channel(build) = disk::COMPONENT.build else {
         unreachable!("it is a channel")
     };
@@ -224,7 +224,7 @@ fn channel(folder: &Path, options: &str, time: Duration, body: &Bytes) -> Figure
         pool: Pool::new(64 << 20),
         meters: Meters::default().of("bench"),
         reporter: Reporter::new("bench"),
-        folder: folder.to_owned(),
+        directory: directory.to_owned(),
     };
     let config = build("bench", &options).unwrap();
     let mut opened = config.open(context, &["sink".into()]).unwrap();
@@ -279,12 +279,12 @@ fn main() {
     let seconds = std::env::var("MILLSTREAM_BENCH_SECONDS");
     let seconds = seconds.ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let time = Duration::from_secs(seconds);
-    let folder = tempfile::tempdir_in(base).unwrap();
+    let directory = tempfile::tempdir_in(base).unwrap();
     let body = body();
-    let mut bare = Bare::new(folder.path());
+    let mut bare = Bare::new(directory.path());
     let mut figures: [Vec<Figure>; 6] = Default::default();
     for round in 0..3 {
-        let at = |name: &str| folder.path().join(format!("{name}-{round}"));
+        let at = |name: &str| directory.path().join(format!("{name}-{round}"));
         let every = Sync::Every(Duration::from_secs(1));
         let measured = [
             measure(time, || bare.write(&body, true)),

@@ -1,4 +1,4 @@
-//! Channels: what stands between producers and consumers. One folder each.
+//! Channels: what stands between producers and consumers. One directory each.
 
 pub mod disk;
 pub mod memory;

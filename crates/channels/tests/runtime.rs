@@ -15,7 +15,7 @@ use millstream_channels::memory::MemoryChannel;
 use millstream_config::RejectedLimits;
 use millstream_pipeline::{
     failure::Failure,
-    inlet::{Event, Inlet},
+    inlet::{Inlet, Item},
     launch::{Launch, launch},
     meters::Meters,
     node::{LocalFuture, Placement, Sink, SinkContext, Source, SourceContext},
@@ -129,10 +129,10 @@ impl Sink for Keeper {
     ) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             inlet.resume(None)?;
-            while let Some(event) = inlet.next().await? {
-                match event {
-                    Event::Cut(cut) => inlet.settle(cut).await?,
-                    Event::Batch(batch, _) => {
+            while let Some(item) = inlet.next().await? {
+                match item {
+                    Item::Checkpoint(checkpoint) => inlet.settle(checkpoint).await?,
+                    Item::Batch(batch, _) => {
                         self.lanes.lock().unwrap().insert(threads::lane());
                         match (self.act)(self.seen.fetch_add(1, Ordering::Relaxed)) {
                             Then::Take => {
@@ -159,7 +159,7 @@ impl Sink for Keeper {
     }
 }
 
-async fn start(folder: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Running {
+async fn start(directory: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Running {
     let source = |(at, source): (usize, Numbers)| SourcePlan {
         name: format!("source-{at}").into(),
         kind: "numbers",
@@ -181,7 +181,7 @@ async fn start(folder: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Runni
             rejects: Vec::new(),
         }],
         settings: RunSettings {
-            data_dir: folder.join("data"),
+            data_dir: directory.join("data"),
             memory_max: 1 << 20,
             threads: THREADS,
             host: "here".into(),
@@ -211,11 +211,11 @@ fn numbers(count: u32) -> Vec<String> {
 #[test]
 fn a_sink_that_panics_is_started_again_and_nothing_that_waits_for_an_answer_is_lost() {
     for placement in [Placement::OwnThread, Placement::DataThreads] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let sink = Keeper::new(placement, |n| if n == 3 { Then::Panic } else { Then::Take });
         run(async {
             let mut running = start(
-                folder.path(),
+                directory.path(),
                 vec![Numbers {
                     count: 20,
                     waits: false,
@@ -232,13 +232,13 @@ fn a_sink_that_panics_is_started_again_and_nothing_that_waits_for_an_answer_is_l
 
 #[test]
 fn a_failure_for_good_ends_the_run_and_is_named() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sink = Keeper::new(Placement::OwnThread, |_| {
         Then::Fail(Failure::config("the disk is a teapot"))
     });
     run(async {
         let mut running = start(
-            folder.path(),
+            directory.path(),
             vec![
                 Numbers {
                     count: 0,
@@ -269,11 +269,11 @@ fn a_failure_for_good_ends_the_run_and_is_named() {
 
 #[test]
 fn a_stop_lets_everything_on_its_way_arrive() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sink = Keeper::new(Placement::OwnThread, |_| Then::Take);
     run(async {
         let mut running = start(
-            folder.path(),
+            directory.path(),
             vec![Numbers {
                 count: 50,
                 waits: true,
@@ -292,13 +292,13 @@ fn a_stop_lets_everything_on_its_way_arrive() {
 
 #[test]
 fn what_nobody_takes_of_the_rejects_is_kept_in_the_data_dir() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sink = Keeper::new(Placement::OwnThread, |n| {
         if n == 1 { Then::Reject } else { Then::Take }
     });
     run(async {
         let mut running = start(
-            folder.path(),
+            directory.path(),
             vec![Numbers {
                 count: 3,
                 waits: false,
@@ -310,7 +310,7 @@ fn what_nobody_takes_of_the_rejects_is_kept_in_the_data_dir() {
         assert_eq!(running.meters.value("sink", "records_rejected"), 1);
     });
     assert_eq!(sink.kept(), ["0", "2"]);
-    let kept = std::fs::read(folder.path().join("data/rejected/sink.msgpack")).unwrap();
+    let kept = std::fs::read(directory.path().join("data/rejected/sink.msgpack")).unwrap();
     let text = String::from_utf8_lossy(&kept).into_owned();
     assert!(
         text.contains("not wanted") && text.contains("1\n"),
@@ -320,7 +320,7 @@ fn what_nobody_takes_of_the_rejects_is_kept_in_the_data_dir() {
 
 #[test]
 fn sources_and_sinks_use_every_data_thread() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sink = Keeper::new(Placement::DataThreads, |_| Then::Take);
     run(async {
         let sources = (0..THREADS)
@@ -330,7 +330,7 @@ fn sources_and_sinks_use_every_data_thread() {
             })
             .collect();
         assert!(
-            start(folder.path(), sources, sink.clone())
+            start(directory.path(), sources, sink.clone())
                 .await
                 .ended()
                 .await

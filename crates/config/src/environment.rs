@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Bytes of a `${file:PATH}` at most: it is a password, a key or a certificate.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Variables and the folder of credentials.
+/// Variables and the directory of credentials.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -23,7 +23,7 @@ impl Environment {
         Self::default()
     }
 
-    /// The environment of this process, with the credentials folder that systemd gives in `$CREDENTIALS_DIRECTORY`.
+    /// The environment of this process, with the credentials directory that systemd gives in `$CREDENTIALS_DIRECTORY`.
     ///
     /// Variables that are not UTF-8 count as unset.
     #[must_use]
@@ -44,10 +44,10 @@ impl Environment {
         self
     }
 
-    /// The same with a folder of credentials.
+    /// The same with a directory of credentials.
     #[must_use]
-    pub fn with_credentials(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.credentials = Some(folder.into());
+    pub fn with_credentials(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.credentials = Some(directory.into());
         self
     }
 
@@ -62,13 +62,13 @@ impl Environment {
         self.variables.keys().map(String::as_str)
     }
 
-    /// The text of a file without its last line end: from the credentials folder if it is there, else relative to
-    /// `folder`. The error says which file and why.
-    pub(crate) fn file(&self, path: &str, folder: &Path) -> Result<String, String> {
+    /// The text of a file without its last line end: from the credentials directory if it is there, else relative to
+    /// `directory`. The error says which file and why.
+    pub(crate) fn file(&self, path: &str, directory: &Path) -> Result<String, String> {
         let credential = self.credentials.as_ref().map(|dir| dir.join(path));
         let path = credential
             .filter(|path| path.is_file())
-            .unwrap_or_else(|| folder.join(path));
+            .unwrap_or_else(|| directory.join(path));
         let wrong = |why: String| format!("cannot read {}: {why}", path.display());
         let mut text = String::new();
         let file = File::open(&path).map_err(|error| wrong(error.to_string()))?;

@@ -23,7 +23,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), Problems> {
-//! # let dir = tempfile::tempdir().expect("a folder");
+//! # let dir = tempfile::tempdir().expect("a directory");
 //! # let paths = [dir.path().join("line.yaml")];
 //! # std::fs::write(&paths[0], "sinks: { out: { type: file, inputs: in, path: /x, size: 64KiB } }").expect("a file");
 //! let loaded = load(&paths, &Environment::of_process())?;

@@ -58,21 +58,21 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
         }
         _ => return None,
     };
-    let mut folder = base;
-    let mut least = limit_in(&folder, file);
+    let mut directory = base;
+    let mut least = limit_in(&directory, file);
     // `..` stands for what is above our namespace: it cannot be seen from here
     for component in Path::new(path).components() {
         if let Component::Normal(name) = component {
-            folder.push(name);
-            least = least.into_iter().chain(limit_in(&folder, file)).min();
+            directory.push(name);
+            least = least.into_iter().chain(limit_in(&directory, file)).min();
         }
     }
     least
 }
 
 /// The limit of one cgroup; none if it says `max` or nothing.
-fn limit_in(folder: &Path, file: &str) -> Option<u64> {
-    fs::read_to_string(folder.join(file))
+fn limit_in(directory: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(directory.join(file))
         .ok()?
         .trim()
         .parse()

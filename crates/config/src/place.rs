@@ -125,8 +125,8 @@ impl Place {
     /// A path that is written at this place: a relative one starts at the file it stands in.
     #[must_use]
     pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
-        let folder = self.file.path.parent().unwrap_or(Path::new(""));
-        folder.join(path)
+        let directory = self.file.path.parent().unwrap_or(Path::new(""));
+        directory.join(path)
     }
 
     /// The order in which problems are shown: by file, line, column.

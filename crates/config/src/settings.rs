@@ -205,7 +205,7 @@ fn some_room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Erro
 fn some_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(deserializer)?;
     match path.as_os_str().is_empty() {
-        true => Err(D::Error::custom("must name a folder")),
+        true => Err(D::Error::custom("must name a directory")),
         false => Ok(path),
     }
 }

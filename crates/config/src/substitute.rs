@@ -110,8 +110,8 @@ impl Writer<'_> {
             );
         }
         if let Some(path) = inner.strip_prefix("file:") {
-            let folder = self.place.file.path().parent().unwrap_or(Path::new(""));
-            return match self.environment.file(path, folder) {
+            let directory = self.place.file.path().parent().unwrap_or(Path::new(""));
+            return match self.environment.file(path, directory) {
                 Ok(text) => Ok((text, true)),
                 Err(why) => Err(self.problem(inner, why)),
             };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_from_the_credentials_folder_first_and_lose_one_line_end() {
+    fn files_come_from_the_credentials_directory_first_and_lose_one_line_end() {
         let dir = tempfile::tempdir().unwrap();
         let credentials = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.pw"), "near\n\n").unwrap();

@@ -1,4 +1,4 @@
-//! Golden cases: each folder of testdata/ is a configuration, and `expected` is what a user is shown for it.
+//! Golden cases: each directory of testdata/ is a configuration, and `expected` is what a user is shown for it.
 //!
 //! `UPDATE=1 cargo test -p millstream-config --test golden` rewrites them.
 
@@ -149,14 +149,14 @@ fn read(entry: &Entry, problems: &mut Problems) -> String {
     )
 }
 
-fn outcome(folder: PathBuf) -> String {
+fn outcome(directory: PathBuf) -> String {
     let environment = Environment::empty()
         .with("PORT", "24224")
         .with("CONNECTIONS", "many")
         .with("FORWARD_KEY", "swordfish")
         .with("DB_PASSWORD", "swordfish")
         .with("EMPTY", "");
-    let loaded = match load(&[folder], &environment) {
+    let loaded = match load(&[directory], &environment) {
         Ok(loaded) => loaded,
         Err(problems) => return problems.render(false),
     };

@@ -32,7 +32,7 @@ pub struct Loaded {
     pub warnings: Problems,
 }
 
-/// Loads and checks files and folders; all errors come at once.
+/// Loads and checks files and directories; all errors come at once.
 pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     let sections = loaded.tree.sections();

@@ -17,10 +17,10 @@ use program::{Program, free_port, wait_until};
 use serde_json::Value;
 
 /// A forward source before a discarding sink, with an interface.
-fn config(folder: &Path, port: u16, api: &str) -> String {
+fn config(directory: &Path, port: u16, api: &str) -> String {
     format!(
         "data_dir: {}/data\napi: {api}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
-        folder.display()
+        directory.display()
     )
 }
 
@@ -61,14 +61,14 @@ fn send_three(port: u16) {
 
 #[test]
 fn a_running_instance_says_how_it_is_doing() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let config = config(
-        folder.path(),
+        directory.path(),
         port,
         &format!("{{ listen: \"127.0.0.1:{api}\" }}"),
     );
-    let program = Program::start(folder.path(), &config).listens(port);
+    let program = Program::start(directory.path(), &config).listens(port);
     send_three(port);
     let settled = "millstream_records_settled_total{component=\"nowhere\"} 3";
     wait_until("three records are settled", || {
@@ -79,7 +79,7 @@ fn a_running_instance_says_how_it_is_doing() {
     assert!(health.contains("\"healthy\":true"), "{health}");
     assert!(get_here(api, "/nothing").starts_with("HTTP/1.1 404"));
 
-    let file = folder.path().join("millstream.yaml");
+    let file = directory.path().join("millstream.yaml");
     let page = status(&[file.to_str().unwrap()]);
     let text = String::from_utf8(page.stdout).unwrap();
     assert_eq!(page.status.code(), Some(0), "{text}");
@@ -107,8 +107,8 @@ fn a_running_instance_says_how_it_is_doing() {
 
 #[test]
 fn the_files_of_a_tail_that_are_furthest_behind_are_named() {
-    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
-    let logs = folder.path().join("logs");
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
+    let logs = directory.path().join("logs");
     fs::create_dir(&logs).unwrap();
     fs::write(
         logs.join("slow.log"),
@@ -120,9 +120,9 @@ fn the_files_of_a_tail_that_are_furthest_behind_are_named() {
         "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
          sources:\n  web: {{ type: tail, paths: \"{0}/logs/*.log\", start: beginning, rate_max: 10KB }}\n\
          sinks:\n  nowhere: {{ type: discard, inputs: [web] }}\n",
-        folder.path().display()
+        directory.path().display()
     );
-    let program = Program::start(folder.path(), &config).listens(api);
+    let program = Program::start(directory.path(), &config).listens(api);
     let path = logs.join("slow.log").display().to_string();
     let row = format!("millstream_file_lag_bytes{{component=\"web\",path=\"{path}\"}} ");
     let lag = |page: &str| -> Option<u64> {
@@ -146,20 +146,20 @@ fn the_files_of_a_tail_that_are_furthest_behind_are_named() {
 
 #[test]
 fn a_node_that_fails_makes_the_instance_unhealthy() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     // A path that leads through a file cannot be written, now and later.
-    fs::write(folder.path().join("file"), "").unwrap();
+    fs::write(directory.path().join("file"), "").unwrap();
     let config = config(
-        folder.path(),
+        directory.path(),
         port,
         &format!("{{ listen: \"127.0.0.1:{api}\" }}"),
     );
     let sink = format!(
         "{{ type: file, path: \"{}/file/x.log\"",
-        folder.path().display()
+        directory.path().display()
     );
-    let program = Program::start(folder.path(), &config.replace("{ type: discard", &sink));
+    let program = Program::start(directory.path(), &config.replace("{ type: discard", &sink));
     let program = program.listens(port);
     send_three(port);
     wait_until("it is unhealthy", || {
@@ -180,16 +180,16 @@ fn a_node_that_fails_makes_the_instance_unhealthy() {
 
 #[test]
 fn a_chosen_address_that_is_taken_ends_the_start() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let api = taken.local_addr().unwrap();
     let config = config(
-        folder.path(),
+        directory.path(),
         free_port(),
         &format!("{{ listen: \"{api}\" }}"),
     );
-    let program = Program::start(folder.path(), &config);
-    let log = folder.path().join("log");
+    let program = Program::start(directory.path(), &config);
+    let log = directory.path().join("log");
     assert_eq!(program.ended(), Some(1));
     let log = fs::read_to_string(log).unwrap();
     assert!(
@@ -202,10 +202,10 @@ fn a_chosen_address_that_is_taken_ends_the_start() {
 fn the_default_address_may_be_taken() {
     // Whoever has it: this test or another program on this machine.
     let _taken = TcpListener::bind("127.0.0.1:8687");
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let port = free_port();
-    let config = config(folder.path(), port, "{}");
-    let program = Program::start(folder.path(), &config).listens(port);
+    let config = config(directory.path(), port, "{}");
+    let program = Program::start(directory.path(), &config).listens(port);
     wait_until("it warns", || {
         program.log().contains("cannot listen on 127.0.0.1:8687")
     });
@@ -215,10 +215,10 @@ fn the_default_address_may_be_taken() {
 /// The answer to a request under a foreign name, which a browser sends after DNS rebinding.
 #[test]
 fn a_request_under_a_foreign_host_name_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let listen = format!("{{ listen: \"127.0.0.1:{api}\", hosts: [logs.example] }}");
-    let program = Program::start(folder.path(), &config(folder.path(), port, &listen));
+    let program = Program::start(directory.path(), &config(directory.path(), port, &listen));
     let program = program.listens(port);
     let ask = |host: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
@@ -243,9 +243,12 @@ fn a_request_under_a_foreign_host_name_is_refused() {
 
 #[test]
 fn half_open_requests_and_peers_that_never_read_do_not_block_the_interface() {
-    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
     let listen = format!("{{ listen: \"127.0.0.1:{api}\" }}");
-    let program = Program::start(folder.path(), &config(folder.path(), free_port(), &listen));
+    let program = Program::start(
+        directory.path(),
+        &config(directory.path(), free_port(), &listen),
+    );
     let program = program.listens(api);
     let mut held = Vec::new();
     for request in [
@@ -266,8 +269,8 @@ fn half_open_requests_and_peers_that_never_read_do_not_block_the_interface() {
 
 #[test]
 fn a_peer_cannot_forge_log_lines_or_drive_a_terminal() {
-    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
-    let logs = folder.path().join("logs");
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
+    let logs = directory.path().join("logs");
     fs::create_dir(&logs).unwrap();
     let name = "a\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J.log";
     fs::write(logs.join(name), "x".repeat(2_000_000)).unwrap();
@@ -275,9 +278,9 @@ fn a_peer_cannot_forge_log_lines_or_drive_a_terminal() {
         "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
          sources:\n  web: {{ type: tail, paths: [\"{0}/logs/*.log\"], start: beginning, rate_max: 10KB, too_long: reject }}\n\
          sinks:\n  nowhere: {{ type: discard, inputs: [web] }}\n",
-        folder.path().display()
+        directory.path().display()
     );
-    let program = Program::start(folder.path(), &config).listens(api);
+    let program = Program::start(directory.path(), &config).listens(api);
     let address = format!("127.0.0.1:{api}");
     let page = || String::from_utf8(status(&["--api", &address]).stdout).unwrap();
     wait_until("the file is named", || page().contains("forged"));
@@ -311,13 +314,13 @@ fn refuse(mut stream: TcpStream) {
 
 #[test]
 fn a_server_cannot_forge_log_lines() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\n\
          sources:\n  load: {{ type: generate }}\n\
          sinks:\n  next: {{ type: forward, inputs: [load], servers: [\"{}\"], auth: {{ hostname: a, shared_key: k }} }}\n",
-        folder.path().display(),
+        directory.path().display(),
         server.local_addr().unwrap()
     );
     std::thread::spawn(move || {
@@ -325,7 +328,7 @@ fn a_server_cannot_forge_log_lines() {
             refuse(stream.unwrap());
         }
     });
-    let program = Program::start(folder.path(), &config);
+    let program = Program::start(directory.path(), &config);
     wait_until("the refusal is logged", || program.log().contains("forged"));
     let log = program.log();
     let line = log.lines().find(|line| line.contains("forged")).unwrap();
@@ -342,11 +345,11 @@ fn from_outside_only_what_is_open_is_shown() {
         return;
     }
     let outside = probe.local_addr().unwrap().ip();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let listen = format!("{{ listen: \"0.0.0.0:{api}\", open: [health] }}");
-    let config = config(folder.path(), port, &listen);
-    let program = Program::start(folder.path(), &config).listens(port);
+    let config = config(directory.path(), port, &listen);
+    let program = Program::start(directory.path(), &config).listens(port);
     assert!(get((outside, api), "/health").starts_with("HTTP/1.1 200"));
     for page in ["/metrics", "/status", "/"] {
         let answer = get((outside, api), page);
@@ -358,15 +361,15 @@ fn from_outside_only_what_is_open_is_shown() {
 
 #[test]
 fn a_data_dir_that_is_removed_makes_the_instance_unhealthy_and_nothing_is_acked() {
-    let folder = tempfile::tempdir().unwrap();
-    let (place, port, api) = (folder.path().display(), free_port(), free_port());
+    let directory = tempfile::tempdir().unwrap();
+    let (place, port, api) = (directory.path().display(), free_port(), free_port());
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 64MiB }}\n\
          sinks:\n  out: {{ type: discard, inputs: [kept] }}\n"
     );
-    let program = Program::start(folder.path(), &config).listens(port);
+    let program = Program::start(directory.path(), &config).listens(port);
     // ["t", [[time, {"n": 1}]], {"chunk": 16 bytes}]
     let send = |stream: &mut TcpStream, id: u8| {
         let mut chunk =
@@ -379,7 +382,7 @@ fn a_data_dir_that_is_removed_makes_the_instance_unhealthy_and_nothing_is_acked(
     let mut ack = [0; 22];
     stream.read_exact(&mut ack).unwrap();
     assert!(ack.starts_with(b"\x81\xa3ack\xb0aaaa"), "{ack:?}");
-    fs::remove_dir_all(folder.path().join("data")).unwrap();
+    fs::remove_dir_all(directory.path().join("data")).unwrap();
     send(&mut stream, 1);
     wait_until("it is unhealthy", || {
         get_here(api, "/health").starts_with("HTTP/1.1 503")

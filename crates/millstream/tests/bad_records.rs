@@ -112,10 +112,10 @@ fn send_until(end: &AtomicBool, port: u16) -> u64 {
     sent
 }
 
-/// All files below a folder, but for what a sink keeps for itself.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// All files below a directory, but for what a sink keeps for itself.
+fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true if path.ends_with("_millstream") => {}
@@ -127,9 +127,9 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// How often each number stands in what a sink has written.
-fn written(folder: &Path) -> BTreeMap<u64, u64> {
+fn written(directory: &Path) -> BTreeMap<u64, u64> {
     let mut times = BTreeMap::new();
-    for path in files(folder) {
+    for path in files(directory) {
         for line in fs::read_to_string(path).unwrap().lines() {
             let record: serde_json::Value = serde_json::from_str(line).unwrap();
             assert!(record["user"].is_string(), "{line}");
@@ -162,8 +162,8 @@ fn rejected(data: &Path, node: &str) -> (BTreeSet<u64>, u64) {
 
 #[test]
 fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (mut random, port) = (Random::new(), free_port());
     let forward = format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}");
     let config_with = |input| config(place, input);
@@ -213,8 +213,8 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
 
 #[test]
 fn a_node_that_has_filled_its_share_of_rejected_records_stops_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     for name in ["data/rejected", "files", "objects"] {
         fs::create_dir_all(place.join(name)).unwrap();
     }
@@ -273,8 +273,8 @@ fn run_lines(place: &Path, more: &str) -> (Output, String) {
 
 #[test]
 fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail() {
-    let folder = tempfile::tempdir().unwrap();
-    let (output, config) = run_lines(folder.path(), "");
+    let directory = tempfile::tempdir().unwrap();
+    let (output, config) = run_lines(directory.path(), "");
     let [_, log] = texts(&output);
     assert_eq!(output.status.code(), Some(1), "{log}");
     let why = "no value for `.user`; to write such records give it a default: `{.user|unknown}`";
@@ -301,7 +301,7 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
     assert!(list.contains("no value for `.user`"), "{list}");
 
     // A kill in the middle of a write.
-    let file = folder.path().join("data/rejected/bad.msgpack");
+    let file = directory.path().join("data/rejected/bad.msgpack");
     let mut torn = fs::File::options().append(true).open(file).unwrap();
     torn.write_all(b"\x92\xd7\x00").unwrap();
     let cat = millstream(&["rejected", "cat", &config]);
@@ -327,7 +327,7 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
     }
     assert_eq!(records.len(), 2);
 
-    let data = folder.path().join("data");
+    let data = directory.path().join("data");
     let data = data.to_str().unwrap();
     for (options, count) in [
         (["--limit", "1"], 1),
@@ -342,10 +342,10 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
 
 #[test]
 fn a_job_whose_rejected_records_are_taken_by_a_node_has_left_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let aside = folder.path().join("aside.log");
+    let directory = tempfile::tempdir().unwrap();
+    let aside = directory.path().join("aside.log");
     let sink = format!("  aside: {{ type: file, inputs: [\"*.rejected\"], path: {aside:?} }}\n");
-    let (output, config) = run_lines(folder.path(), &sink);
+    let (output, config) = run_lines(directory.path(), &sink);
     let [_, log] = texts(&output);
     assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(
@@ -375,8 +375,8 @@ fn permissions(path: &Path) -> Vec<(PathBuf, u32)> {
 
 #[test]
 fn other_users_can_read_outputs_as_configured_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let data = place.join("data");
     // What an earlier version has left.
     for name in ["channels/old", "rejected"] {

@@ -16,19 +16,19 @@ use std::{
 
 use program::{PATIENCE, Program, free_port, wait_until};
 
-/// A forward source, a disk channel, and two file sinks: one works, the other's folder is what the test makes of it.
-fn config(folder: &Path, port: u16) -> String {
-    let folder = folder.display();
+/// A forward source, a disk channel, and two file sinks: one works, the other's directory is what the test makes of it.
+fn config(directory: &Path, port: u16) -> String {
+    let directory = directory.display();
     format!(
-        "data_dir: {folder}/data
+        "data_dir: {directory}/data
 api: {{ listen: [] }}
 sources:
   fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}
 channels:
   buffer: {{ type: disk, inputs: [fleet], size_max: 64MiB }}
 sinks:
-  good: {{ type: file, inputs: [buffer], path: {folder}/good.log }}
-  stuck: {{ type: file, inputs: [buffer], path: {folder}/place/stuck.log }}
+  good: {{ type: file, inputs: [buffer], path: {directory}/good.log }}
+  stuck: {{ type: file, inputs: [buffer], path: {directory}/place/stuck.log }}
 "
     )
 }
@@ -48,11 +48,11 @@ fn send(port: u16, numbers: RangeInclusive<u8>) {
     }
 }
 
-fn channel(folder: &Path, arguments: &[&str]) -> Output {
+fn channel(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_millstream"))
         .arg("channel")
         .args(arguments)
-        .arg(folder.join("data/channels/buffer"))
+        .arg(directory.join("data/channels/buffer"))
         .output()
         .unwrap()
 }
@@ -65,8 +65,8 @@ fn text(output: Output, code: i32) -> String {
 }
 
 /// The row of a consumer: settled, batches, records.
-fn row(folder: &Path, consumer: &str) -> Vec<String> {
-    let page = text(channel(folder, &["ls"]), 0);
+fn row(directory: &Path, consumer: &str) -> Vec<String> {
+    let page = text(channel(directory, &["ls"]), 0);
     let row = page
         .lines()
         .find(|line| line.starts_with(consumer))
@@ -76,9 +76,9 @@ fn row(folder: &Path, consumer: &str) -> Vec<String> {
 
 #[test]
 fn a_stuck_consumer_is_seen_and_passed_over() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
-    fs::write(here.join("place"), "no folder").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::write(here.join("place"), "no directory").unwrap();
     let port = free_port();
     let program = Program::start(here, &config(here, port)).listens(port);
     send(port, 1..=3);
@@ -135,8 +135,8 @@ fn a_stuck_consumer_is_seen_and_passed_over() {
 
 #[test]
 fn a_sink_with_a_position_of_its_own_is_passed_over_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let (port, place, away) = (free_port(), here.join("place"), here.join("away"));
     let written = |file: &Path| -> Vec<u64> {
         let lines = fs::read_to_string(file).unwrap_or_default();
@@ -152,7 +152,7 @@ fn a_sink_with_a_position_of_its_own_is_passed_over_too() {
     assert_eq!(written(&place.join("stuck.log")), [1, 2, 3]);
 
     fs::rename(&place, &away).unwrap();
-    fs::write(&place, "no folder").unwrap();
+    fs::write(&place, "no directory").unwrap();
     let program = Program::start(here, &config(here, port)).listens(port);
     send(port, 4..=6);
     wait_until("the good sink has settled", || row(here, "good")[2] == "0");
@@ -176,8 +176,8 @@ fn a_sink_with_a_position_of_its_own_is_passed_over_too() {
 
 #[test]
 fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let port = free_port();
     let both = config(here, port);
     Program::start(here, &both).listens(port).stop();
@@ -208,8 +208,8 @@ fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
 
 #[test]
 fn damage_is_named_with_its_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let port = free_port();
     let program = Program::start(here, &config(here, port)).listens(port);
     send(port, 1..=3);
@@ -266,8 +266,8 @@ fn complaints(here: &Path) -> usize {
 
 #[test]
 fn channel_data_that_is_missing_is_named_at_each_start_until_it_is_accepted() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     fs::write(here.join("place"), "no directory").unwrap();
     let buffer = here.join("data/channels/buffer");
     let port = free_port();
@@ -326,10 +326,10 @@ fn channel_data_that_is_missing_is_named_at_each_start_until_it_is_accepted() {
 }
 
 #[test]
-fn a_folder_that_is_no_channel_is_named() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_directory_that_is_no_channel_is_named() {
+    let directory = tempfile::tempdir().unwrap();
     for command in ["ls", "verify", "cat"] {
-        let said = text(channel(folder.path(), &[command]), 1);
+        let said = text(channel(directory.path(), &[command]), 1);
         assert!(said.contains("channels/buffer"), "{said}");
     }
 }
@@ -386,8 +386,8 @@ fn metric(api: u16, name: &str, node: &str) -> u64 {
 }
 
 /// One sink, with a channel of the smallest size and an API.
-fn small(folder: &Path, ports: [u16; 2], sink: &str) -> String {
-    let here = folder.display();
+fn small(directory: &Path, ports: [u16; 2], sink: &str) -> String {
+    let here = directory.display();
     let [port, api] = ports;
     format!(
         "data_dir: {here}/data
@@ -404,8 +404,8 @@ sinks:
 
 #[test]
 fn where_no_channel_is_those_nearby_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let port = free_port();
     Program::start(here, &config(here, port))
         .listens(port)
@@ -434,8 +434,8 @@ fn where_no_channel_is_those_nearby_are_named() {
 /// a restart in between.
 #[test]
 fn a_channel_that_has_worked_and_was_restarted_is_listed_skipped_and_forgotten() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let (port, place) = (free_port(), here.join("place"));
     let shape = config(here, port).replace("64MiB", "16MiB");
     let program = Program::start(here, &shape).listens(port);
@@ -508,8 +508,8 @@ fn a_channel_that_has_worked_and_was_restarted_is_listed_skipped_and_forgotten()
 
 #[test]
 fn records_that_no_sink_takes_are_counted_logged_and_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let ports = [free_port(), free_port()];
     let sinks = format!(
         "web: {{ type: file, inputs: [buffer], tags: \"web.**\", path: {0}/web.log }}
@@ -541,8 +541,8 @@ fn records_that_no_sink_takes_are_counted_logged_and_shown() {
 
 #[test]
 fn what_is_skipped_is_told_at_once_and_counted_to_the_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let (ports, place) = ([free_port(), free_port()], here.join("place"));
     fs::write(&place, "no directory").unwrap();
     let sink = format!(
@@ -587,8 +587,8 @@ fn a_stop_with_a_full_channel_is_clean_and_takes_no_longer_than_it_may() {
         &format!("forward, servers: [\"127.0.0.1:{closed}\"]"),
         &format!("http, url: \"http://127.0.0.1:{closed}/\""),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let here = folder.path();
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
         let ports = [free_port(), free_port()];
         fs::write(here.join("place"), "no directory").unwrap();
         let broken = broken.replace("HERE", here.to_str().unwrap());
@@ -634,8 +634,8 @@ fn a_stop_with_a_full_channel_is_clean_and_takes_no_longer_than_it_may() {
 /// The same with senders that keep what is not kept here, and with those that do not.
 #[test]
 fn a_stop_with_a_full_channel_says_whether_something_is_lost() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
     let (port, place) = (free_port(), here.join("place"));
     let lines: String = (0..400)
         .map(|n| format!("{{\"n\":{n},\"p\":\"{}\"}}\n", "p".repeat(60_000)))

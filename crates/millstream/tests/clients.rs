@@ -103,14 +103,14 @@ fn installed(path: &str) -> String {
 }
 
 fn run(case: &Case) {
-    let folder = tempfile::tempdir().unwrap();
-    let (port, socket) = (free_port(), folder.path().join("forward.sock"));
+    let directory = tempfile::tempdir().unwrap();
+    let (port, socket) = (free_port(), directory.path().join("forward.sock"));
     let authority = Authority::new("root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["localhost", "127.0.0.1"]);
-    let configuration = configuration(folder.path(), port, &socket, case.secured);
-    let program = Program::start(folder.path(), &configuration).listens(port);
-    let records = folder.path().join("records.jsonl");
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["localhost", "127.0.0.1"]);
+    let configuration = configuration(directory.path(), port, &socket, case.secured);
+    let program = Program::start(directory.path(), &configuration).listens(port);
+    let records = directory.path().join("records.jsonl");
     let lines: String = (0..RECORDS)
         .map(|n| format!("{}\n", record(n, case.numbers)))
         .collect();
@@ -124,8 +124,8 @@ fn run(case: &Case) {
         .args(&case.command[1..])
         .args([address.as_str(), case.variant, "test.client"])
         .arg(&records)
-        .envs(case.secured.environment(&folder.path().join("ca.pem")))
-        .current_dir(folder.path())
+        .envs(case.secured.environment(&directory.path().join("ca.pem")))
+        .current_dir(directory.path())
         .output()
         .unwrap();
     let said = format!(
@@ -135,7 +135,7 @@ fn run(case: &Case) {
     );
     let what = format!("{:?} {}", case.command, case.variant);
     assert!(sent.status.success(), "{what}: {said}");
-    let output = folder.path().join("out/test.client.log");
+    let output = directory.path().join("out/test.client.log");
     wait_until("all records have arrived", || {
         count_lines(&output) >= RECORDS as usize
     });
@@ -143,8 +143,8 @@ fn run(case: &Case) {
     compare(&output, case.numbers, case.times, &what);
 }
 
-fn configuration(folder: &Path, port: u16, socket: &Path, secured: Secured) -> String {
-    let place = folder.display();
+fn configuration(directory: &Path, port: u16, socket: &Path, secured: Secured) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: [\"tcp://127.0.0.1:{port}\", \"unix://{}\"]{} }}\n\

@@ -47,15 +47,15 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 
 /// A program with a clock of its own.
 struct Rig {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     library: PathBuf,
     offset: PathBuf,
 }
 
 impl Rig {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         fs::write(at("shim.c"), SHIM).unwrap();
         fs::write(at("offset"), 0_i64.to_ne_bytes()).unwrap();
         fs::write(at("app.log"), "").unwrap();
@@ -66,14 +66,14 @@ impl Rig {
         assert!(built.unwrap().success());
         let (library, offset) = (at("shim.so"), at("offset"));
         Self {
-            folder,
+            directory,
             library,
             offset,
         }
     }
 
     fn start(&self) -> Program {
-        let place = self.folder.path().display();
+        let place = self.directory.path().display();
         let config = format!(
             "data_dir: {place}/data\napi: {{ listen: [] }}\n\
              sources:\n  app: {{ type: tail, paths: {place}/app.log }}\n\
@@ -84,7 +84,7 @@ impl Rig {
             ("LD_PRELOAD", &self.library),
             ("CLOCK_OFFSET", &self.offset),
         ];
-        Program::start_where(self.folder.path(), &config, &[], &environment)
+        Program::start_where(self.directory.path(), &config, &[], &environment)
     }
 
     /// The offset of the program's clock from the machine's, in seconds.
@@ -97,10 +97,10 @@ impl Rig {
     fn line_arrives(&self, line: &str, seconds: i64) {
         let mut log = File::options()
             .append(true)
-            .open(self.folder.path().join("app.log"))
+            .open(self.directory.path().join("app.log"))
             .unwrap();
         writeln!(log, "{line}").unwrap();
-        let out = self.folder.path().join("out");
+        let out = self.directory.path().join("out");
         let found = || {
             let files = fs::read_dir(&out).into_iter().flatten().flatten();
             let mut holding =

@@ -55,7 +55,7 @@ static ONE_CLUSTER: Mutex<()> = Mutex::new(());
 
 /// The relay, its receivers, and the load.
 struct Cluster {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     ports: Vec<u16>,
     receivers: Vec<Option<Victim>>,
     relay: Option<Victim>,
@@ -66,9 +66,9 @@ struct Cluster {
 impl Cluster {
     fn start(receivers: usize, more: &str) -> Self {
         let alone = ONE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut cluster = Self {
-            folder,
+            directory,
             ports: Vec::new(),
             receivers: Vec::new(),
             relay: None,
@@ -88,7 +88,7 @@ impl Cluster {
             cluster.place("servers.yaml").display()
         );
         cluster.relay = Some(Victim::start(place, port, config));
-        let load = generate(cluster.folder.path(), port, RECORDS, RATE);
+        let load = generate(cluster.directory.path(), port, RECORDS, RATE);
         cluster.generator = Some(Generator::start(&load));
         wait_until("records arrive", || {
             cluster.sizes().iter().all(|size| *size > 0)
@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     fn place(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// One receiver more, which nobody knows yet.
@@ -110,7 +110,7 @@ impl Cluster {
              channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
              sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{1}/out/{number}.log\" }}\n",
             place.display(),
-            self.folder.path().display()
+            self.directory.path().display()
         );
         self.receivers
             .push(Some(Victim::start(place, port, config)));

@@ -40,8 +40,8 @@ fn components() -> impl Iterator<Item = (&'static str, &'static Component)> {
         .chain(sinks.map(|c| ("sinks", c)))
 }
 
-fn write(folder: &Path, text: &str) -> PathBuf {
-    let path = folder.join("c.yaml");
+fn write(directory: &Path, text: &str) -> PathBuf {
+    let path = directory.join("c.yaml");
     fs::write(&path, text).unwrap();
     path
 }
@@ -73,15 +73,15 @@ fn a_wrong_command_line_is_64_and_help_is_0() {
 
 #[test]
 fn messages_of_which_a_few_do_not_fit_into_memory_are_a_warning() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let checked = |limits: &str| {
         let text = format!(
             "data_dir: {}\nmemory_max: 64MiB\n\
              sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:1\", {limits} }}\n\
              sinks:\n  out: {{ type: discard, inputs: [in] }}\n",
-            folder.path().display()
+            directory.path().display()
         );
-        let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
+        let output = millstream(&["check", write(directory.path(), &text).to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -95,7 +95,7 @@ fn messages_of_which_a_few_do_not_fit_into_memory_are_a_warning() {
 
 #[test]
 fn channels_that_may_take_more_than_their_file_system_has_are_a_warning() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let checked = |sizes: [&str; 2]| {
         let [one, two] = sizes;
         let text = format!(
@@ -104,9 +104,9 @@ fn channels_that_may_take_more_than_their_file_system_has_are_a_warning() {
              channels:\n  one: {{ type: disk, inputs: [in], size_max: {one} }}\n  \
              two: {{ type: disk, inputs: [in], size_max: {two} }}\n\
              sinks:\n  a: {{ type: discard, inputs: [one] }}\n  b: {{ type: discard, inputs: [two] }}\n",
-            folder.path().display()
+            directory.path().display()
         );
-        let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
+        let output = millstream(&["check", write(directory.path(), &text).to_str().unwrap()]);
         assert_eq!(code(&output), 0, "{}", errors(&output));
         errors(&output)
     };
@@ -141,7 +141,7 @@ fn every_command_has_help_with_its_exit_codes() {
 }
 
 #[test]
-fn a_type_that_is_a_source_and_a_sink_is_named_by_its_folder() {
+fn a_type_that_is_a_source_and_a_sink_is_named_by_its_directory() {
     let both = millstream(&["example", "forward"]);
     assert_eq!(code(&both), 64);
     assert!(errors(&both).contains("`sources/forward` and `sinks/forward`"));
@@ -153,13 +153,13 @@ fn a_type_that_is_a_source_and_a_sink_is_named_by_its_folder() {
 
 #[test]
 fn an_unknown_option_is_refused_at_its_line_by_every_component() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for (section, component) in components() {
         let text = format!(
             "{section}:\n  node:\n    type: {}\n    no_such_option: 1\n",
             component.name
         );
-        let path = write(folder.path(), &text);
+        let path = write(directory.path(), &text);
         for command in ["check", "run", "explain"] {
             let output = millstream(&[command, path.to_str().unwrap()]);
             let place = format!(
@@ -174,9 +174,9 @@ fn an_unknown_option_is_refused_at_its_line_by_every_component() {
 
 #[test]
 fn settings_that_cannot_be_used_are_told_at_their_place() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let path = write(
-        folder.path(),
+        directory.path(),
         "timezone: Mars/Olympus\nhost: \"a b\"\napi: { listen: [\"0.0.0.0:1\", nowhere] }\n",
     );
     let output = millstream(&["check", path.to_str().unwrap()]);
@@ -190,7 +190,7 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
-    let path = write(folder.path(), "rejected: { node_max: 0 }\n");
+    let path = write(directory.path(), "rejected: { node_max: 0 }\n");
     let text = errors(&millstream(&["check", path.to_str().unwrap()]));
     assert!(
         text.contains("c.yaml:1:23: error:") && text.contains("must be above 0"),
@@ -200,7 +200,7 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
 
 #[test]
 fn a_template_may_name_only_what_a_source_of_its_path_sets() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let text = "\
 sources:
   in: { type: stdin }
@@ -218,7 +218,7 @@ sinks:
   f: { type: forward, inputs: [kept], servers: \"127.0.0.1:1\", balance: { hash: \"{hosst}\" } }
   g: { type: discard, inputs: [logs] }
 ";
-    let path = write(folder.path(), text);
+    let path = write(directory.path(), text);
     let column = |line: usize, part: &str| {
         let found = text.lines().nth(line - 1).unwrap().find(part);
         format!("c.yaml:{line}:{}: ", found.unwrap() + 1)
@@ -284,7 +284,7 @@ sinks:
         .replace("{pid}", "")
         .replace("{zzzzzz|}", "")
         .replace("inputs: [logs] }", "inputs: [logs, fleet] }");
-    let output = millstream(&["check", write(folder.path(), &text).to_str().unwrap()]);
+    let output = millstream(&["check", write(directory.path(), &text).to_str().unwrap()]);
     let warnings = errors(&output);
     assert_eq!(code(&output), 0, "{warnings}");
     let lacking = "warning: records of `in` have no value `peer`, which this template needs";
@@ -294,8 +294,8 @@ sinks:
 
 #[test]
 fn the_time_zone_at_the_top_is_that_of_nodes_that_name_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().display();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
     let sink = |name: &str, more: &str| {
         format!("  {name}: {{ type: file, inputs: [in], path: \"{place}/{name}%z\"{more} }}\n")
     };
@@ -305,28 +305,28 @@ fn the_time_zone_at_the_top_is_that_of_nodes_that_name_none() {
         sink("top", ""),
         sink("own", ", timezone: UTC")
     );
-    let path = write(folder.path(), &text);
-    fs::write(folder.path().join("input"), "a line\n").unwrap();
+    let path = write(directory.path(), &text);
+    fs::write(directory.path().join("input"), "a line\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
         .args(["run", "--once", path.to_str().unwrap()])
-        .stdin(File::open(folder.path().join("input")).unwrap())
+        .stdin(File::open(directory.path().join("input")).unwrap())
         .output()
         .unwrap();
     assert_eq!(code(&output), 0, "{}", errors(&output));
     for name in ["top+0900", "own+0000"] {
-        let text = fs::read_to_string(folder.path().join(name));
+        let text = fs::read_to_string(directory.path().join(name));
         assert!(text.is_ok_and(|text| text.contains("a line")), "{name}");
     }
 }
 
 #[test]
 fn destinations_are_tried_when_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let text = format!(
         "sources:\n  in: {{ type: stdin }}\nsinks:\n  files: {{ type: file, inputs: [in], path: {}/x.log }}\n  next: {{ type: forward, inputs: [in], servers: \"127.0.0.1:1\" }}\n",
-        folder.path().display()
+        directory.path().display()
     );
-    let path = write(folder.path(), &text);
+    let path = write(directory.path(), &text);
     let path = path.to_str().unwrap();
     assert_eq!(code(&millstream(&["check", path])), 0);
     let tried = millstream(&["check", "--connect", path]);
@@ -344,12 +344,12 @@ fn destinations_are_tried_when_asked_for() {
 
 #[test]
 fn on_a_terminal_it_shows_how_far_it_is_and_in_a_pipe_it_does_not() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let text = format!(
         "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  numbers: {{ type: generate, records: 250, rate: 100 }}\nsinks:\n  nowhere: {{ type: discard, inputs: [numbers] }}\n",
-        folder.path().join("data").display()
+        directory.path().join("data").display()
     );
-    let path = write(folder.path(), &text);
+    let path = write(directory.path(), &text);
     let program = env!("CARGO_BIN_EXE_millstream");
     // script(1) gives it a terminal of its own.
     let run = format!("{program} run --once {}", path.display());
@@ -371,16 +371,16 @@ fn on_a_terminal_it_shows_how_far_it_is_and_in_a_pipe_it_does_not() {
 
 #[test]
 fn a_data_dir_in_use_is_named() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (port, other) = (free_port(), free_port());
     let config = |port| {
         format!(
             "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
-            folder.path().join("data").display()
+            directory.path().join("data").display()
         )
     };
-    let first = Program::start(folder.path(), &config(port)).listens(port);
-    let path = write(folder.path(), &config(other));
+    let first = Program::start(directory.path(), &config(port)).listens(port);
+    let path = write(directory.path(), &config(other));
     let second = millstream(&["run", path.to_str().unwrap()]);
     assert_eq!(code(&second), 1);
     assert!(errors(&second).contains("belongs to another running Millstream"));
@@ -392,14 +392,14 @@ fn a_data_dir_in_use_is_named() {
 
 #[test]
 fn every_address_is_told_and_sigusr1_logs_a_line_of_status() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let ports = [free_port(), free_port(), free_port()];
     let [a, b, c] = ports;
     let shape = format!(
         "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  fleet: {{ type: forward, listen: [\"tcp://127.0.0.1:{a}\", \"tcp://127.0.0.1:{b}\"] }}\n  logs: {{ type: syslog, listen: \"tcp://127.0.0.1:{c}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet, logs] }}\n",
-        folder.path().join("data").display()
+        directory.path().join("data").display()
     );
-    let program = Program::start(folder.path(), &shape).listens(c);
+    let program = Program::start(directory.path(), &shape).listens(c);
     for port in ports {
         let line = format!("listening at tcp://127.0.0.1:{port}");
         assert!(program.log().contains(&line), "{line}: {}", program.log());
@@ -419,14 +419,14 @@ fn every_address_is_told_and_sigusr1_logs_a_line_of_status() {
 
 #[test]
 fn a_listen_address_that_is_taken_ends_the_start() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let path = write(
-        folder.path(),
+        directory.path(),
         &format!(
             "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://{address}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
-            folder.path().join("data").display()
+            directory.path().join("data").display()
         ),
     );
     let output = millstream(&["run", path.to_str().unwrap()]);
@@ -437,19 +437,19 @@ fn a_listen_address_that_is_taken_ends_the_start() {
 #[test]
 fn under_systemd_it_says_when_it_is_ready_and_its_lines_have_priorities() {
     use std::os::{linux::fs::MetadataExt, unix::net::UnixDatagram};
-    let folder = tempfile::tempdir().unwrap();
-    let socket_path = folder.path().join("notify");
+    let directory = tempfile::tempdir().unwrap();
+    let socket_path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&socket_path).unwrap();
     socket.set_read_timeout(Some(program::PATIENCE)).unwrap();
     let path = write(
-        folder.path(),
+        directory.path(),
         "data_dir: data\napi: { listen: [] }\nsources:\n  fleet: { type: forward, listen: \"unix://sock\" }\nsinks:\n  nowhere: { type: discard, inputs: [fleet] }\n",
     );
-    let log = File::create(folder.path().join("log")).unwrap();
+    let log = File::create(directory.path().join("log")).unwrap();
     let stat = log.metadata().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_millstream"))
         .args(["run", path.to_str().unwrap()])
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .env("NOTIFY_SOCKET", &socket_path)
         .env(
             "JOURNAL_STREAM",
@@ -472,7 +472,7 @@ fn under_systemd_it_says_when_it_is_ready_and_its_lines_have_priorities() {
     let length = socket.recv(&mut buffer).unwrap();
     assert_eq!(&buffer[..length], b"STOPPING=1");
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    let text = fs::read_to_string(folder.path().join("log")).unwrap();
+    let text = fs::read_to_string(directory.path().join("log")).unwrap();
     assert!(
         text.lines().any(|line| line == "<6>started 2 nodes"),
         "{text}"
@@ -519,18 +519,21 @@ fn every_example_is_printed_by_its_name() {
 #[test]
 fn every_example_runs_where_it_stands_and_drains() {
     for (name, text) in examples().into_iter().chain([of_readme()]) {
-        let folder = tempfile::tempdir().unwrap();
-        // An example keeps to the folder it is started in; only its ports may be taken on this machine.
+        let directory = tempfile::tempdir().unwrap();
+        // An example keeps to the directory it is started in; only its ports may be taken on this machine.
         let text = text.replace("24224", &free_port().to_string());
         // Flume's lies among those that the kernel gives to outgoing connections.
         let text = text.replace("41414", &free_port().to_string());
-        let path = write(folder.path(), &format!("{text}\napi: {{ listen: [] }}\n"));
+        let path = write(
+            directory.path(),
+            &format!("{text}\napi: {{ listen: [] }}\n"),
+        );
         let checked = millstream(&["check", path.to_str().unwrap()]);
         assert_eq!(code(&checked), 0, "{name}: {}", errors(&checked));
-        let log = folder.path().join("log");
+        let log = directory.path().join("log");
         let mut child = Command::new(env!("CARGO_BIN_EXE_millstream"))
             .args(["run", "--once", path.to_str().unwrap()])
-            .current_dir(folder.path())
+            .current_dir(directory.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
@@ -552,7 +555,7 @@ fn every_example_runs_where_it_stands_and_drains() {
         let log = fs::read_to_string(&log).unwrap();
         assert_eq!(status.code(), Some(0), "{name}: {log}");
         assert!(
-            folder.path().join("millstream-data").exists(),
+            directory.path().join("millstream-data").exists(),
             "{name} has another data_dir"
         );
     }

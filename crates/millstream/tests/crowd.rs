@@ -120,8 +120,8 @@ fn pester(crowd: &mut [TcpStream], second: usize, beginning: &[u8], garbage: &[u
     }
 }
 
-fn configuration(folder: &Path, port: u16, options: &str) -> String {
-    let place = folder.display();
+fn configuration(directory: &Path, port: u16, options: &str) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\nmemory_max: 64MiB\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\", {options} }}\n\
@@ -158,8 +158,8 @@ impl Way {
     fn meet_the_crowd(&self) {
         let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
         raise_open_files();
-        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-        let (source, scheme, place) = (self.source, self.scheme, folder.path());
+        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+        let (source, scheme, place) = (self.source, self.scheme, directory.path());
         let config = format!(
             "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\nmemory_max: 64MiB\n\
              sources:\n  in: {{ type: {source}, listen: \"{scheme}://127.0.0.1:{port}\" }}\n\
@@ -321,12 +321,12 @@ fn greet(stream: &mut (impl Read + Write)) {
     assert_eq!(pong[6], 0xc3, "let in");
 }
 
-/// A client that trusts the authority of `folder`.
-fn secure(folder: &Path, port: u16) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+/// A client that trusts the authority of `directory`.
+fn secure(directory: &Path, port: u16) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
     roots
-        .add(CertificateDer::from_pem_file(folder.join("ca.pem")).unwrap())
+        .add(CertificateDer::from_pem_file(directory.join("ca.pem")).unwrap())
         .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -343,16 +343,16 @@ fn secure(folder: &Path, port: u16) -> rustls::StreamOwned<rustls::ClientConnect
 fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
     let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
     raise_open_files();
-    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+    let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
     let authority = Authority::new("root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["localhost"]);
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["localhost"]);
     let options = format!(
         "limits: {{ handshake: 20s }}, auth: {{ shared_key: {KEY} }}, tls: {{ cert: server.pem, key: server.key }}"
     );
-    let config = configuration(folder.path(), port, &options);
-    let program = Program::start(folder.path(), &config).listens(port);
-    let mut early = secure(folder.path(), port);
+    let config = configuration(directory.path(), port, &options);
+    let program = Program::start(directory.path(), &config).listens(port);
+    let mut early = secure(directory.path(), port);
     greet(&mut early);
     deliver(&mut early, "first");
     let before = memory(&program);
@@ -360,7 +360,7 @@ fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
     for second in 0..3 {
         pester(&mut crowd, second, BEGINNING, GARBAGE);
         deliver(&mut early, &format!("early {second}"));
-        let mut new = secure(folder.path(), port);
+        let mut new = secure(directory.path(), port);
         greet(&mut new);
         deliver(&mut new, &format!("new {second}"));
     }

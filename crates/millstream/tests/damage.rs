@@ -39,7 +39,7 @@ const LINES: u64 = 20;
 
 /// Pipelines of a tail, a disk channel and a file each, and one of a forward source that nobody damages.
 struct Rig {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     port: u16,
     api: u16,
     config: String,
@@ -50,12 +50,12 @@ struct Rig {
 
 impl Rig {
     fn new(names: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let (port, api) = (free_port(), free_port());
-        let place = folder.path().display();
+        let place = directory.path().display();
         let (mut sources, mut channels, mut sinks) = (String::new(), String::new(), String::new());
         for name in names {
-            fs::create_dir_all(folder.path().join("in").join(name)).unwrap();
+            fs::create_dir_all(directory.path().join("in").join(name)).unwrap();
             sources += &format!(
                 "  in_{name}: {{ type: tail, paths: [\"{place}/in/{name}/*\"], tag: \"*\", start: beginning }}\n"
             );
@@ -72,7 +72,7 @@ impl Rig {
              sinks:\n  safe: {{ type: file, inputs: [kept], path: \"{place}/safe.log\" }}\n{sinks}"
         );
         Self {
-            folder,
+            directory,
             port,
             api,
             config,
@@ -82,7 +82,7 @@ impl Rig {
     }
 
     fn place(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// A file below `data_dir`.

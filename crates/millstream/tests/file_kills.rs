@@ -29,7 +29,7 @@ use program::{
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 600;
 
-/// Sinks by name: their options, with the path below the folder of that name.
+/// Sinks by name: their options, with the path below the directory of that name.
 const SINKS: [(&str, &str, &str); 9] = [
     ("raw", "{tag}.log", "format: raw, rotate: { size: 3MB }"),
     (
@@ -70,9 +70,9 @@ const SINKS: [(&str, &str, &str); 9] = [
     ),
 ];
 
-/// These sinks write below `folder`; the channel is in `data`.
-fn config(folder: &Path, data: &Path, port: u16, sinks: &[(&str, &str, &str)]) -> String {
-    let (place, data) = (folder.display(), data.display());
+/// These sinks write below `directory`; the channel is in `data`.
+fn config(directory: &Path, data: &Path, port: u16, sinks: &[(&str, &str, &str)]) -> String {
+    let (place, data) = (directory.display(), data.display());
     let mut text = format!(
         "data_dir: {data}\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -87,10 +87,10 @@ fn config(folder: &Path, data: &Path, port: u16, sinks: &[(&str, &str, &str)]) -
     text
 }
 
-/// All files below a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// All files below a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true => files.extend(self::files(&path)),
@@ -151,8 +151,8 @@ fn lines(sink: &str, path: &Path) -> Vec<u8> {
 
 #[test]
 fn each_format_compression_and_rotation_loses_and_doubles_nothing_when_the_program_is_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let mut random = Random::new();
     let port = free_port();
     let config = config(place, &place.join("data"), port, &SINKS);
@@ -182,10 +182,10 @@ fn each_format_compression_and_rotation_loses_and_doubles_nothing_when_the_progr
     assert_eq!(Some(latest), newest);
 }
 
-/// All files below a folder, and what they hold.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+/// All files below a directory, and what they hold.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let read = |path: PathBuf| (path.clone(), fs::read(path).unwrap());
-    files(folder).into_iter().map(read).collect()
+    files(directory).into_iter().map(read).collect()
 }
 
 /// Stops a program at a moment at which it has a file below `out` open. Between two files it holds no lock.
@@ -212,8 +212,8 @@ fn stop_while_it_writes(program: &Program, out: &Path) {
 /// The program is stopped, and others are started beside it: on its own data_dir, and on a copy.
 #[test]
 fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (data, out, port) = (place.join("data"), place.join("out"), free_port());
     // Of all that it has written since the last cut, only the newest file is open.
     let sinks = [("raw", "{tag}.log", "format: raw, rotate: { size: 300KB }")];
@@ -270,14 +270,14 @@ fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
 
 /// A journal that is damaged between two runs, again and again.
 struct Journal {
-    folder: PathBuf,
+    directory: PathBuf,
     /// Its files as they were some runs ago.
     old: Vec<Vec<u8>>,
 }
 
 impl Journal {
     fn paths(&self) -> [PathBuf; 2] {
-        ["journal.0", "journal.1"].map(|name| self.folder.join(name))
+        ["journal.0", "journal.1"].map(|name| self.directory.join(name))
     }
 
     /// Bytes up to which something stands in the file, but for the mark at its end.
@@ -318,7 +318,7 @@ impl Journal {
                 format!("remove {path:?}")
             }
             5 => {
-                let between = self.folder.join("between");
+                let between = self.directory.join("between");
                 fs::rename(&paths[0], &between).unwrap();
                 fs::rename(&paths[1], &paths[0]).unwrap();
                 fs::rename(&between, &paths[1]).unwrap();
@@ -359,8 +359,8 @@ fn tally(out: &Path, doubtful: bool) -> BTreeMap<String, u32> {
 
 #[test]
 fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (out, input, port) = (place.join("out"), place.join("in"), free_port());
     fs::create_dir(&input).unwrap();
     fs::create_dir(&out).unwrap();
@@ -373,7 +373,7 @@ fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_na
     );
     let mut random = Random::new();
     let mut journal = Journal {
-        folder: place.join("data/sinks/out"),
+        directory: place.join("data/sinks/out"),
         old: Vec::new(),
     };
     let (mut sent, mut before, mut damage) = (0, BTreeMap::new(), "none".to_owned());

@@ -18,8 +18,8 @@ use rmpv::Value;
 /// Events of a run that is compared.
 const EVENTS: usize = 2000;
 
-fn configuration(folder: &Path, port: u16, source: &str, sink: &str) -> String {
-    let place = folder.display();
+fn configuration(directory: &Path, port: u16, source: &str, sink: &str) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: flume, listen: \"tcp://127.0.0.1:{port}\"{source} }}\n\
@@ -35,18 +35,18 @@ fn line(n: usize) -> String {
 
 /// An agent delivers `EVENTS` lines.
 fn deliver(variant: &str, source: &str, sink: impl Fn(&Path) -> String) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("test root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["127.0.0.1", "localhost"]);
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["127.0.0.1", "localhost"]);
     let port = free_port();
-    let source = source.replace("FOLDER", &folder.path().display().to_string());
-    let config = configuration(folder.path(), port, &source, "format: json");
-    let program = Program::start(folder.path(), &config).listens(port);
-    let agent = Agent::start(folder.path(), port, AVRO, &sink(folder.path()));
+    let source = source.replace("DIRECTORY", &directory.path().display().to_string());
+    let config = configuration(directory.path(), port, &source, "format: json");
+    let program = Program::start(directory.path(), &config).listens(port);
+    let agent = Agent::start(directory.path(), port, AVRO, &sink(directory.path()));
     let text: String = (0..EVENTS).map(|n| line(n) + "\n").collect();
     agent.give("input.txt", &text);
-    let output = folder.path().join("out.log");
+    let output = directory.path().join("out.log");
     let count = || fs::read(&output).map_or(0, |b| b.iter().filter(|b| **b == b'\n').count());
     wait_until("all events have arrived", || count() >= EVENTS);
     drop(agent);
@@ -81,7 +81,7 @@ fn an_agent_delivers_every_event_compressed() {
 }
 
 /// Makes the store of certificates that Java reads.
-fn trust(folder: &Path) -> String {
+fn trust(directory: &Path) -> String {
     let made = Command::new("keytool")
         .args([
             "-importcert",
@@ -92,9 +92,9 @@ fn trust(folder: &Path) -> String {
             "PKCS12",
         ])
         .args(["-storepass", "changeit", "-file"])
-        .arg(folder.join("ca.pem"))
+        .arg(directory.join("ca.pem"))
         .arg("-keystore")
-        .arg(folder.join("trust.p12"))
+        .arg(directory.join("trust.p12"))
         .output()
         .unwrap();
     assert!(
@@ -105,11 +105,11 @@ fn trust(folder: &Path) -> String {
     format!(
         "a.sinks.k.ssl = true\na.sinks.k.truststore = {}/trust.p12\n\
          a.sinks.k.truststore-type = PKCS12\na.sinks.k.truststore-password = changeit\n",
-        folder.display()
+        directory.display()
     )
 }
 
-const TLS: &str = ", tls: { cert: FOLDER/server.pem, key: FOLDER/server.key }";
+const TLS: &str = ", tls: { cert: DIRECTORY/server.pem, key: DIRECTORY/server.key }";
 
 #[test]
 fn an_agent_delivers_every_event_under_tls() {
@@ -119,14 +119,14 @@ fn an_agent_delivers_every_event_under_tls() {
 #[test]
 fn the_sdk_delivers_every_byte_and_header() {
     for variant in ["append", "batch", "append+deflate", "batch+deflate"] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let port = free_port();
         let source = match variant.ends_with("+deflate") {
             true => ", compression: deflate",
             false => "",
         };
-        let config = configuration(folder.path(), port, source, "format: msgpack");
-        let program = Program::start(folder.path(), &config).listens(port);
+        let config = configuration(directory.path(), port, source, "format: msgpack");
+        let program = Program::start(directory.path(), &config).listens(port);
         let sent = Command::new("java")
             .args([
                 "-cp",
@@ -140,7 +140,7 @@ fn the_sdk_delivers_every_byte_and_header() {
             .unwrap();
         let said = String::from_utf8_lossy(&sent.stderr);
         assert!(sent.status.success(), "{variant}: {said}");
-        let output = folder.path().join("out.log");
+        let output = directory.path().join("out.log");
         wait_until("all events have arrived", || entries(&output).len() >= 1500);
         assert_eq!(program.stop(), Some(0));
         let entries = entries(&output);

@@ -17,8 +17,8 @@ use program::{Program, disk::Small, free_port, millbench, wait_until};
 /// Records that are sent: about 60 MB of text.
 const RECORDS: u32 = 600_000;
 
-fn generate(folder: &Path, port: u16, records: u32) -> Child {
-    let ledger = folder.join("ledger");
+fn generate(directory: &Path, port: u16, records: u32) -> Child {
+    let ledger = directory.join("ledger");
     Command::new(millbench())
         .args([
             "generate",
@@ -59,8 +59,8 @@ fn is_all_there(place: &Path, out: &Path) -> bool {
 
 /// Fills the small file systems while records come; makes room on the first of them, and finds every record once.
 fn check(smalls: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let smalls: Vec<Small> = smalls
         .iter()
         .map(|small| Small::mount(place.join(small), "20m"))
@@ -108,8 +108,8 @@ fn a_channel_larger_than_its_disk_loses_nothing_and_uses_it_again() {
 
 #[test]
 fn a_channel_on_a_full_disk_goes_on_with_what_is_settled_also_after_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let small = Small::mount(place.join("data"), "20m");
     let (data, out) = (place.join("data"), place.join("out"));
     fs::create_dir_all(&out).unwrap();

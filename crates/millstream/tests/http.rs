@@ -36,8 +36,8 @@ use serde_json::{Value, json};
 /// Log records of a run of the SDK.
 const RECORDS: u64 = 3000;
 
-fn configuration(folder: &Path, port: u16, source: &str, format: &str) -> String {
-    let place = folder.display();
+fn configuration(directory: &Path, port: u16, source: &str, format: &str) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: http, listen: \"tcp://127.0.0.1:{port}\"{source} }}\n\
@@ -94,8 +94,8 @@ fn node() -> Command {
 }
 
 fn export(mut command: Command, variant: &str, tls: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let (place, port) = (folder.path().display(), free_port());
+    let directory = tempfile::tempdir().unwrap();
+    let (place, port) = (directory.path().display(), free_port());
     let mut source = ", auth: { bearer: s3cret }".to_owned();
     let scheme = if tls { "https" } else { "http" };
     command
@@ -103,13 +103,13 @@ fn export(mut command: Command, variant: &str, tls: bool) {
         .args([variant, &RECORDS.to_string()]);
     if tls {
         let authority = Authority::new("test root");
-        authority.write_root(folder.path(), "ca");
-        authority.issue(folder.path(), "server", &["localhost"]);
+        authority.write_root(directory.path(), "ca");
+        authority.issue(directory.path(), "server", &["localhost"]);
         source += &format!(", tls: {{ cert: {place}/server.pem, key: {place}/server.key }}");
-        command.arg(folder.path().join("ca.pem"));
+        command.arg(directory.path().join("ca.pem"));
     }
-    let config = configuration(folder.path(), port, &source, "format: json");
-    let program = Program::start(folder.path(), &config).listens(port);
+    let config = configuration(directory.path(), port, &source, "format: json");
+    let program = Program::start(directory.path(), &config).listens(port);
     let sent = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}: run `make deps`"));
@@ -118,7 +118,7 @@ fn export(mut command: Command, variant: &str, tls: bool) {
         sent.status.success() && said.is_empty(),
         "{variant}: {said}"
     );
-    let output = folder.path().join("out.log");
+    let output = directory.path().join("out.log");
     wait_until("all records have arrived", || {
         lines(&output).len() as u64 >= RECORDS
     });
@@ -152,14 +152,14 @@ fn opentelemetrys_sdk_for_javascript_delivers_every_record_as_json_compressed_un
 
 #[test]
 fn curl_delivers_lines_plain_and_compressed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let port = free_port();
-    let config = configuration(folder.path(), port, "", "format: json, add: {}");
-    let program = Program::start(folder.path(), &config).listens(port);
+    let config = configuration(directory.path(), port, "", "format: json, add: {}");
+    let program = Program::start(directory.path(), &config).listens(port);
     // Above a mebibyte, so that curl asks first whether it may send (`Expect: 100-continue`).
     let line = |n: u64| json!({"n": n, "big": u64::MAX - n, "text": "x".repeat(200)});
     let text: String = (0..10_000).map(|n| format!("{}\n", line(n))).collect();
-    let file = folder.path().join("events.jsonl");
+    let file = directory.path().join("events.jsonl");
     fs::write(&file, text).unwrap();
     let gzipped = Command::new("gzip").arg("-k").arg(&file).status().unwrap();
     assert!(gzipped.success());
@@ -183,7 +183,7 @@ fn curl_delivers_lines_plain_and_compressed() {
         );
     };
     post(&file, &[]);
-    let gzipped = folder.path().join("events.jsonl.gz");
+    let gzipped = directory.path().join("events.jsonl.gz");
     post(
         &gzipped,
         &[
@@ -191,7 +191,7 @@ fn curl_delivers_lines_plain_and_compressed() {
             "Content-Type: application/x-ndjson",
         ],
     );
-    let output = folder.path().join("out.log");
+    let output = directory.path().join("out.log");
     wait_until("all lines have arrived", || lines(&output).len() >= 20_000);
     assert_eq!(program.stop(), Some(0));
     for (n, got) in (0..).zip(lines(&output)) {
@@ -223,10 +223,10 @@ fn post(port: u16, key: &str, body: &str) -> u64 {
 
 #[test]
 fn requests_with_a_key_arrive_once_each_while_the_receiver_is_killed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let port = free_port();
-    let config = configuration(folder.path(), port, "", "format: raw, field: .id");
-    let mut program = Program::start(folder.path(), &config).listens(port);
+    let config = configuration(directory.path(), port, "", "format: raw, field: .id");
+    let mut program = Program::start(directory.path(), &config).listens(port);
     let done = Arc::new(AtomicBool::new(false));
     let senders: Vec<_> = (0..4)
         .map(|sender| {
@@ -254,8 +254,8 @@ fn requests_with_a_key_arrive_once_each_while_the_receiver_is_killed() {
     for _ in 0..kills {
         sleep(Duration::from_millis(50 + random.below(200)));
         program.kill();
-        kill_at_start(folder.path(), &config, &mut random);
-        program = Program::start(folder.path(), &config).listens(port);
+        kill_at_start(directory.path(), &config, &mut random);
+        program = Program::start(directory.path(), &config).listens(port);
     }
     done.store(true, Ordering::Relaxed);
     let (mut sent, mut tries) = (Vec::new(), 0);
@@ -264,7 +264,7 @@ fn requests_with_a_key_arrive_once_each_while_the_receiver_is_killed() {
         sent.extend(ids);
         tries += tried;
     }
-    let output = folder.path().join("out.log");
+    let output = directory.path().join("out.log");
     let count = || fs::read_to_string(&output).map_or(0, |text| text.lines().count());
     wait_until("all records have arrived", || count() >= sent.len());
     assert_eq!(program.stop(), Some(0));

@@ -34,7 +34,7 @@ fn settings(heading: &str) -> String {
 }
 
 /// Runs the settings below a heading with these records, their server being `answer`, until `done`; gives what was sent there
-/// and the folder with what was rejected.
+/// and the directory with what was rejected.
 fn run(
     heading: &str,
     records: &[Value],
@@ -48,7 +48,7 @@ fn run(
         seen.lock().unwrap().push(request.clone());
         said
     });
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let input = free_port();
     let mut sinks = settings(heading);
     // The imitation stands in for the host, and a word for each secret.
@@ -71,9 +71,9 @@ fn run(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: http, listen: \"tcp://127.0.0.1:{input}\", tag: shop }}\n\
          channels:\n  buffer: {{ type: disk, inputs: [in], size_max: 1GiB }}\n{sinks}",
-        folder.path().display()
+        directory.path().display()
     );
-    let program = Program::start(folder.path(), &config).listens(input);
+    let program = Program::start(directory.path(), &config).listens(input);
     post(input, records);
     wait_until("the server has everything", || {
         done(&requests.lock().unwrap())
@@ -81,7 +81,7 @@ fn run(
     let log = program.log();
     assert_eq!(program.stop(), Some(0), "{log}");
     let mut rejected = String::new();
-    for entry in fs::read_dir(folder.path().join("data/rejected"))
+    for entry in fs::read_dir(directory.path().join("data/rejected"))
         .into_iter()
         .flatten()
         .flatten()

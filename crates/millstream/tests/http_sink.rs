@@ -33,32 +33,32 @@ const RESTARTS: u64 = 20;
 const PAUSE_MS_MAX: u64 = 400;
 
 /// Takes forward with acks, keeps it on the disk, sends it on by HTTP.
-fn sender(folder: &Path, port: u16, url: &str, more: &str) -> String {
+fn sender(directory: &Path, port: u16, url: &str, more: &str) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
          sinks:\n  on: {{ type: http, inputs: [kept], url: \"{url}\", retry: {{ first: 20ms, max: 200ms, timeout: 2s }}{more} }}\n",
-        folder.display()
+        directory.display()
     )
 }
 
 /// Takes HTTP, keeps it on the disk, writes the lines to files.
-fn receiver(folder: &Path, port: u16, out: &Path) -> String {
+fn receiver(directory: &Path, port: u16, out: &Path) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: http, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
          sinks:\n  out: {{ type: file, inputs: [kept], path: \"{}/all.log\", format: raw }}\n",
-        folder.display(),
+        directory.display(),
         out.display()
     )
 }
 
 #[test]
 fn into_our_own_source_each_record_comes_once_however_often_both_are_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let out = place.join("out");
     let (entry, between) = (free_port(), free_port());
     let (one, two) = (place.join("one"), place.join("two"));
@@ -85,8 +85,8 @@ fn into_our_own_source_each_record_comes_once_however_often_both_are_killed() {
 
 #[test]
 fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let out = place.join("out");
     fs::create_dir_all(&out).unwrap();
     let entry = free_port();
@@ -205,8 +205,8 @@ fn check(first: &Value, second: &Value, third: &Value) {
 
 #[test]
 fn opentelemetrys_own_decoder_reads_what_it_writes() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (port, input) = (free_port(), free_port());
     let read = place.join("read.jsonl");
     let decoder = Decoder::start(port, &read);

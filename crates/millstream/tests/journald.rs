@@ -36,10 +36,10 @@ const WRITER: &str = "/lib/systemd/systemd-journal-remote";
 const ENTRY_EVERY: Duration = Duration::from_micros(500);
 
 /// Writes numbered entries until it is told to end; how many.
-fn write(folder: &Path, ended: &AtomicBool) -> usize {
+fn write(directory: &Path, ended: &AtomicBool) -> usize {
     let mut writer = Command::new(WRITER)
         .arg("-o")
-        .arg(folder.join("test.journal"))
+        .arg(directory.join("test.journal"))
         .arg("-")
         .stdin(Stdio::piped())
         .stderr(Stdio::null())
@@ -74,8 +74,8 @@ fn numbers(path: &Path) -> Vec<usize> {
 
 #[test]
 fn every_entry_arrives_once_and_in_order_while_millstream_is_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let journal = place.join("journal");
     fs::create_dir(&journal).unwrap();
     let config = format!(

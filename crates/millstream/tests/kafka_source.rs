@@ -102,8 +102,8 @@ fn wait_for(homes: &[&Path], sent: u64) {
 
 #[test]
 fn records_become_fields_with_what_stands_beside_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
     broker.make_topic("orders", 1, &[]);
     let kcat = Command::new("kcat")
         .args([
@@ -124,7 +124,7 @@ fn records_become_fields_with_what_stands_beside_them() {
         b"k1\t{\"n\": 18446744073709551615, \"key\": \"own\"}\nk2\tno json\nk3\t{\"n\": [1, {}]}\n";
     kcat.stdin.take().unwrap().write_all(lines).unwrap();
     assert!(kcat.wait().unwrap().success());
-    let place = folder.path().display();
+    let place = directory.path().display();
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {{ type: kafka, brokers: [\"{}\"], topics: [\"^ord.*\"], group: g, format: json, tag: \"t.{{topic}}\",\n\
@@ -133,14 +133,14 @@ fn records_become_fields_with_what_stands_beside_them() {
         broker.address()
     );
     // The record that is no JSON is left behind.
-    let program = Program::start_with(folder.path(), &config, &["--once"]);
+    let program = Program::start_with(directory.path(), &config, &["--once"]);
     assert_eq!(
         program.ended(),
         Some(1),
         "{}",
-        fs::read_to_string(folder.path().join("log")).unwrap()
+        fs::read_to_string(directory.path().join("log")).unwrap()
     );
-    let text = fs::read_to_string(folder.path().join("t.orders.0.log")).unwrap();
+    let text = fs::read_to_string(directory.path().join("t.orders.0.log")).unwrap();
     let expected = concat!(
         r#"{"n":18446744073709551615,"key":"own","o":0,"t":"orders","p":0,"h":{"a":"1"}}"#,
         "\n",
@@ -148,13 +148,13 @@ fn records_become_fields_with_what_stands_beside_them() {
         "\n",
     );
     assert_eq!(text, expected);
-    let rejected = fs::read(folder.path().join("data/rejected/in.msgpack")).unwrap();
+    let rejected = fs::read(directory.path().join("data/rejected/in.msgpack")).unwrap();
     assert!(String::from_utf8_lossy(&rejected).contains("no json"));
     // All of it was read and committed: a second run has nothing to do.
-    let program = Program::start_with(folder.path(), &config, &["--once"]);
+    let program = Program::start_with(directory.path(), &config, &["--once"]);
     assert_eq!(program.ended(), Some(0));
     assert_eq!(
-        fs::read_to_string(folder.path().join("t.orders.0.log")).unwrap(),
+        fs::read_to_string(directory.path().join("t.orders.0.log")).unwrap(),
         expected
     );
 }
@@ -162,11 +162,11 @@ fn records_become_fields_with_what_stands_beside_them() {
 #[test]
 fn two_members_lose_nothing_while_they_come_and_go_and_are_killed() {
     const RECORDS: u64 = 40_000;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
-    let broker = Broker::start(folder.path(), &[]);
+    let broker = Broker::start(directory.path(), &[]);
     broker.make_topic("numbers", 6, &[]);
-    let homes = [folder.path().join("a"), folder.path().join("b")];
+    let homes = [directory.path().join("a"), directory.path().join("b")];
     let more = "properties: { session.timeout.ms: \"2000\", heartbeat.interval.ms: \"500\" }";
     let start = |home: &Path| {
         fs::create_dir_all(home).unwrap();
@@ -211,11 +211,11 @@ fn two_members_lose_nothing_while_they_come_and_go_and_are_killed() {
 #[test]
 fn fixed_partitions_arrive_exactly_once_while_the_reader_and_the_broker_are_killed() {
     const RECORDS: u64 = 60_000;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
-    let mut broker = Broker::start(folder.path(), &[]);
+    let mut broker = Broker::start(directory.path(), &[]);
     broker.make_topic("numbers", 3, &[]);
-    let home = folder.path().join("home");
+    let home = directory.path().join("home");
     fs::create_dir_all(&home).unwrap();
     let config = reader(&home, &broker.address(), "partitions: all");
     let mut program = Program::start(&home, &config);

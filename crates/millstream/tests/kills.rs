@@ -19,8 +19,8 @@ use program::{
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 500;
 
-fn receiver(folder: &Path, port: u16) -> String {
-    let place = folder.display();
+fn receiver(directory: &Path, port: u16) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -29,8 +29,8 @@ fn receiver(folder: &Path, port: u16) -> String {
     )
 }
 
-fn relay(folder: &Path, port: u16, next: u16) -> String {
-    let place = folder.display();
+fn relay(directory: &Path, port: u16, next: u16) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -41,16 +41,16 @@ fn relay(folder: &Path, port: u16, next: u16) -> String {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_sender_receiver_or_both_are_killed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
     let port = free_port();
     let mut receiver = Victim::start(
-        folder.path().to_owned(),
+        directory.path().to_owned(),
         port,
-        receiver(folder.path(), port),
+        receiver(directory.path(), port),
     );
     let records = in_storm(1_200_000, 5_000_000).to_string();
-    let mut generator = Generator::start(&generate(folder.path(), port, &records, "40000"));
+    let mut generator = Generator::start(&generate(directory.path(), port, &records, "40000"));
     for kill in 0..in_storm(54, 300) {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         match kill % 3 {
@@ -64,33 +64,39 @@ fn nothing_is_lost_or_doubled_when_sender_receiver_or_both_are_killed() {
         }
     }
     generator.finish();
-    settle(&folder.path().join("out"));
+    settle(&directory.path().join("out"));
     receiver.stop();
-    verify(&folder.path().join("out"), &folder.path().join("ledger"));
+    verify(
+        &directory.path().join("out"),
+        &directory.path().join("ledger"),
+    );
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_from_one_millstream_to_the_next_when_either_is_killed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
     let (port, next) = (free_port(), free_port());
     let mut last = Victim::start(
-        folder.path().to_owned(),
+        directory.path().to_owned(),
         next,
-        receiver(folder.path(), next),
+        receiver(directory.path(), next),
     );
-    let first = folder.path().join("relay");
+    let first = directory.path().join("relay");
     let mut first = Victim::start(first.clone(), port, relay(&first, port, next));
     let records = in_storm(600_000, 3_000_000).to_string();
-    let generator = Generator::start(&generate(folder.path(), port, &records, "30000"));
+    let generator = Generator::start(&generate(directory.path(), port, &records, "30000"));
     for kill in 0..in_storm(27, 200) {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         let victim = if kill % 2 == 0 { &mut first } else { &mut last };
         victim.kill_and_restart(&mut random);
     }
     generator.finish();
-    settle(&folder.path().join("out"));
+    settle(&directory.path().join("out"));
     first.stop();
     last.stop();
-    verify(&folder.path().join("out"), &folder.path().join("ledger"));
+    verify(
+        &directory.path().join("out"),
+        &directory.path().join("ledger"),
+    );
 }

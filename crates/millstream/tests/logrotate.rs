@@ -1,4 +1,4 @@
-//! A growing file under Debian's logrotate, in both of its modes, with and without compression, dates and a folder for what is
+//! A growing file under Debian's logrotate, in both of its modes, with and without compression, dates and a directory for what is
 //! old, while Millstream runs and while it does not; tailed through a disk channel into a file.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -26,7 +26,7 @@ const LOG: &[&str] = &["logs/app.log"];
 /// Lines between two rotations.
 const LINES: usize = 4000;
 
-/// `paths`: what is tailed, below the folder of the test.
+/// `paths`: what is tailed, below the directory of the test.
 fn config(place: &Path, paths: &[&str]) -> String {
     let place = place.display();
     let paths: Vec<_> = paths.iter().map(|path| format!("{place}/{path}")).collect();
@@ -38,9 +38,9 @@ fn config(place: &Path, paths: &[&str]) -> String {
     )
 }
 
-fn rotate(folder: &Path, mode: &str) {
-    let rules = folder.join("rotate.conf");
-    let logs = folder.join("logs");
+fn rotate(directory: &Path, mode: &str) {
+    let rules = directory.join("rotate.conf");
+    let logs = directory.join("logs");
     let text = format!(
         "{}/app.log {{\n  rotate 100\n  size 1\n  missingok\n  {mode}\n}}\n",
         logs.display()
@@ -53,7 +53,7 @@ fn rotate(folder: &Path, mode: &str) {
         .into_iter()
         .find(|path| Path::new(path).exists());
     let binary = binary.expect("logrotate is missing: run `make deps`");
-    let state = folder.join("rotate.state");
+    let state = directory.join("rotate.state");
     let ran = Command::new(binary)
         .arg("-f")
         .arg("-s")
@@ -69,8 +69,8 @@ fn rotate(folder: &Path, mode: &str) {
 }
 
 /// Writes numbered lines as a program does that opens its log again when it has been rotated (`by_name`) or keeps it open.
-fn write_and_rotate(folder: &Path, mode: &str, by_name: bool) {
-    let path = folder.join("logs/app.log");
+fn write_and_rotate(directory: &Path, mode: &str, by_name: bool) {
+    let path = directory.join("logs/app.log");
     let open = || {
         fs::File::options()
             .append(true)
@@ -88,7 +88,7 @@ fn write_and_rotate(folder: &Path, mode: &str, by_name: bool) {
             n += 100;
             sleep(Duration::from_millis(1));
         }
-        rotate(folder, mode);
+        rotate(directory, mode);
         if by_name {
             file = open();
         }
@@ -109,8 +109,8 @@ fn lines_of(path: &Path) -> Vec<String> {
 }
 
 /// All lines in the log and its rotated parts.
-fn lines_left(folder: &Path) -> HashSet<String> {
-    let files = ["logs", "old"].map(|name| fs::read_dir(folder.join(name)).unwrap());
+fn lines_left(directory: &Path) -> HashSet<String> {
+    let files = ["logs", "old"].map(|name| fs::read_dir(directory.join(name)).unwrap());
     files
         .into_iter()
         .flatten()
@@ -118,18 +118,18 @@ fn lines_left(folder: &Path) -> HashSet<String> {
         .collect()
 }
 
-/// A folder for the log and one for what is old, if that has one of its own.
-fn folders() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+/// A directory for the log and one for what is old, if that has one of its own.
+fn directories() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
     for name in ["logs", "old"] {
-        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::create_dir(directory.path().join(name)).unwrap();
     }
-    folder
+    directory
 }
 
 fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
-    let folder = folders();
-    let place = folder.path();
+    let directory = directories();
+    let place = directory.path();
     let program = Program::start(place, &config(place, LOGS));
     write_and_rotate(place, mode, by_name);
     let left = lines_left(place);
@@ -150,8 +150,8 @@ fn run_with_a_gap(
     by_name: bool,
     pause: Duration,
 ) -> (Vec<String>, HashSet<String>) {
-    let folder = folders();
-    let place = folder.path();
+    let directory = directories();
+    let place = directory.path();
     let log = place.join("logs/app.log");
     let open = || {
         fs::File::options()
@@ -265,8 +265,8 @@ struct Kill {
 
 /// Copies and truncates a log of `LINES` lines, kills the program, and starts it again. Returns what arrived after these lines.
 fn kill_after_truncation(kill: &Kill) -> Vec<String> {
-    let folder = folders();
-    let place = folder.path();
+    let directory = directories();
+    let place = directory.path();
     let log = place.join("logs/app.log");
     let config = config(place, &["logs/*"]);
     let out = place.join("out.log");
@@ -439,8 +439,8 @@ fn logs_that_were_made_and_rotated_while_it_did_not_run_are_read() {
 
 #[test]
 fn patterns_that_match_nothing_are_told_once_at_start() {
-    let folder = folders();
-    let place = folder.path();
+    let directory = directories();
+    let place = directory.path();
     fs::write(place.join("logs/app.log"), "a line\n").unwrap();
     let paths = &["logs/*.log", "logs/*.lgo", "elsewhere/*.log"];
     let program = Program::start(place, &config(place, paths));
@@ -471,9 +471,9 @@ fn patterns_that_match_nothing_are_told_once_at_start() {
 }
 
 #[test]
-fn a_log_that_goes_to_a_folder_nobody_watches_is_read_to_its_end() {
-    let folder = folders();
-    let place = folder.path();
+fn a_log_that_goes_to_a_directory_nobody_watches_is_read_to_its_end() {
+    let directory = directories();
+    let place = directory.path();
     let log = place.join("logs/app.log");
     let program = Program::start(place, &config(place, &["logs/app.log"]));
     let arrived = || lines_of(&place.join("out.log"));

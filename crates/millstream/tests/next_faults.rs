@@ -45,35 +45,35 @@ fn receiver(address: SocketAddr, data: &Path, out: &Path) -> String {
 }
 
 /// Keeps what comes and sends it on; it gives up soon on who does not answer.
-fn sender(folder: &Path, port: u16, next: SocketAddr) -> String {
+fn sender(directory: &Path, port: u16, next: SocketAddr) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
          sinks:\n  next: {{ type: forward, inputs: [kept], servers: [\"{next}\"], peer: millstream, ack_timeout: 5s, \
          retry: {{ first: 100ms, max: 1s, timeout: 2s }} }}\n",
-        folder.display()
+        directory.display()
     )
 }
 
 /// The sender and the load on it.
-fn send(folder: &Path, next: SocketAddr, records: &str, rate: &str) -> (Victim, Generator) {
-    let (port, place) = (free_port(), folder.join("sender"));
+fn send(directory: &Path, next: SocketAddr, records: &str, rate: &str) -> (Victim, Generator) {
+    let (port, place) = (free_port(), directory.join("sender"));
     let config = sender(&place, port, next);
     let sender = Victim::start(place, port, config);
-    let generator = Generator::start(&generate(folder, port, records, rate));
+    let generator = Generator::start(&generate(directory, port, records, rate));
     (sender, generator)
 }
 
-fn log(folder: &Path) -> String {
-    fs::read_to_string(folder.join("log")).unwrap_or_default()
+fn log(directory: &Path) -> String {
+    fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
 /// Gives the receiver's directory `full` a disk that is smaller than the load, kills the receiver, and accounts. `stalls`: what fills the
 /// disk is never released, so the receiver waits until there is room.
 fn fill(full: &str, size: &str, stalls: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let last = place.join("receiver");
     let small = Small::mount(last.join(full), size);
     let (port, out) = (free_port(), last.join("out"));
@@ -119,8 +119,8 @@ fn a_full_disk_under_all_of_the_next_loses_and_doubles_nothing() {
 
 #[test]
 fn a_network_that_is_cut_between_two_loses_and_doubles_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let network = Network::new();
     let next = SocketAddr::new(IpAddr::V4(network.address()), free_port());
     let last = place.join("receiver");

@@ -16,14 +16,14 @@ use program::{Program, wait_until};
 
 /// Starts it where the kernel has nothing left of `limit`, and follows files that grow, come and are rotated.
 fn follows_without(limit: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().display();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {{ type: tail, paths: [\"{place}/logs/*.log\"] }}\n\
          sinks:\n  out: {{ type: file, inputs: [in], format: raw, path: \"{place}/out\" }}\n"
     );
-    let logs = folder.path().join("logs");
+    let logs = directory.path().join("logs");
     fs::create_dir(&logs).unwrap();
     let busy = logs.join("busy.log");
     fs::write(&busy, "first\n").unwrap();
@@ -38,10 +38,10 @@ fn follows_without(limit: &str) {
         &taken,
         "sh",
     ];
-    let program = Program::start_after(folder.path(), &config, &shell);
+    let program = Program::start_after(directory.path(), &config, &shell);
     let expect = |what: &str, line: &str| {
         wait_until(what, || {
-            let text = fs::read_to_string(folder.path().join("out")).unwrap_or_default();
+            let text = fs::read_to_string(directory.path().join("out")).unwrap_or_default();
             text.lines().any(|found| found == line)
         });
     };
@@ -67,7 +67,7 @@ fn follows_without(limit: &str) {
     let log = program.log();
     assert!(log.contains("the kernel gives no notices"), "{log}");
     assert_eq!(program.stop(), Some(0));
-    let text = fs::read_to_string(folder.path().join("out")).unwrap();
+    let text = fs::read_to_string(directory.path().join("out")).unwrap();
     assert_eq!(text.lines().count(), 6, "each line once:\n{text}");
 }
 

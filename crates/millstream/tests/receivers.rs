@@ -22,21 +22,21 @@ const RECORDS: &str = "20000";
 const BREAK_AFTER: &str = "3000";
 
 /// The receiver, which writes to `out.log`.
-fn receiver(folder: &Path, port: u16, environment: &[(&str, &str)]) -> Server {
+fn receiver(directory: &Path, port: u16, environment: &[(&str, &str)]) -> Server {
     let script = tree().join("target/clients/node/server.js");
     assert!(
         script.exists(),
         "{} is missing: run `make deps`",
         script.display()
     );
-    let out = folder.join("out.log");
+    let out = directory.join("out.log");
     let environment: Vec<(String, String)> = environment
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
         .collect();
     Server::start(
         "fluent-server",
-        folder.join("receiver.log"),
+        directory.join("receiver.log"),
         port,
         move || {
             let mut command = Command::new("node");
@@ -49,12 +49,12 @@ fn receiver(folder: &Path, port: u16, environment: &[(&str, &str)]) -> Server {
 
 /// Sends numbered records through Millstream to the receiver; `sink`: more options. Gives what the verifier allowed to be wrong says.
 fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().display();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
     let authority = Authority::new("test root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["127.0.0.1"]);
-    let within = |text: &str| text.replace("FOLDER", &place.to_string());
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["127.0.0.1"]);
+    let within = |text: &str| text.replace("DIRECTORY", &place.to_string());
     let environment: Vec<_> = environment
         .iter()
         .map(|(name, value)| (*name, within(value)))
@@ -64,7 +64,7 @@ fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str])
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let (port, to) = (free_port(), free_port());
-    let server = receiver(folder.path(), to, &environment);
+    let server = receiver(directory.path(), to, &environment);
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -72,7 +72,7 @@ fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str])
          sinks:\n  next: {{ type: forward, inputs: [kept], servers: [\"127.0.0.1:{to}\"]{} }}\n",
         within(sink)
     );
-    let program = Program::start(folder.path(), &config).listens(port);
+    let program = Program::start(directory.path(), &config).listens(port);
     let sent = Command::new(millbench())
         .args(["generate", "--acks", "--chunk", "200", "--rate", "20000"])
         .args([
@@ -88,7 +88,7 @@ fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str])
         "{}",
         String::from_utf8_lossy(&sent.stderr)
     );
-    let out = folder.path().join("out.log");
+    let out = directory.path().join("out.log");
     // The last record is the generator's own end.
     wait_until("the last record is there", || {
         let text = fs::read_to_string(&out).unwrap_or_default();
@@ -120,13 +120,13 @@ fn every_record_arrives_compressed_once_in_order() {
 #[test]
 fn every_record_arrives_under_tls_with_a_key_and_a_user() {
     let environment = [
-        ("FORWARD_CERT", "FOLDER/server.pem"),
-        ("FORWARD_CERT_KEY", "FOLDER/server.key"),
+        ("FORWARD_CERT", "DIRECTORY/server.pem"),
+        ("FORWARD_CERT_KEY", "DIRECTORY/server.key"),
         ("FORWARD_KEY", "open sesame"),
         ("FORWARD_USER", "alice"),
         ("FORWARD_PASSWORD", "wonder land"),
     ];
-    let sink = ", tls: { ca: FOLDER/ca.pem }, \
+    let sink = ", tls: { ca: DIRECTORY/ca.pem }, \
         auth: { hostname: relay, shared_key: open sesame, username: alice, password: wonder land }";
     deliver("tls, key, user", sink, &environment, &[]);
 }

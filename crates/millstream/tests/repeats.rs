@@ -16,7 +16,7 @@ use program::{Program, free_port, wait_until};
 use rmpv::Value;
 
 struct Fixture {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     program: Option<Program>,
     port: u16,
     api: u16,
@@ -25,9 +25,9 @@ struct Fixture {
 
 impl Fixture {
     fn new(more: &'static str) -> Self {
-        let (folder, port, api) = (tempfile::tempdir().unwrap(), free_port(), free_port());
+        let (directory, port, api) = (tempfile::tempdir().unwrap(), free_port(), free_port());
         let mut fixture = Self {
-            folder,
+            directory,
             program: None,
             port,
             api,
@@ -38,15 +38,19 @@ impl Fixture {
     }
 
     fn start(&mut self) {
-        let (place, port, api, more) =
-            (self.folder.path().display(), self.port, self.api, self.more);
+        let (place, port, api, more) = (
+            self.directory.path().display(),
+            self.port,
+            self.api,
+            self.more,
+        );
         let config = format!(
             "data_dir: {place}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\nthreads: 2\n\
              sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
              channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB{more} }}\n\
              sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/{{tag}}.log\" }}\n"
         );
-        self.program = Some(Program::start(self.folder.path(), &config).listens(port));
+        self.program = Some(Program::start(self.directory.path(), &config).listens(port));
     }
 
     fn connect(&self) -> TcpStream {
@@ -58,7 +62,7 @@ impl Fixture {
     }
 
     fn lines(&self, tag: &str) -> Vec<String> {
-        let path = self.folder.path().join("out").join(format!("{tag}.log"));
+        let path = self.directory.path().join("out").join(format!("{tag}.log"));
         fs::read_to_string(path)
             .unwrap_or_default()
             .lines()
@@ -95,7 +99,7 @@ impl Fixture {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(Path::new(self.folder.path()).join("log")).unwrap()
+        fs::read_to_string(Path::new(self.directory.path()).join("log")).unwrap()
     }
 }
 
@@ -250,7 +254,7 @@ fn a_broken_chunk_is_refused_three_times_then_its_good_records_are_kept() {
     assert_eq!(fixture.lines("t"), ["good"]);
     let rejected = fs::read(
         fixture
-            .folder
+            .directory
             .path()
             .join("data/rejected/in.peer-127_0_0_1.msgpack"),
     )

@@ -53,7 +53,7 @@ const RATE: usize = 5000;
 
 /// Where everybody meets, and how often it broke.
 struct Rig {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     config: String,
     ports: [u16; 3],
     program: Option<Program>,
@@ -61,10 +61,10 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let ports = [free_port(), free_port(), free_port()];
         let [relp, avro, forward] = ports;
-        let place = folder.path().display();
+        let place = directory.path().display();
         let config = format!(
             "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
              sources:\n  relp: {{ type: syslog, listen: \"relp://127.0.0.1:{relp}\" }}\n\
@@ -74,7 +74,7 @@ impl Rig {
              sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/{{tag}}/all.log\" }}\n"
         );
         let mut rig = Self {
-            folder,
+            directory,
             config,
             ports,
             program: None,
@@ -84,7 +84,7 @@ impl Rig {
     }
 
     fn start(&mut self) {
-        let mut program = Program::start(self.folder.path(), &self.config);
+        let mut program = Program::start(self.directory.path(), &self.config);
         for port in self.ports {
             program = program.listens(port);
         }
@@ -93,12 +93,12 @@ impl Rig {
 
     fn stop(&mut self) {
         let code = self.program.take().unwrap().stop();
-        let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
+        let log = fs::read_to_string(self.directory.path().join("log")).unwrap();
         assert_eq!(code, Some(0), "{log}");
     }
 
     fn output(&self, tag: &str) -> PathBuf {
-        self.folder.path().join("out").join(tag)
+        self.directory.path().join("out").join(tag)
     }
 
     /// Bytes that have arrived of each sender.
@@ -117,16 +117,16 @@ struct Relp {
 }
 
 impl Relp {
-    fn start(folder: &Path, port: u16) -> Self {
+    fn start(directory: &Path, port: u16) -> Self {
         let input = free_port();
         let config = format!(
             "global(workDirectory=\"{0}\")\nmain_queue(queue.size=\"1000000\")\nmodule(load=\"imptcp\")\nmodule(load=\"omrelp\")\n\
              input(type=\"imptcp\" address=\"127.0.0.1\" port=\"{input}\")\n\
              action(type=\"omrelp\" target=\"127.0.0.1\" port=\"{port}\" windowSize=\"{WINDOW}\" action.resumeInterval=\"1\" \
              action.resumeRetryCount=\"-1\" queue.type=\"LinkedList\" queue.size=\"1000000\" queue.workerThreads=\"1\")\n",
-            folder.display()
+            directory.display()
         );
-        let daemon = rsyslogd(folder, &config, input);
+        let daemon = rsyslogd(directory, &config, input);
         let ended = Arc::new(AtomicBool::new(false));
         let until = ended.clone();
         let feeder = thread::spawn(move || {
@@ -201,11 +201,11 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_what_was_not_answered_comes_
     let restarts = std::env::var("RESTARTS").map_or(RESTARTS, |text| text.parse().unwrap());
     let mut random = Random::new();
     let mut rig = Rig::new();
-    let folder = rig.folder.path().to_owned();
+    let directory = rig.directory.path().to_owned();
     let [relp_port, avro_port, forward_port] = rig.ports;
-    let relp = Relp::start(&folder, relp_port);
-    let agent = Agent::start(&folder, avro_port, RESTLESS, "");
-    let mut endless = generate(&folder, forward_port, "1", &RATE.to_string());
+    let relp = Relp::start(&directory, relp_port);
+    let agent = Agent::start(&directory, avro_port, RESTLESS, "");
+    let mut endless = generate(&directory, forward_port, "1", &RATE.to_string());
     let records = endless.iter().position(|word| word == "--records").unwrap();
     endless.drain(records..=records + 1);
     let generator = Generator::start(&endless);
@@ -258,5 +258,5 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_what_was_not_answered_comes_
     drop(daemon);
     account("relp", &numbers(&relp_out), sent, WINDOW, restarts);
     account("avro", &numbers(&avro_out), given, BATCH, restarts);
-    verify(&rig.output("bench"), &folder.join("ledger"));
+    verify(&rig.output("bench"), &directory.join("ledger"));
 }

@@ -12,15 +12,15 @@ use program::{Program, free_port, wait_until};
 
 const RECORDS: usize = 20_000;
 
-fn certificates(folder: &Path) {
+fn certificates(directory: &Path) {
     let authority = Authority::new("root");
-    authority.write_root(folder, "ca");
-    authority.issue(folder, "server", &["localhost"]);
-    authority.issue(folder, "client", &["web-1"]);
+    authority.write_root(directory, "ca");
+    authority.issue(directory, "server", &["localhost"]);
+    authority.issue(directory, "client", &["web-1"]);
 }
 
-fn receiver(folder: &Path, port: u16) -> String {
-    let place = folder.display();
+fn receiver(directory: &Path, port: u16) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/receiver\napi: {{ listen: [] }}\nthreads: 1\n\
          tls: {{ mesh: {{ cert: server.pem, key: server.key, ca: ca.pem }} }}\n\
@@ -32,8 +32,8 @@ fn receiver(folder: &Path, port: u16) -> String {
 }
 
 /// Sends the lines of a file; `options` of the sink.
-fn sender(folder: &Path, name: &str, port: u16, options: &str) -> String {
-    let place = folder.display();
+fn sender(directory: &Path, name: &str, port: u16, options: &str) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/{name}\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {{ type: tail, paths: [\"{place}/in.log\"], start: beginning }}\n\
@@ -42,10 +42,10 @@ fn sender(folder: &Path, name: &str, port: u16, options: &str) -> String {
     )
 }
 
-fn start(folder: &Path, name: &str, config: &str) -> Program {
-    let home = folder.join(name);
+fn start(directory: &Path, name: &str, config: &str) -> Program {
+    let home = directory.join(name);
     fs::create_dir_all(&home).unwrap();
-    for file in fs::read_dir(folder).unwrap() {
+    for file in fs::read_dir(directory).unwrap() {
         let path = file.unwrap().path();
         let ending = path.extension().and_then(|ending| ending.to_str());
         if matches!(ending, Some("pem" | "key")) {
@@ -57,14 +57,14 @@ fn start(folder: &Path, name: &str, config: &str) -> Program {
 
 #[test]
 fn everything_arrives_by_tls_with_certificate_key_and_user_and_nothing_without() {
-    let folder = tempfile::tempdir().unwrap();
-    let (folder, port) = (folder.path(), free_port());
-    certificates(folder);
+    let directory = tempfile::tempdir().unwrap();
+    let (directory, port) = (directory.path(), free_port());
+    certificates(directory);
     let lines: String = (0..RECORDS)
         .map(|n| format!("line {n} {}\n", "x".repeat(n % 200)))
         .collect();
-    fs::write(folder.join("in.log"), &lines).unwrap();
-    let receiving = start(folder, "r", &receiver(folder, port)).listens(port);
+    fs::write(directory.join("in.log"), &lines).unwrap();
+    let receiving = start(directory, "r", &receiver(directory, port)).listens(port);
     let tls = "tls: { ca: ca.pem, cert: client.pem, key: client.key }";
     let auth = "auth: { shared_key: open sesame, username: alice, password: wonder }";
     for (name, options, told) in [
@@ -92,18 +92,18 @@ fn everything_arrives_by_tls_with_certificate_key_and_user_and_nothing_without()
             "not valid for name",
         ),
     ] {
-        let sending = start(folder, name, &sender(folder, name, port, &options));
+        let sending = start(directory, name, &sender(directory, name, port, &options));
         wait_until(&format!("{name} is refused"), || {
             sending.log().to_lowercase().contains(told)
         });
         sending.kill();
     }
-    let out = folder.join("out.log");
+    let out = directory.join("out.log");
     assert!(fs::read(&out).is_ok_and(|bytes| bytes.is_empty()) || !out.exists());
     let sending = start(
-        folder,
+        directory,
         "good",
-        &sender(folder, "good", port, &format!("{tls}, {auth}")),
+        &sender(directory, "good", port, &format!("{tls}, {auth}")),
     );
     wait_until("everything has arrived", || {
         fs::metadata(&out).is_ok_and(|data| data.len() >= lines.len() as u64)

@@ -53,7 +53,7 @@ struct Disk {
 
 /// The control group that limits it: of version 1 (blkio) or 2 (io).
 struct Group {
-    folder: PathBuf,
+    directory: PathBuf,
     old: bool,
 }
 
@@ -70,16 +70,16 @@ impl Group {
             let on = fs::write(root.join("cgroup.subtree_control"), "+io");
             on.expect("this system lets nobody limit a disk: no control group `blkio` or `io`");
         }
-        let folder = root.join(name);
-        fs::create_dir(&folder).expect("root can make a control group");
+        let directory = root.join(name);
+        fs::create_dir(&directory).expect("root can make a control group");
         Self {
-            folder,
+            directory,
             old: is_old,
         }
     }
 
     fn take(&self, process: u32) {
-        fs::write(self.folder.join("cgroup.procs"), process.to_string()).unwrap();
+        fs::write(self.directory.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
     /// Limits what is written to the device, by the group and by threads of the system; None: not any more.
@@ -87,12 +87,12 @@ impl Group {
         if self.old {
             let line = format!("{numbers} {}", bytes.unwrap_or(0));
             let file = "blkio.throttle.write_bps_device";
-            fs::write(self.folder.join(file), &line).unwrap();
-            fs::write(self.folder.with_file_name(file), &line).unwrap();
+            fs::write(self.directory.join(file), &line).unwrap();
+            fs::write(self.directory.with_file_name(file), &line).unwrap();
         } else {
             let bytes = bytes.map_or("max".to_owned(), |bytes| bytes.to_string());
             let line = format!("{numbers} wbps={bytes}");
-            fs::write(self.folder.join("io.max"), line).unwrap();
+            fs::write(self.directory.join("io.max"), line).unwrap();
         }
     }
 }
@@ -130,7 +130,7 @@ impl Drop for Disk {
         let _ = Command::new("losetup").args(["-d", &self.device]).status();
         // A killed program leaves its group a little later.
         for _ in 0..50 {
-            if fs::remove_dir(&self.group.folder).is_ok() {
+            if fs::remove_dir(&self.group.directory).is_ok() {
                 return;
             }
             sleep(Duration::from_millis(100));
@@ -154,12 +154,12 @@ impl Setup {
             fs::create_dir_all(place.join(name)).unwrap();
         }
         let (port, api) = (free_port(), free_port());
-        let folder = place.display();
+        let directory = place.display();
         let config = format!(
-            "data_dir: {folder}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\nthreads: 2\n\
+            "data_dir: {directory}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\nthreads: 2\n\
              sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
              channels:\n  kept: {{ type: disk, inputs: [in], size_max: {CHANNEL_BYTES}B }}\n\
-             sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{folder}/out/{{tag}}.log\" }}\n"
+             sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{directory}/out/{{tag}}.log\" }}\n"
         );
         Self {
             place: place.to_owned(),
@@ -242,8 +242,8 @@ fn memory_peak(program: &Program) -> u64 {
 
 /// `room`: what can be accepted although the disk is slow, because it lies elsewhere.
 fn check(slow: &str, room: u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let setup = Setup::new(folder.path(), slow);
+    let directory = tempfile::tempdir().unwrap();
+    let setup = Setup::new(directory.path(), slow);
     let program = setup.start();
     let mut generator = setup.generate();
     wait_until("a chunk is accepted", || setup.count("chunks_acked") > 0);

@@ -21,8 +21,8 @@ use syslog_ways::{MESSAGES, records, start, text, way};
 const TIME: &str = "2026-11-20T06:40:30.123456";
 
 /// Compares all records of a way with what was sent: `expected` makes them.
-fn compare(folder: &Path, program: &Program, name: &str, expected: impl Fn(usize) -> Value) {
-    let mut got = records(folder, program, name, MESSAGES);
+fn compare(directory: &Path, program: &Program, name: &str, expected: impl Fn(usize) -> Value) {
+    let mut got = records(directory, program, name, MESSAGES);
     assert_eq!(got.len(), MESSAGES, "{name}");
     // Datagrams may change places.
     let number = |record: &Value| -> usize {
@@ -83,8 +83,8 @@ fn severity(n: usize) -> &'static str {
 
 #[test]
 fn rsyslog_delivers_every_message_by_every_way_it_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let certificates = certificates(place);
     let ports: Vec<u16> = (0..7).map(|_| free_port()).collect();
     let at = |scheme: &str, number: usize| format!("{scheme}://127.0.0.1:{}", ports[number]);
@@ -142,8 +142,8 @@ fn rsyslog_delivers_every_message_by_every_way_it_has() {
 
 #[test]
 fn rsyslog_delivers_through_openssl_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let certificates = certificates(place);
     let (port, input) = (free_port(), free_port());
     let own = certificates.display();
@@ -166,8 +166,8 @@ fn rsyslog_delivers_through_openssl_too() {
 
 #[test]
 fn syslog_ng_delivers_every_message_by_every_way_it_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let certificates = certificates(place);
     let own = certificates.display();
     let ports: Vec<u16> = (0..5).map(|_| free_port()).collect();

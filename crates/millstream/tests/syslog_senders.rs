@@ -44,8 +44,8 @@ fn log(arguments: &[&str], lines: &str) {
 
 #[test]
 fn logger_of_util_linux_delivers_every_message_in_every_form() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
     let ways = [
         way("tcp", format!("tcp://127.0.0.1:{port}"), ""),
@@ -134,8 +134,8 @@ fn messages(records: &[Value]) -> Vec<String> {
 
 #[test]
 fn messages_of_logger_that_are_too_long_leave_as_was_asked_and_name_their_sender() {
-    let (folder, ports) = (tempfile::tempdir().unwrap(), TOO_LONG.map(|_| free_port()));
-    let place = folder.path();
+    let (directory, ports) = (tempfile::tempdir().unwrap(), TOO_LONG.map(|_| free_port()));
+    let place = directory.path();
     let program = start_strict(place, ports);
     let long: String = (0..1000).map(|n| format!("{n:09} ")).collect();
     let long = long.trim_end();
@@ -193,8 +193,8 @@ fn emptied(program: Program, place: &Path, ways: &[Way], port: &str) -> Program 
 
 #[test]
 fn the_handler_of_python_delivers_every_message_by_every_socket() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
     let ways = [
         way("tcp", format!("tcp://127.0.0.1:{port}"), ""),

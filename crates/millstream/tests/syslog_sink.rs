@@ -77,19 +77,19 @@ fn all(path: &Path, field: &str, program: &Program) -> Vec<Value> {
 }
 
 /// A relay: reads syslog at `port`, keeps it, and sends it on by these sinks.
-fn relay(folder: &Path, port: u16, sinks: &[(&str, String)]) -> Program {
-    let folder = folder.join("relay");
-    fs::create_dir_all(&folder).unwrap();
+fn relay(directory: &Path, port: u16, sinks: &[(&str, String)]) -> Program {
+    let directory = directory.join("relay");
+    fs::create_dir_all(&directory).unwrap();
     let mut config = format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\nsinks:\n",
-        folder.display()
+        directory.display()
     );
     for (name, options) in sinks {
         config += &format!("  {name}: {{ type: syslog, inputs: [kept], {options} }}\n");
     }
-    Program::start(&folder, &config).listens(port)
+    Program::start(&directory, &config).listens(port)
 }
 
 /// What rsyslog has made of message `n`; `name`: how it came.
@@ -119,8 +119,8 @@ fn compare(name: &str, n: usize, got: &Value) {
 
 #[test]
 fn rsyslog_takes_every_message_with_all_its_parts() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let own = certificates(place);
     let own = own.display();
     let [tcp, lined, old, udp, tls, input] = [(); 6].map(|()| free_port());
@@ -183,23 +183,23 @@ fn rsyslog_takes_every_message_with_all_its_parts() {
 }
 
 /// A Millstream that reads syslog into a file of JSON lines.
-fn receiver(folder: &Path, url: &str, port: u16, more: &str) -> (Program, PathBuf) {
-    fs::create_dir_all(folder).unwrap();
-    let out = folder.join("out.json");
+fn receiver(directory: &Path, url: &str, port: u16, more: &str) -> (Program, PathBuf) {
+    fs::create_dir_all(directory).unwrap();
+    let out = directory.join("out.json");
     let config = format!(
         "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: syslog, listen: [\"{url}\", \"tcp://127.0.0.1:{port}\"]{more} }}\n\
          sinks:\n  out: {{ type: file, inputs: [in], path: \"{1}\" }}\n",
-        folder.display(),
+        directory.display(),
         out.display()
     );
-    (Program::start(folder, &config).listens(port), out)
+    (Program::start(directory, &config).listens(port), out)
 }
 
 #[test]
 fn a_relay_changes_no_field_on_any_way() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let own = certificates(place);
     let own = own.display();
     let tls = format!(", tls: {{ cert: {own}/server.pem, key: {own}/server.key }}");
@@ -272,8 +272,8 @@ fn told(log: &str) -> u64 {
 
 #[test]
 fn a_server_that_is_killed_loses_no_more_than_the_sink_tells() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let (port, input) = (free_port(), free_port());
     // What the server has read and not written when it is killed is its own: this one writes each message at once.
     let config = format!(

@@ -1,4 +1,4 @@
-//! The habits that can be checked: who imports whom, a header in every file, sizes, names, whole component folders.
+//! The habits that can be checked: who imports whom, a header in every file, sizes, names, whole component directories.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 
@@ -170,12 +170,12 @@ fn no_file_grows_beyond_the_wall_and_none_has_an_empty_name() {
 }
 
 #[test]
-fn every_component_is_one_whole_folder() {
+fn every_component_is_one_whole_directory() {
     let mut found = 0;
     for kind in ["sources", "channels", "sinks"] {
         for entry in fs::read_dir(root().join("crates").join(kind).join("src")).unwrap() {
-            let folder = entry.unwrap().path();
-            let Ok(code) = fs::read_to_string(folder.join("mod.rs")) else {
+            let directory = entry.unwrap().path();
+            let Ok(code) = fs::read_to_string(directory.join("mod.rs")) else {
                 continue;
             };
             if !code.contains("const COMPONENT: Component") {
@@ -183,11 +183,11 @@ fn every_component_is_one_whole_folder() {
             }
             found += 1;
             assert!(
-                folder.join("example.yaml").exists(),
+                directory.join("example.yaml").exists(),
                 "{} has no example.yaml",
-                folder.display()
+                directory.display()
             );
-            let readme = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+            let readme = fs::read_to_string(directory.join("README.md")).unwrap_or_default();
             for heading in [
                 "## What it does",
                 "## Example",
@@ -198,7 +198,7 @@ fn every_component_is_one_whole_folder() {
                 assert!(
                     readme.contains(heading),
                     "{}/README.md has no `{heading}`",
-                    folder.display()
+                    directory.display()
                 );
             }
         }

@@ -164,12 +164,12 @@ fn advice(listen: &Listen, error: &io::Error) -> &'static str {
             "; this machine has no such address: 0.0.0.0 stands for all it has"
         }
         io::ErrorKind::PermissionDenied if is_path => {
-            "; this user may not write the folder: give it to the user, or choose another path"
+            "; this user may not write the directory: give it to the user, or choose another path"
         }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: give it, or choose another port"
         }
-        io::ErrorKind::NotFound if is_path => "; make the folder first",
+        io::ErrorKind::NotFound if is_path => "; make the directory first",
         _ => "",
     }
 }

@@ -1,4 +1,4 @@
-//! The folder of everything durable: owned by one process, with a format version.
+//! The directory of everything durable: owned by one process, with a format version.
 
 use std::{fs, io, io::Read, path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use millstream_sys::{
 
 use crate::failure::Failure;
 
-/// The version of the folder's layout that this program writes and reads.
+/// The version of the directory's layout that this program writes and reads.
 const FORMAT: u32 = 1;
 /// What the version file says before the number.
 const FORMAT_WORDS: &str = "millstream data_dir, format ";
@@ -22,19 +22,19 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the folder if there is none, locks it and checks its version.
-    pub fn open(folder: &Path) -> Result<Self, Failure> {
-        let place = folder.display();
+    /// Makes the directory if there is none, locks it and checks its version.
+    pub fn open(directory: &Path) -> Result<Self, Failure> {
+        let place = directory.display();
         let fail = |error: io::Error| {
-            Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a folder this user may write"))
+            Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a directory this user may write"))
                 .never_again()
         };
         // Others may enter the directories above it.
-        if let Some(above) = folder.parent() {
+        if let Some(above) = directory.parent() {
             fs::create_dir_all(above).map_err(fail)?;
         }
-        HostDisk.create_folder(folder).map_err(fail)?;
-        let path = folder.join("lock");
+        HostDisk.create_directory(directory).map_err(fail)?;
+        let path = directory.join("lock");
         if !path.exists() {
             private::write(&path, b"").map_err(fail)?;
         }
@@ -45,8 +45,8 @@ impl DataDir {
             );
             return Err(Failure::config(text));
         }
-        check_format(folder).map_err(fail)??;
-        if let Err(error) = private::restrict(folder) {
+        check_format(directory).map_err(fail)??;
+        if let Err(error) = private::restrict(directory) {
             // A volume may belong to another user who lets this one write; what we make in it is private.
             tracing::warn!(
                 "cannot take data_dir {place} from other users: {error}; make this user its owner"
@@ -56,8 +56,8 @@ impl DataDir {
     }
 }
 
-fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
-    let path = folder.join("format");
+fn check_format(directory: &Path) -> io::Result<Result<(), Failure>> {
+    let path = directory.join("format");
     let text = match fs::File::open(&path) {
         Ok(file) => {
             let mut bytes = Vec::new();
@@ -67,7 +67,7 @@ fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             private::write(&path, format!("{FORMAT_WORDS}{FORMAT}\n").as_bytes())?;
             fs::File::open(&path)?.sync_all()?;
-            fs::File::open(folder)?.sync_all()?;
+            fs::File::open(directory)?.sync_all()?;
             return Ok(Ok(()));
         }
         Err(error) => return Err(error),
@@ -79,7 +79,7 @@ fn check_format(folder: &Path) -> io::Result<Result<(), Failure>> {
         Some(FORMAT) => Ok(()),
         Some(other) => Err(Failure::config(format!(
             "data_dir {} has format {other}, this program reads format {FORMAT}; run the version that wrote it",
-            folder.display()
+            directory.display()
         ))),
         None => Err(Failure::config(format!(
             "{} does not say which format the directory has. If it is not a data_dir of Millstream, set another `data_dir`; if \
@@ -95,19 +95,23 @@ mod tests {
 
     #[test]
     fn a_data_dir_belongs_to_one_process() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = DataDir::open(folder.path()).unwrap();
-        let text = DataDir::open(folder.path()).err().unwrap().message;
+        let directory = tempfile::tempdir().unwrap();
+        let first = DataDir::open(directory.path()).unwrap();
+        let text = DataDir::open(directory.path()).err().unwrap().message;
         assert!(text.contains("another running Millstream"), "{text}");
         drop(first);
-        DataDir::open(folder.path()).unwrap();
+        DataDir::open(directory.path()).unwrap();
     }
 
     #[test]
     fn a_newer_format_is_refused_with_both_numbers() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("format"), format!("{FORMAT_WORDS}7\n")).unwrap();
-        let text = DataDir::open(folder.path()).err().unwrap().message;
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(
+            directory.path().join("format"),
+            format!("{FORMAT_WORDS}7\n"),
+        )
+        .unwrap();
+        let text = DataDir::open(directory.path()).err().unwrap().message;
         assert!(
             text.contains("format 7") && text.contains("format 1"),
             "{text}"

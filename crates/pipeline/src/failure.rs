@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Who {
     /// The other end of a connection, or a destination.
     Peer,
-    /// A disk, a file, a folder.
+    /// A disk, a file, a directory.
     Disk,
     /// The configuration.
     Config,
@@ -40,7 +40,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The disk fails, perhaps only for now (full, slow, a vanished folder).
+    /// The disk fails, perhaps only for now (full, slow, a vanished directory).
     pub fn disk(message: impl Into<String>) -> Self {
         Self {
             who: Who::Disk,

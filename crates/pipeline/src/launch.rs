@@ -106,7 +106,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         once: launch.once,
         failures: wiring.failures,
         _threads: wiring.threads,
-        rejected_place: rejected::folder(&wiring.data_dir),
+        rejected_place: rejected::directory(&wiring.data_dir),
         _data_dir: data_dir,
     })
 }
@@ -163,7 +163,7 @@ impl Wiring {
                 pool: self.pool.clone(),
                 meters: self.meters.of(&plan.name),
                 reporter: reporter.clone(),
-                folder: self.data_dir.join("channels").join(&*plan.name),
+                directory: self.data_dir.join("channels").join(&*plan.name),
             };
             let opened = match plan.config.open(context, &plan.consumers) {
                 Err(failure) if failure.who == Who::State => {
@@ -352,13 +352,14 @@ impl Wiring {
         let (mut edges, meters) = (self.edges(routes), self.meters.of(node));
         let mut to = format!("by the port {node}.rejected");
         if edges.is_empty() {
-            let folder = rejected::folder(&self.data_dir);
-            to = format!("and kept in {}/{node}.*", folder.display());
+            let directory = rejected::directory(&self.data_dir);
+            to = format!("and kept in {}/{node}.*", directory.display());
             let counts = Counts {
                 kept: meters.counter(REJECTED_KEPT),
                 dropped: meters.counter("bytes_rejected_dropped"),
             };
-            let store = RejectedStore::open(folder, node, self.rejected, reporter.clone(), counts);
+            let store =
+                RejectedStore::open(directory, node, self.rejected, reporter.clone(), counts);
             edges.push(Edge {
                 tags: None,
                 feed: Feed::new(store),
@@ -399,7 +400,7 @@ impl Wiring {
                 meters,
                 reporter,
                 host: self.host.clone(),
-                folder: self.data_dir.join("sources").join(&*plan.name),
+                directory: self.data_dir.join("sources").join(&*plan.name),
             };
             if let Err(failure) = plan.source.bind(&context) {
                 if failure.who != Who::State {
@@ -449,7 +450,7 @@ impl Wiring {
                 pool: self.pool.clone(),
                 meters: self.meters.of(&plan.name),
                 reporter: own_reporter.clone(),
-                folder: self.data_dir.join("sinks").join(&*plan.name),
+                directory: self.data_dir.join("sinks").join(&*plan.name),
                 lane,
             };
             let (reporter, sink, ends) = (

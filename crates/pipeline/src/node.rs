@@ -8,7 +8,7 @@ use millstream_record::Pool;
 use crate::{
     channel::{BoxFuture, Channel, Consumer, Reader},
     failure::Failure,
-    inlet::{CUT_AGE, Inlet},
+    inlet::{CHECKPOINT_AGE, Inlet},
     meters::NodeMeters,
     outlet::Outlet,
     promise::Promise,
@@ -56,7 +56,7 @@ pub trait Sink: Send + Sync {
     /// The longest time from taking a batch to settling it while the destination works, for `explain` and `check`.
     /// None: somebody else decides (the next server's ack).
     fn settles_within(&self) -> Option<Duration> {
-        Some(CUT_AGE)
+        Some(CHECKPOINT_AGE)
     }
     /// Tries whether the destination can be reached or written, changing nothing, for `check --connect`; what it says is
     /// shown. May block for some seconds. None: there is nothing to try.
@@ -98,8 +98,8 @@ pub struct SourceContext {
     pub reporter: Reporter,
     /// What `host` is for records that are written on this machine.
     pub host: Arc<str>,
-    /// A folder of the node's own for durable state; made when first used (`data_dir/sources/NAME`).
-    pub folder: PathBuf,
+    /// A directory of the node's own for durable state; made when first used (`data_dir/sources/NAME`).
+    pub directory: PathBuf,
 }
 
 /// What a sink gets.
@@ -116,8 +116,8 @@ pub struct SinkContext {
     pub meters: NodeMeters,
     /// The node's log lines.
     pub reporter: Reporter,
-    /// A folder of the node's own for durable state; made when first used (`data_dir/sinks/NAME`).
-    pub folder: PathBuf,
+    /// A directory of the node's own for durable state; made when first used (`data_dir/sinks/NAME`).
+    pub directory: PathBuf,
     /// Behind memory with a lane per data thread: which lane this is (0 else).
     pub lane: usize,
 }
@@ -133,8 +133,8 @@ pub struct ChannelContext {
     pub meters: NodeMeters,
     /// The node's log lines.
     pub reporter: Reporter,
-    /// The channel's folder (`data_dir/channels/NAME`); made by the channel.
-    pub folder: PathBuf,
+    /// The channel's directory (`data_dir/channels/NAME`); made by the channel.
+    pub directory: PathBuf,
 }
 
 /// A channel that is open: takes groups, and gives each consumer a reader.
@@ -164,15 +164,15 @@ pub trait ChannelConfig: Send {
     fn promise(&self) -> Promise;
 }
 
-/// One component, as its folder describes it: the entry in the list of its crate.
+/// One component, as its directory describes it: the entry in the list of its crate.
 pub struct Component {
     /// Its name in `type:`.
     pub name: &'static str,
     /// One sentence.
     pub summary: &'static str,
-    /// The folder's README.md.
+    /// The directory's README.md.
     pub readme: &'static str,
-    /// The folder's example.yaml: a complete configuration that runs.
+    /// The directory's example.yaml: a complete configuration that runs.
     pub example: &'static str,
     /// The JSON Schema of its options (without `type`, `inputs` and `tags`).
     pub schema: fn() -> schemars::Schema,

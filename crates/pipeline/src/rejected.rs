@@ -60,7 +60,7 @@ const PEER_BYTES_MAX: usize = 64;
 const PIECES: u64 = 8;
 
 /// The directory in a `data_dir` in which rejected records are kept.
-pub fn folder(data_dir: &Path) -> PathBuf {
+pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("rejected")
 }
 
@@ -68,7 +68,7 @@ pub fn folder(data_dir: &Path) -> PathBuf {
 pub struct RejectedStore(Arc<Store>);
 
 struct Store {
-    folder: PathBuf,
+    directory: PathBuf,
     node: Arc<str>,
     limits: RejectedLimits,
     /// How long each file is with what this run has written to it.
@@ -130,28 +130,28 @@ impl Held {
 impl RejectedStore {
     /// The store of one node, in the directory that all stores share.
     pub fn open(
-        folder: PathBuf,
+        directory: PathBuf,
         node: &str,
         limits: RejectedLimits,
         reporter: Reporter,
         counts: Counts,
     ) -> Arc<dyn Channel> {
         Arc::new(Self(Arc::new(Store::new(
-            folder, node, limits, reporter, counts,
+            directory, node, limits, reporter, counts,
         ))))
     }
 }
 
 impl Store {
     fn new(
-        folder: PathBuf,
+        directory: PathBuf,
         node: &str,
         limits: RejectedLimits,
         reporter: Reporter,
         counts: Counts,
     ) -> Self {
         Self {
-            folder,
+            directory,
             node: node.into(),
             limits,
             ends: Mutex::default(),
@@ -165,7 +165,7 @@ impl Store {
 
     /// Keeps all of the batches or none.
     fn keep(&self, batches: &[Batch]) -> Result<(), Refused> {
-        private::create_dir_all(&self.folder)?;
+        private::create_dir_all(&self.directory)?;
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held()?;
         let mut shares: Vec<(String, Vec<&[u8]>)> = Vec::new();
@@ -209,7 +209,7 @@ impl Store {
     /// The files of this node, each with its share and its length.
     fn files(&self) -> io::Result<Vec<(PathBuf, String, u64)>> {
         let mut files = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let mut parts = name.split('.');
@@ -260,7 +260,7 @@ impl Store {
     }
 
     fn full(&self, share: &str, option: &str, limit: Size) -> String {
-        let (place, node) = (self.folder.display(), &self.node);
+        let (place, node) = (self.directory.display(), &self.node);
         let files = match option {
             "rejected.peer_max" => format!("{share}.*"),
             _ => format!("{node}.*"),
@@ -324,7 +324,7 @@ impl Store {
             format_args!(
                 "the files {}/{files}.* hold {bytes} of rejected records; at {limit} the node stops: read them with `millstream \
                  rejected cat --node {}`, then move them elsewhere",
-                self.folder.display(),
+                self.directory.display(),
                 self.node
             ),
         );
@@ -336,7 +336,7 @@ impl Store {
         records: &[&[u8]],
         ends: &mut HashMap<PathBuf, u64>,
     ) -> io::Result<()> {
-        let path = self.folder.join(format!("{share}.{EXTENSION}"));
+        let path = self.directory.join(format!("{share}.{EXTENSION}"));
         let bytes: u64 = records.iter().map(|records| records.len() as u64).sum();
         if !ends.contains_key(&path) {
             self.put_torn_aside(&path)?;
@@ -360,7 +360,7 @@ impl Store {
             self.put_aside(&path, "old")?;
             ends.insert(path, 0);
         } else if is_new {
-            fs::File::open(&self.folder)?.sync_all()?;
+            fs::File::open(&self.directory)?.sync_all()?;
         }
         Ok(())
     }
@@ -393,7 +393,7 @@ impl Store {
         let aside = names.into_iter().find(|name| !name.exists());
         let aside = aside.unwrap_or_default();
         fs::rename(path, &aside)?;
-        fs::File::open(&self.folder)?.sync_all()?;
+        fs::File::open(&self.directory)?.sync_all()?;
         Ok(aside)
     }
 
@@ -457,7 +457,7 @@ impl Channel for RejectedStore {
                     }
                     Err(Refused::Full(why)) => why,
                     Err(Refused::Disk(error)) => {
-                        let place = store.folder.display();
+                        let place = store.directory.display();
                         format!("cannot keep rejected records in {place}: {error}")
                     }
                 };

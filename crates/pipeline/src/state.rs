@@ -37,8 +37,8 @@ mod tests {
 
     #[test]
     fn a_file_is_read_up_to_its_bound_and_a_larger_one_is_refused_unread() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("positions");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("positions");
         assert_eq!(read(&path, 8, "remove it").unwrap(), None);
         std::fs::write(&path, "12345678").unwrap();
         assert_eq!(read(&path, 8, "remove it").unwrap().unwrap(), b"12345678");

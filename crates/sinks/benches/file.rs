@@ -1,5 +1,5 @@
 //! What the file sink makes of batches that are in memory, in records per CPU-second, and what a bare writer of the same
-//! bytes makes: `cargo bench -p millstream-sinks --bench file [FOLDER]`.
+//! bytes makes: `cargo bench -p millstream-sinks --bench file [DIRECTORY]`.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -115,13 +115,13 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-fn sink(folder: &Path, options: &str, batch: &Batch, rounds: u64) {
+fn sink(directory: &Path, options: &str, batch: &Batch, rounds: u64) {
     let name = if batch.body[12..17] == *b"\xa4host" {
         "out.{.host}"
     } else {
         "out"
     };
-    let path = folder.join(name);
+    let path = directory.join(name);
     let yaml = format!("{{ path: {path:?}, {options} }}");
     let node = Node::parse("bench.yaml", &yaml).expect("the options are good");
     let file = millstream_sinks::COMPONENTS
@@ -146,7 +146,7 @@ fn sink(folder: &Path, options: &str, batch: &Batch, rounds: u64) {
         pool: Pool::new(64 << 20),
         meters: meters.clone(),
         reporter: Reporter::new("bench"),
-        folder: folder.join("state"),
+        directory: directory.join("state"),
         lane: 0,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -162,9 +162,9 @@ fn sink(folder: &Path, options: &str, batch: &Batch, rounds: u64) {
     );
 }
 
-fn bare(folder: &Path, bytes: u64) {
+fn bare(directory: &Path, bytes: u64) {
     let file = HostDisk
-        .open(&folder.join("bare"), Open::Create)
+        .open(&directory.join("bare"), Open::Create)
         .expect("a file");
     let buffer = vec![b'x'; 1 << 20];
     for at in (0..bytes).step_by(1 << 20) {
@@ -175,10 +175,10 @@ fn bare(folder: &Path, bytes: u64) {
 }
 
 fn main() {
-    let folder = std::env::args()
+    let directory = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
-    let folder = PathBuf::from(folder.unwrap_or_else(|| "/tmp/millstream-bench".to_owned()));
+    let directory = PathBuf::from(directory.unwrap_or_else(|| "/tmp/millstream-bench".to_owned()));
     let cases = [
         ("packed -> json", "format: json", packed(), 1000),
         (
@@ -210,23 +210,23 @@ fn main() {
         ),
     ];
     for (name, options, batch, rounds) in cases {
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("a folder");
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("a directory");
         let (start, before) = (Instant::now(), cpu());
-        sink(&folder, options, &batch, rounds);
+        sink(&directory, options, &batch, rounds);
         report(name, rounds * u64::from(batch.count), before, start);
     }
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).expect("a folder");
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).expect("a directory");
     let (start, before) = (Instant::now(), cpu());
-    bare(&folder, 1 << 30);
+    bare(&directory, 1 << 30);
     let (cpu, wall) = (cpu() - before, start.elapsed().as_secs_f64());
     println!(
         "bare writer, 1 MiB uncached: {:.2} GB/CPU-s, {:.2} GB/s",
         1.074 / cpu,
         1.074 / wall
     );
-    let _ = fs::remove_dir_all(&folder);
+    let _ = fs::remove_dir_all(&directory);
 }
 
 fn report(name: &str, records: u64, before: f64, start: Instant) {

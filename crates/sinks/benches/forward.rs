@@ -226,7 +226,7 @@ fn sink(batch: &Batch, time: Duration, channel: Option<u128>, without: &str) -> 
         pool: Pool::new(256 << 20),
         meters: meters.clone(),
         reporter: Reporter::new("forward"),
-        folder: "unused".into(),
+        directory: "unused".into(),
         lane: 0,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use millstream_config::Node;
 use millstream_pipeline::{
     failure::Failure,
-    inlet::{Event, Inlet},
+    inlet::{Inlet, Item},
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
 };
@@ -59,12 +59,12 @@ impl Sink for Tally {
             let mut counts: BTreeMap<Tag, u64> = BTreeMap::new();
             // None: go on where the channel says. A sink that commits positions of its own gives its last one.
             inlet.resume(None)?;
-            while let Some(event) = inlet.next().await? {
-                match event {
-                    Event::Batch(batch, _) => {
+            while let Some(item) = inlet.next().await? {
+                match item {
+                    Item::Batch(batch, _) => {
                         *counts.entry(batch.tag).or_default() += u64::from(batch.count)
                     }
-                    Event::Cut(cut) => {
+                    Item::Checkpoint(checkpoint) => {
                         for (tag, count) in std::mem::take(&mut counts) {
                             if count >= self.at_least {
                                 context
@@ -72,7 +72,7 @@ impl Sink for Tally {
                                     .info("tally", format_args!("{count} records for {tag}"));
                             }
                         }
-                        inlet.settle(cut).await?;
+                        inlet.settle(checkpoint).await?;
                     }
                 }
             }
@@ -129,7 +129,7 @@ mod tests {
         let here = squeeze(include_str!("contributing.rs"));
         let blocks = rust_blocks(include_str!("../../../CONTRIBUTING.md"));
         assert!(blocks.len() >= 6, "the walk-through lost its code");
-        // The two lines outside the folder stand in lib.rs; `..` stands for what is copied.
+        // The two lines outside the directory stand in lib.rs; `..` stands for what is copied.
         let outside =
             |block: &&String| block.starts_with("modtally") || block.starts_with("tally::");
         for block in blocks.iter().filter(|block| !outside(block)) {

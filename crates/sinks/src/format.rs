@@ -4,9 +4,9 @@ use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem, Value};
 use millstream_pipeline::node::Checked;
 use millstream_wire::{
-    event::FieldPath,
     format::{Add, Encoder, Format, Headers, Options},
     json::InvalidUtf8,
+    record::FieldPath,
     template::Template,
 };
 use schemars::{JsonSchema, Schema};

@@ -1,23 +1,23 @@
-//! Which chunks are done, and which cuts wait for them.
+//! Which chunks are done, and which checkpoints wait for them.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> write -> [settle]`
 //!
-//! Chunks get numbers in the order in which their batches were taken and are done in any order. It promises that a cut
-//! comes out only when every chunk opened before it is done, and cuts in their order. It leaves settling to its user.
+//! Chunks get numbers in the order in which their batches were taken and are done in any order. It promises that a checkpoint
+//! comes out only when every chunk opened before it is done, and checkpoints in their order. It leaves settling to its user.
 
 use std::collections::VecDeque;
 
 use millstream_record::Time;
 
-/// The open chunks and the waiting cuts; `C` is what a cut is to its user.
+/// The open chunks and the waiting checkpoints; `C` is what a checkpoint is to its user.
 #[derive(Debug)]
 pub(crate) struct Ledger<C> {
     /// Every number below is done.
     floor: u64,
     /// From `floor` on: until when a chunk's oldest record dates back, None when it is done.
     open: VecDeque<Option<Time>>,
-    /// Waiting cuts, each with the first number that it does not cover.
-    cuts: VecDeque<(u64, C)>,
+    /// Waiting checkpoints, each with the first number that it does not cover.
+    checkpoints: VecDeque<(u64, C)>,
 }
 
 impl<C> Ledger<C> {
@@ -25,7 +25,7 @@ impl<C> Ledger<C> {
         Self {
             floor: 0,
             open: VecDeque::new(),
-            cuts: VecDeque::new(),
+            checkpoints: VecDeque::new(),
         }
     }
 
@@ -48,23 +48,29 @@ impl<C> Ledger<C> {
         }
     }
 
-    /// A cut behind every chunk opened so far.
-    pub(crate) fn cut(&mut self, cut: C) {
-        self.cuts.push_back((self.next(), cut));
+    /// A checkpoint behind every chunk opened so far.
+    pub(crate) fn checkpoint(&mut self, checkpoint: C) {
+        self.checkpoints.push_back((self.next(), checkpoint));
     }
 
-    /// The next cut that can be settled.
+    /// The next checkpoint that can be settled.
     pub(crate) fn ready(&mut self) -> Option<C> {
-        match self.cuts.front() {
-            Some((until, _)) if *until <= self.floor => self.cuts.pop_front().map(|(_, cut)| cut),
+        match self.checkpoints.front() {
+            Some((until, _)) if *until <= self.floor => self
+                .checkpoints
+                .pop_front()
+                .map(|(_, checkpoint)| checkpoint),
             _ => None,
         }
     }
 
-    /// The oldest cut that waits and covers chunk `number`.
-    pub(crate) fn cut_of(&mut self, number: u64) -> Option<&mut C> {
-        let found = self.cuts.iter_mut().find(|(until, _)| number < *until);
-        found.map(|(_, cut)| cut)
+    /// The oldest checkpoint that waits and covers chunk `number`.
+    pub(crate) fn checkpoint_of(&mut self, number: u64) -> Option<&mut C> {
+        let found = self
+            .checkpoints
+            .iter_mut()
+            .find(|(until, _)| number < *until);
+        found.map(|(_, checkpoint)| checkpoint)
     }
 
     /// When the oldest record of a chunk that is not done was received.
@@ -78,9 +84,9 @@ impl<C> Ledger<C> {
         self.open.len()
     }
 
-    /// Whether every chunk is done and every cut has come out.
+    /// Whether every chunk is done and every checkpoint has come out.
     pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.cuts.is_empty()
+        self.open.is_empty() && self.checkpoints.is_empty()
     }
 
     fn next(&self) -> u64 {
@@ -93,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_waits_for_every_chunk_before_it_and_for_none_behind_it() {
+    fn a_checkpoint_waits_for_every_chunk_before_it_and_for_none_behind_it() {
         let mut ledger = Ledger::new();
         let (first, second) = (ledger.open(Time(1)), ledger.open(Time(2)));
-        ledger.cut("a");
+        ledger.checkpoint("a");
         let third = ledger.open(Time(3));
-        ledger.cut("b");
+        ledger.checkpoint("b");
         ledger.done(second);
         ledger.done(third);
         assert_eq!(ledger.ready(), None);
@@ -122,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn the_cut_of_a_chunk_is_the_first_behind_it() {
+    fn the_checkpoint_of_a_chunk_is_the_first_behind_it() {
         let mut ledger = Ledger::new();
         let first = ledger.open(Time(1));
-        ledger.cut("a");
+        ledger.checkpoint("a");
         let second = ledger.open(Time(2));
-        assert_eq!(ledger.cut_of(first), Some(&mut "a"));
-        assert_eq!(ledger.cut_of(second), None);
+        assert_eq!(ledger.checkpoint_of(first), Some(&mut "a"));
+        assert_eq!(ledger.checkpoint_of(second), None);
     }
 }

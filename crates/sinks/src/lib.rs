@@ -1,12 +1,12 @@
-//! The sinks: one folder each, and one line each in the list below.
+//! The sinks: one directory each, and one line each in the list below.
 
 mod backoff;
 mod batching;
 #[cfg(test)]
 mod contributing;
+mod directories;
 mod discard;
 mod file;
-mod folders;
 mod format;
 mod forward;
 mod hdfs;

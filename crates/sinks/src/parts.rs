@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use millstream_record::Batch;
-use millstream_wire::event::events;
 
 /// The parts of a batch, each as large as `fits` (bytes, records) allows and of one record at least.
 pub(crate) fn parts(batch: Batch, fits: impl Fn(usize, usize) -> bool) -> Vec<Batch> {
@@ -20,7 +19,7 @@ pub(crate) fn parts(batch: Batch, fits: impl Fn(usize, usize) -> bool) -> Vec<Ba
     };
     let mut parts = Vec::new();
     let (mut start, mut records) = (0, 0);
-    for (range, _) in events(&batch) {
+    for (range, _) in millstream_wire::record::records(&batch) {
         if records > 0 && !fits(range.end - start, records + 1) {
             parts.push(part(start..range.start, records));
             (start, records) = (range.start, 0);

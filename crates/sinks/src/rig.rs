@@ -206,7 +206,7 @@ impl Rig {
         component: &Component,
         options: &str,
         upstream: &Upstream,
-        folder: &Path,
+        directory: &Path,
     ) -> Self {
         let meters = Meters::default();
         let (stopper, stop) = stop();
@@ -224,7 +224,7 @@ impl Rig {
             pool: Pool::new(256 << 20),
             meters: node_meters.clone(),
             reporter: Reporter::new("sink"),
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             lane: 0,
         };
         Self {

@@ -1,4 +1,4 @@
-//! The sources: one folder each, and one line each in the list below.
+//! The sources: one directory each, and one line each in the list below.
 
 use millstream_pipeline::node::Component;
 

@@ -241,9 +241,9 @@ impl Running {
         component: &Component,
         options: &str,
         downstream: &Downstream,
-        folder: &Path,
+        directory: &Path,
     ) -> Self {
-        Self::launch(component, options, downstream, folder, false)
+        Self::launch(component, options, downstream, directory, false)
     }
 
     /// The same with `--once`, to its end.
@@ -251,9 +251,9 @@ impl Running {
         component: &Component,
         options: &str,
         downstream: &Downstream,
-        folder: &Path,
+        directory: &Path,
     ) -> Self {
-        let mut running = Self::launch(component, options, downstream, folder, true);
+        let mut running = Self::launch(component, options, downstream, directory, true);
         running.thread.take().unwrap().join().unwrap().unwrap();
         running
     }
@@ -262,19 +262,19 @@ impl Running {
         component: &Component,
         options: &str,
         downstream: &Downstream,
-        folder: &Path,
+        directory: &Path,
         once: bool,
     ) -> Self {
         let source =
             try_build(component, options).unwrap_or_else(|problems| panic!("{problems:?}"));
-        Self::of(source, downstream, folder, once)
+        Self::of(source, downstream, directory, once)
     }
 
     /// Runs a source in front of `downstream`.
     pub(crate) fn of(
         mut source: Box<dyn Source>,
         downstream: &Downstream,
-        folder: &Path,
+        directory: &Path,
         once: bool,
     ) -> Self {
         let meters = Meters::default();
@@ -284,7 +284,7 @@ impl Running {
             port.lock().values = source.values();
         }
         let (all, to, rejects) = (meters.clone(), downstream.clone(), rejected.clone());
-        let folder = folder.to_owned();
+        let directory = directory.to_owned();
         let thread = thread::spawn(move || {
             let outlet = |to: Downstream, rejected| {
                 let edge = Edge {
@@ -304,7 +304,7 @@ impl Running {
                 meters: all.of("source"),
                 reporter: Reporter::new("source"),
                 host: "here".into(),
-                folder,
+                directory,
             };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

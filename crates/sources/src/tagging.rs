@@ -6,7 +6,7 @@ use millstream_config::{Node, Problem};
 use millstream_pipeline::layout::nearest_value;
 use millstream_record::{Tag, Time, Values};
 use millstream_wire::{
-    event::{Event, Record},
+    record::{Record, TimedRecord},
     template::{Depends, Renderer, Shared, Template},
 };
 
@@ -54,7 +54,7 @@ impl Tagging {
             }
             (Self::Template(template), _) => {
                 let shared = Shared { tag: given, values };
-                let event = Event {
+                let event = TimedRecord {
                     time: Time::now(),
                     record: Record::None,
                 };

@@ -46,8 +46,8 @@ fn main() {
     let address = listener.local_addr().expect("it is bound");
     let mut sender = TcpStream::connect(address).expect("it listens");
     let (mut receiver, _) = listener.accept().expect("somebody connects");
-    let folder = tempfile::tempdir().expect("there is a directory for temporary files");
-    let path = folder.path().join("file");
+    let directory = tempfile::tempdir().expect("there is a directory for temporary files");
+    let path = directory.path().join("file");
     std::fs::write(&path, vec![b'x'; BYTES]).expect("the disk has room");
     let file = File::open(&path).expect("it is there");
 

@@ -1,4 +1,4 @@
-//! The disk: folders and files as the durable parts need them.
+//! The disk: directories and files as the durable parts need them.
 //!
 //! Whatever must survive a power cut (segments, cursors, journals, outputs of the file sink) is written through
 //! [`Disk`]. [`HostDisk`] is the real one; `testkit` has a simulated one that forgets any subset of what was not synced.
@@ -24,7 +24,7 @@ use crate::{
     writeback,
 };
 
-/// What a folder says of an entry.
+/// What a directory says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// Bytes.
@@ -33,8 +33,8 @@ pub struct Metadata {
     pub device: u64,
     /// `st_ino`.
     pub inode: u64,
-    /// Whether it is a folder.
-    pub folder: bool,
+    /// Whether it is a directory.
+    pub directory: bool,
     /// Whether it is a file, and no pipe, socket or device.
     pub file: bool,
 }
@@ -71,7 +71,7 @@ pub enum OutputMode {
     Exactly(u32),
 }
 
-/// Folders and names. Names are durable only after [`Disk::sync_folder`] of the folder they stand in.
+/// Directories and names. Names are durable only after [`Disk::sync_directory`] of the directory they stand in.
 pub trait Disk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>>;
@@ -79,16 +79,16 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes one folder, which only this user may enter; its parent exists. A folder that is there already is no error.
-    fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// Makes one directory, which only this user may enter; its parent exists. A directory that is there already is no error.
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
     /// The same for outputs.
-    fn create_output_folder(&self, path: &Path, _mode: OutputMode) -> io::Result<()> {
-        self.create_folder(path)
+    fn create_output_directory(&self, path: &Path, _mode: OutputMode) -> io::Result<()> {
+        self.create_directory(path)
     }
-    /// Makes the names in a folder durable.
-    fn sync_folder(&self, path: &Path) -> io::Result<()>;
-    /// The names in a folder, sorted.
-    fn list(&self, folder: &Path) -> io::Result<Vec<OsString>>;
+    /// Makes the names in a directory durable.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// The names in a directory, sorted.
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
     /// What stands under a name (symbolic links are followed).
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
     /// The space of the file system that holds `path`.
@@ -133,7 +133,7 @@ pub trait File: Send + Sync {
     /// Takes the exclusive lock of the file (flock; it ends with the process, or when the file is dropped); false if
     /// somebody else holds it.
     fn try_lock(&self) -> io::Result<bool>;
-    /// Whether the file still has a name in any folder.
+    /// Whether the file still has a name in any directory.
     fn is_linked(&self) -> io::Result<bool> {
         Ok(true)
     }
@@ -177,27 +177,27 @@ impl Disk for HostDisk {
         fs::remove_file(path)
     }
 
-    fn create_folder(&self, path: &Path) -> io::Result<()> {
-        make_folder(path, DIRECTORY_MODE)
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        make_directory(path, DIRECTORY_MODE)
     }
 
-    fn create_output_folder(&self, path: &Path, mode: OutputMode) -> io::Result<()> {
+    fn create_output_directory(&self, path: &Path, mode: OutputMode) -> io::Result<()> {
         match mode {
-            OutputMode::Umask => make_folder(path, 0o777),
+            OutputMode::Umask => make_directory(path, 0o777),
             OutputMode::Exactly(mode) => {
-                make_folder(path, DIRECTORY_MODE)?;
+                make_directory(path, DIRECTORY_MODE)?;
                 let enter = (mode & 0o444) >> 2;
                 fs::set_permissions(path, fs::Permissions::from_mode(mode | enter))
             }
         }
     }
 
-    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
         fs::File::open(path)?.sync_all()
     }
 
-    fn list(&self, folder: &Path) -> io::Result<Vec<OsString>> {
-        let mut names = fs::read_dir(folder)?
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        let mut names = fs::read_dir(directory)?
             .map(|entry| entry.map(|entry| entry.file_name()))
             .collect::<io::Result<Vec<_>>>()?;
         names.sort();
@@ -225,8 +225,8 @@ impl Disk for HostDisk {
     }
 }
 
-/// Makes a folder with at most these permissions. One that is there already is no error.
-fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+/// Makes a directory with at most these permissions. One that is there already is no error.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         other => other,
@@ -413,7 +413,7 @@ fn metadata(found: &fs::Metadata) -> Metadata {
         len: found.len(),
         device: found.dev(),
         inode: found.ino(),
-        folder: found.is_dir(),
+        directory: found.is_dir(),
         file: found.is_file(),
     }
 }
@@ -424,8 +424,8 @@ mod tests {
 
     #[test]
     fn what_is_written_in_parts_is_read_back_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
         let file = HostDisk.open(&path, Open::Create).unwrap();
         file.allocate(100).unwrap();
         file.write_at(
@@ -444,8 +444,8 @@ mod tests {
 
     #[test]
     fn bytes_are_read_whole_at_every_distance_from_their_place_in_the_page_cache() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
         let content: Vec<u8> = (0_u32..100_000).flat_map(|n| n.to_le_bytes()).collect();
         fs::write(&path, &content).unwrap();
         let file = fs::File::open(&path).unwrap();
@@ -475,8 +475,8 @@ mod tests {
 
     #[test]
     fn a_lock_is_held_by_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
         let first = HostDisk.open(&path, Open::Create).unwrap();
         assert!(first.try_lock().unwrap());
         assert!(

@@ -1,4 +1,4 @@
-//! Mounting a folder whose files this process answers for, and the device it is asked through.
+//! Mounting a directory whose files this process answers for, and the device it is asked through.
 //!
 //! No C library: with the right (root) it is one system call; without, the helper of the system (`fusermount3`) makes the
 //! mount and hands the device over. What is said on the device is the business of others.
@@ -99,7 +99,7 @@ pub struct Mount {
     mounted: bool,
 }
 
-/// Why a folder could not be mounted.
+/// Why a directory could not be mounted.
 #[derive(Debug)]
 pub struct Refused {
     /// What the system said.
@@ -119,7 +119,7 @@ impl fmt::Display for Refused {
 }
 
 impl Mount {
-    /// Mounts over a folder. With a helper the mount is taken away when this process dies, also by SIGKILL; without one
+    /// Mounts over a directory. With a helper the mount is taken away when this process dies, also by SIGKILL; without one
     /// it stays and answers ENOTCONN until somebody unmounts it.
     pub fn new(target: &Path, options: Options) -> Result<(Device, Self), Refused> {
         let target = fs::canonicalize(target).map_err(|system| Refused {
@@ -336,8 +336,8 @@ mod tests {
 
     #[test]
     fn it_is_known_whether_a_file_is_being_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
         let writer = fs::File::create(&path).unwrap();
         let file = fs::File::open(&path).unwrap();
         assert_eq!(is_being_written(&file), Some(true));

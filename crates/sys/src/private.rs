@@ -104,10 +104,11 @@ mod tests {
     #[test]
     fn what_is_made_is_private() {
         let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("a/b");
-        create_dir_all(&folder).unwrap();
-        write(&folder.join("file"), b"x").unwrap();
-        let modes = [&root.path().join("a"), &folder, &folder.join("file")].map(|path| mode(path));
+        let directory = root.path().join("a/b");
+        create_dir_all(&directory).unwrap();
+        write(&directory.join("file"), b"x").unwrap();
+        let modes =
+            [&root.path().join("a"), &directory, &directory.join("file")].map(|path| mode(path));
         assert_eq!(modes, [0o700, 0o700, 0o600]);
     }
 }

@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn pages_go_to_the_disk_when_told_and_their_memory_comes_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
         let file = File::options()
             .read(true)
             .write(true)

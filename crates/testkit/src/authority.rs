@@ -1,4 +1,4 @@
-//! Certificates for tests of TLS: an authority, and what it signs, as PEM files in a folder.
+//! Certificates for tests of TLS: an authority, and what it signs, as PEM files in a directory.
 
 use std::{fs, path::Path};
 
@@ -28,22 +28,23 @@ impl Authority {
     ///
     /// # Panics
     /// If it cannot be written.
-    pub fn write_root(&self, folder: &Path, name: &str) {
-        fs::write(folder.join(format!("{name}.pem")), self.0.pem()).expect("the root is written");
+    pub fn write_root(&self, directory: &Path, name: &str) {
+        fs::write(directory.join(format!("{name}.pem")), self.0.pem())
+            .expect("the root is written");
     }
 
     /// Signs a certificate for `hosts` (names and addresses) and writes it as `NAME.pem`, its key as `NAME.key`.
     ///
     /// # Panics
     /// If it cannot be written, or a host is no name.
-    pub fn issue(&self, folder: &Path, name: &str, hosts: &[&str]) {
+    pub fn issue(&self, directory: &Path, name: &str, hosts: &[&str]) {
         let hosts: Vec<_> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names of hosts");
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("the system gives random numbers");
         let signed = params.signed_by(&key, &self.0).expect("it is signed");
         let write = |ending: &str, text: String| {
-            fs::write(folder.join(format!("{name}.{ending}")), text).expect("it is written");
+            fs::write(directory.join(format!("{name}.{ending}")), text).expect("it is written");
         };
         write("pem", signed.pem());
         write("key", key.serialize_pem());

@@ -14,8 +14,8 @@ use memchr::memchr;
 use millstream_record::Time;
 
 use crate::{
-    event::MESSAGE,
     msgpack::{write_array_len, write_map_len, write_str, write_time},
+    record::MESSAGE,
 };
 
 /// The longest time: `2026-11-21T07:00:00.123456789+05:30` and some room.

@@ -5,7 +5,6 @@
 pub mod avro;
 pub mod compression;
 pub mod cri;
-pub mod event;
 pub mod format;
 pub mod forward;
 pub mod fuse;
@@ -14,6 +13,7 @@ pub mod json;
 pub mod lines;
 pub mod msgpack;
 pub mod otlp;
+pub mod record;
 pub mod relp;
 mod room;
 pub mod syslog;

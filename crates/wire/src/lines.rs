@@ -6,8 +6,8 @@ use memchr::{memchr_iter, memrchr};
 use millstream_record::Time;
 
 use crate::{
-    event::MESSAGE,
     msgpack::{write_array_len, write_map_len, write_str, write_time},
+    record::MESSAGE,
     room::Room,
 };
 

@@ -89,14 +89,14 @@ fn open(
     context: ChannelContext,
     consumers: &[Consumer],
 ) -> Result<Opened, Failure> {
-    make_parents(&context.folder)?;
+    make_parents(&context.directory)?;
     let (mut log, recovered) = Log::open(
         Arc::clone(&disk),
-        &context.folder,
+        &context.directory,
         config.options(),
         random_id()?,
     )
-    .map_err(|error| not_opened(&context.folder, error))?;
+    .map_err(|error| not_opened(&context.directory, error))?;
     say_what_was_found(&context, &recovered, &log, consumers);
     let missing = Arc::new(LossReport::new(&context, &log));
     missing.report();
@@ -106,7 +106,7 @@ fn open(
     for consumer in consumers {
         let reader = log
             .reader(&consumer.name, consumer.behind, context.pool.clone())
-            .map_err(|error| not_opened(&context.folder, error))?
+            .map_err(|error| not_opened(&context.directory, error))?
             .with_tags(consumer.tags.clone());
         readers.push(Box::new(DiskReader::new(
             reader,
@@ -178,7 +178,7 @@ impl Channel for DiskChannel {
 /// Says what is missing of the channel, and keeps the channel unhealthy until an operator accepts it.
 struct LossReport {
     channel: ChannelId,
-    folder: PathBuf,
+    directory: PathBuf,
     sync: Sync,
     losses: Arc<Losses>,
     condition: Condition,
@@ -192,7 +192,7 @@ impl LossReport {
     fn new(context: &ChannelContext, log: &Log) -> Self {
         Self {
             channel: log.id(),
-            folder: context.folder.clone(),
+            directory: context.directory.clone(),
             sync: log.sync_policy(),
             losses: log.losses(),
             condition: context.reporter.condition("missing"),
@@ -211,12 +211,12 @@ impl LossReport {
         if let more @ 1.. = open.len().saturating_sub(LOSSES_NAMED) {
             named.push_str(&format!("; and {more} more losses"));
         }
-        let folder = self.folder.display();
+        let directory = self.directory.display();
         self.condition.raise(
             Trouble::Losing,
             format_args!(
-                "{folder}: {named}. Restore what is missing from a backup while Millstream is stopped, or stop it and accept \
-                 the loss with `millstream channel forget --accept-loss {folder}`"
+                "{directory}: {named}. Restore what is missing from a backup while Millstream is stopped, or stop it and accept \
+                 the loss with `millstream channel forget --accept-loss {directory}`"
             ),
         );
     }
@@ -257,12 +257,12 @@ impl LossReport {
 }
 
 /// What an error of a start means for the pipeline: the channel alone does not run, unless a restart may help.
-fn not_opened(folder: &Path, error: Error) -> Failure {
+fn not_opened(directory: &Path, error: Error) -> Failure {
     let text = error.to_string();
     match error {
         Error::Disk { .. } => Failure::state(format!(
             "{text}; mend that, or move {} away to begin a new channel, and restart Millstream",
-            folder.display()
+            directory.display()
         )),
         Error::Newer { .. } | Error::NoIdentity(_) => Failure::state(text),
         error => failure(error),
@@ -279,19 +279,19 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Makes the folders above the channel's own and the names durable on the way.
-fn make_parents(folder: &Path) -> Result<(), Failure> {
-    let missing: Vec<&Path> = folder
+/// Makes the directories above the channel's own and the names durable on the way.
+fn make_parents(directory: &Path) -> Result<(), Failure> {
+    let missing: Vec<&Path> = directory
         .ancestors()
         .skip(1)
         .take_while(|parent| !parent.as_os_str().is_empty() && !parent.exists())
         .collect();
     for parent in missing.into_iter().rev() {
-        let made = HostDisk.create_folder(parent).and_then(|()| {
+        let made = HostDisk.create_directory(parent).and_then(|()| {
             let above = parent
                 .parent()
                 .filter(|above| !above.as_os_str().is_empty());
-            HostDisk.sync_folder(above.unwrap_or(Path::new(".")))
+            HostDisk.sync_directory(above.unwrap_or(Path::new(".")))
         });
         made.map_err(|error| Failure::disk(format!("{}: {error}", parent.display())))?;
     }
@@ -318,7 +318,7 @@ fn say_what_was_found(
         "start",
         format_args!(
             "{}: channel {}, kept up to {}",
-            context.folder.display(),
+            context.directory.display(),
             recovered.channel,
             recovered.kept
         ),
@@ -356,7 +356,7 @@ fn say_what_was_found(
                 format_args!(
                     "nobody reads for the consumer {name}, which has settled up to {position}; what it has not \
                      settled is held (to give it up, stop and run `millstream channel forget --consumer {name} {}`)",
-                    context.folder.display()
+                    context.directory.display()
                 ),
             );
         }

@@ -23,7 +23,7 @@ use millstream_sys::disk::{Disk, HostDisk};
 use millstream_testkit::{Call, SimulatedDisk};
 
 use super::{
-    log::inspect::{Folder, Seen},
+    log::inspect::{Directory, Seen},
     options::Config,
 };
 
@@ -54,16 +54,16 @@ fn next(reader: &mut Box<dyn Reader>) -> Result<Option<Delivered>, Failure> {
 }
 
 struct Fixture {
-    folder: std::path::PathBuf,
+    directory: std::path::PathBuf,
     meters: Meters,
     reporter: Reporter,
     disk: Arc<dyn Disk>,
 }
 
 impl Fixture {
-    fn on(disk: Arc<dyn Disk>, folder: &std::path::Path) -> Self {
+    fn on(disk: Arc<dyn Disk>, directory: &std::path::Path) -> Self {
         Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             meters: Meters::default(),
             reporter: Reporter::new("buffer"),
             disk,
@@ -77,7 +77,7 @@ impl Fixture {
             pool: Pool::new(64 << 20),
             meters: self.meters.of("buffer"),
             reporter: self.reporter.clone(),
-            folder: self.folder.clone(),
+            directory: self.directory.clone(),
         };
         super::open(&config, Arc::clone(&self.disk), context, &["sink".into()]).unwrap()
     }
@@ -91,7 +91,7 @@ impl Fixture {
             pool: Pool::new(64 << 20),
             meters: self.meters.of("buffer"),
             reporter: reporter.clone(),
-            folder: self.folder.clone(),
+            directory: self.directory.clone(),
         };
         let opened = super::open(&config, Arc::clone(&self.disk), context, consumers).unwrap();
         (opened, reporter)
@@ -138,10 +138,10 @@ const CONTENT: &[u8] = b"\xd9\x200123456789abcdef0123456789abcdef";
 
 #[test]
 fn what_is_kept_is_read_once_and_again_after_a_restart_until_it_is_committed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(
         Arc::new(HostDisk),
-        &folder.path().join("deep/channels/buffer"),
+        &directory.path().join("deep/channels/buffer"),
     );
     let mut id = None;
     for round in 0..2 {
@@ -263,8 +263,8 @@ fn records_that_no_consumer_takes_are_counted_once() {
 
 #[test]
 fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(Arc::new(HostDisk), &folder.path().join("buffer"));
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
     let mut slow = Consumer::from("slow");
     slow.behind.then = Then::Skip;
     let (mut opened, reporter) = fixture.open_for(&[slow]);
@@ -391,8 +391,8 @@ fn a_sink_that_has_committed_more_than_the_channel_holds_is_named_and_passes_ove
 
 #[test]
 fn a_full_channel_stops_its_sources_until_its_consumer_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(Arc::new(HostDisk), &folder.path().join("buffer"));
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
     let mut opened = fixture.open(r#"{"size_max": "8MiB", "queue": "1MiB", "sync": "never"}"#);
     opened.readers[0].resume(None).unwrap();
     let text = "0123456789abcde\n".repeat(16 << 10);
@@ -443,8 +443,8 @@ fn numbered(number: u64, connection: u64) -> Batch {
 
 #[test]
 fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("buffer");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("buffer");
     let fixture = Fixture::on(Arc::new(HostDisk), &path);
     let opened = fixture.open(r#"{"size_max": "8MiB", "queue": "64MiB"}"#);
     let channel = &opened.channel;
@@ -472,7 +472,7 @@ fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
         "{outcomes:?}"
     );
     drop(opened.readers);
-    let seen = Folder::open(&HostDisk, &path).unwrap();
+    let seen = Directory::open(&HostDisk, &path).unwrap();
     let seen: Vec<_> = seen.read(Position::default()).map(Result::unwrap).collect();
     assert_eq!(seen.len(), kept + 1);
     assert!(
@@ -550,12 +550,12 @@ fn options_are_read_and_what_cannot_be_is_refused() {
 
 #[test]
 fn a_channel_whose_directory_is_gone_answers_for_nothing_and_continues_when_it_is_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("buffer");
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("buffer");
     let fixture = Fixture::on(Arc::new(HostDisk), &place);
     let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
     run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
-    let elsewhere = folder.path().join("elsewhere");
+    let elsewhere = directory.path().join("elsewhere");
     std::fs::rename(&place, &elsewhere).unwrap();
     let waits = put(&opened.channel, batch("b\n", Vec::new()));
     let until = |done: &dyn Fn() -> bool| {

@@ -1,6 +1,6 @@
-//! Files and folders to one tree.
+//! Files and directories to one tree.
 //!
-//! Takes: paths as the user gave them. Gives: one tree, with everything substituted, and the problems on the way. A folder
+//! Takes: paths as the user gave them. Gives: one tree, with everything substituted, and the problems on the way. A directory
 //! stands for its `*.yaml` in order of name. Several files are merged map by map; a node or a setting that two of them
 //! give is an error that shows both places. Names at the top that begin with `x-` are free and fall away here.
 
@@ -34,7 +34,7 @@ pub struct Loaded {
     pub problems: Problems,
 }
 
-/// Reads files and folders and merges them.
+/// Reads files and directories and merges them.
 ///
 /// # Errors
 /// All problems found, if one of the files could not be read to its end: what is left of the tree would only lead to
@@ -75,7 +75,7 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
         match fs::metadata(path) {
-            Ok(data) if data.is_dir() => match folder(path, problems) {
+            Ok(data) if data.is_dir() => match directory(path, problems) {
                 Ok(inside) => files.extend(inside),
                 Err(error) => problems.push(unreadable(path, &error)),
             },
@@ -88,8 +88,8 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     files
 }
 
-/// The `*.yaml` of a folder in order of name. Hidden ones are left out (a mounted Kubernetes volume has some).
-fn folder(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> {
+/// The `*.yaml` of a directory in order of name. Hidden ones are left out (a mounted Kubernetes volume has some).
+fn directory(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
@@ -104,7 +104,7 @@ fn folder(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> 
                 let place = Place::path(file, 0);
                 problems.push(Problem::warning(
                     &place,
-                    "this file is not read: only `*.yaml` are read from a folder",
+                    "this file is not read: only `*.yaml` are read from a directory",
                 ));
             }
             _ => {}
@@ -113,7 +113,7 @@ fn folder(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> 
     files.sort();
     if files.is_empty() {
         let place = Place::path(path, 0);
-        problems.push(Problem::new(&place, "this folder has no file `*.yaml`"));
+        problems.push(Problem::new(&place, "this directory has no file `*.yaml`"));
     }
     Ok(files)
 }

@@ -1,4 +1,4 @@
-//! Files and folders on a disk: what is read, in which order, and what is told about the rest.
+//! Files and directories on a disk: what is read, in which order, and what is told about the rest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::load;
 use crate::{Environment, Problems};
 
-fn write(folder: &Path, files: &[(&str, &[u8])]) {
+fn write(directory: &Path, files: &[(&str, &[u8])]) {
     for (name, text) in files {
-        fs::write(folder.join(name), text).unwrap();
+        fs::write(directory.join(name), text).unwrap();
     }
 }
 
@@ -21,7 +21,7 @@ fn failed(paths: &[PathBuf]) -> String {
 }
 
 #[test]
-fn a_folder_is_read_in_order_of_name_and_merged() {
+fn a_directory_is_read_in_order_of_name_and_merged() {
     let dir = tempfile::tempdir().unwrap();
     write(
         dir.path(),
@@ -41,7 +41,7 @@ fn a_folder_is_read_in_order_of_name_and_merged() {
         ],
     );
     let loaded = load(&[dir.path().to_owned()], &Environment::empty()).unwrap();
-    let wanted = "this file is not read: only `*.yaml` are read from a folder";
+    let wanted = "this file is not read: only `*.yaml` are read from a directory";
     assert_eq!(messages(&loaded.problems), [wanted]);
     let sections = loaded.tree.sections();
     assert_eq!(sections.problems.0, []);
@@ -69,7 +69,7 @@ fn paths_that_cannot_be_read_are_told_all_at_once() {
         "{text}"
     );
     assert!(
-        text.contains("error: this folder has no file `*.yaml`"),
+        text.contains("error: this directory has no file `*.yaml`"),
         "{text}"
     );
 }

@@ -16,13 +16,13 @@ use crate::{config, exit, page};
 #[command(after_help = "\
 Examples:
   millstream check                       the configuration of /etc/millstream
-  millstream check agent.yaml site.d/    files and folders, merged
+  millstream check agent.yaml site.d/    files and directories, merged
 
   millstream check --connect agent.yaml  and do its destinations let it in?
 
 Exit codes: 0 good, 1 a destination cannot be used (--connect), 78 wrong")]
 pub struct Check {
-    /// Configuration files and folders (`*.yaml` in order of name); they are merged.
+    /// Configuration files and directories (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     /// Try the destinations too, without sending a record: connect, do the handshakes of TLS and of shared keys, log in, ask
@@ -87,9 +87,9 @@ fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
         .channels
         .iter()
         .map(|channel| {
-            let folder = plan.settings.data_dir.join("channels").join(&*channel.name);
+            let directory = plan.settings.data_dir.join("channels").join(&*channel.name);
             // What a start would make, it makes on the file system of the directory above.
-            let above = folder.ancestors().find(|path| path.exists());
+            let above = directory.ancestors().find(|path| path.exists());
             above
                 .filter(|path| !path.as_os_str().is_empty())
                 .unwrap_or(Path::new("."))

@@ -117,7 +117,7 @@ fn named(word: &str) -> Vec<&'static Component> {
         .collect()
 }
 
-/// The one name of a component: its folder.
+/// The one name of a component: its directory.
 fn address(component: &Component) -> String {
     format!("{}/{}", registry::section(component), component.name)
 }

@@ -23,7 +23,7 @@ Examples:
 
 Exit codes: 0 shown, 78 wrong configuration")]
 pub struct Explain {
-    /// Configuration files and folders (`*.yaml` in order of name); they are merged.
+    /// Configuration files and directories (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     /// How to show it.

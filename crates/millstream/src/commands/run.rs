@@ -43,7 +43,7 @@ a full one was not accepted; senders that wait for an answer send it again.
 Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left
 something behind (also rejected records); 64 wrong command line; 78 wrong configuration")]
 pub struct Run {
-    /// Configuration files and folders (`*.yaml` in order of name); they are merged.
+    /// Configuration files and directories (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     /// End when the inputs have ended and everything is settled.

@@ -31,7 +31,7 @@ records or misses some. /health answers 503 once a node has been blocked or retr
 
 Exit codes: 0 every node works, 1 one does not or no instance answers, 78 wrong configuration")]
 pub struct Status {
-    /// Configuration files and folders of the instance; only `api.listen` is taken from them.
+    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     /// Where it listens, instead of what the configuration says.

@@ -19,8 +19,8 @@ pub fn render(explained: &Explained) -> String {
         count(explained.threads, "data thread"),
         bytes(explained.memory_max as u64),
     );
-    let folder = explained.data_dir.display().to_string();
-    let mut out = paragraph("", &title) + &paragraph("everything durable in ", &folder);
+    let directory = explained.data_dir.display().to_string();
+    let mut out = paragraph("", &title) + &paragraph("everything durable in ", &directory);
     let mut section = |title: &str, body: String| {
         if !body.is_empty() {
             let _ = write!(out, "\n{title}\n\n{body}");

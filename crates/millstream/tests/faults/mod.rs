@@ -303,8 +303,8 @@ const FAULTS: [Fault; 15] = [
 
 /// Starts the instance of one fault, and checks it before and after it is mended.
 fn check(fault: &Fault) {
-    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
-    let place = folder.path();
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
+    let place = directory.path();
     let (config, mend) = (fault.make)(place);
     let config = format!(
         "data_dir: {}/data\nthreads: 1\napi: {{ listen: \"127.0.0.1:{api}\" }}\n{config}",
@@ -502,8 +502,8 @@ fn destinations(
 
 #[test]
 fn a_destination_that_would_refuse_records_is_told_before_the_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let keyed = Receiver::start(free_port(), ", auth: { shared_key: sesame }");
     let secure = Receiver::start(free_port(), ", tls: { cert: server.pem, key: server.key }");
     let refuses = Server::start(free_port(), 401);

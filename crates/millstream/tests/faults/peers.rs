@@ -20,7 +20,7 @@ use crate::program::{Program, wait_until};
 /// A Millstream that receives by the forward protocol. It has a certificate of the root `root.pem` (`server`), and one of
 /// another root (`other`).
 pub struct Receiver {
-    folder: TempDir,
+    directory: TempDir,
     port: u16,
     program: Program,
 }
@@ -28,15 +28,15 @@ pub struct Receiver {
 impl Receiver {
     /// Starts one; `options` of its source.
     pub fn start(port: u16, options: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (root, name) in [("root", "server"), ("other-root", "other")] {
             let authority = Authority::new(root);
-            authority.write_root(folder.path(), root);
-            authority.issue(folder.path(), name, &["localhost", "127.0.0.1"]);
+            authority.write_root(directory.path(), root);
+            authority.issue(directory.path(), name, &["localhost", "127.0.0.1"]);
         }
-        let program = Self::run(folder.path(), port, options);
+        let program = Self::run(directory.path(), port, options);
         Self {
-            folder,
+            directory,
             port,
             program,
         }
@@ -53,7 +53,7 @@ impl Receiver {
 
     /// The directory with its certificates.
     pub fn place(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// Where it listens.
@@ -71,14 +71,14 @@ impl Receiver {
     /// Starts it anew with other options.
     pub fn restart(self, options: &str) -> Self {
         let Self {
-            folder,
+            directory,
             port,
             program,
         } = self;
         program.kill();
-        let program = Self::run(folder.path(), port, options);
+        let program = Self::run(directory.path(), port, options);
         Self {
-            folder,
+            directory,
             port,
             program,
         }

@@ -1,4 +1,4 @@
-//! A Flume 1.11 agent that sends the files of a folder by its Avro sink. `make deps` installs it into `target/clients/flume`.
+//! A Flume 1.11 agent that sends the files of a directory by its Avro sink. `make deps` installs it into `target/clients/flume`.
 
 #![allow(dead_code, reason = "each test uses what it needs of it")]
 
@@ -19,17 +19,17 @@ pub const RESTLESS: &str = "RestlessAvroSink";
 
 /// What `java -cp` takes.
 pub fn installed() -> String {
-    let folder = tree().join("target/clients/flume/target");
+    let directory = tree().join("target/clients/flume/target");
     assert!(
-        folder.join("flume-1.jar").exists(),
+        directory.join("flume-1.jar").exists(),
         "{} is missing: run `make deps`",
-        folder.display()
+        directory.display()
     );
-    format!("{0}/*:{0}/dependency/*", folder.display())
+    format!("{0}/*:{0}/dependency/*", directory.display())
 }
 
-/// A Flume agent that sends the files of a folder, oldest first, and deletes them: a list of a short folder is of one moment, one of a
-/// long folder may have a new file and not the one before it. Killed when dropped.
+/// A Flume agent that sends the files of a directory, oldest first, and deletes them: a list of a short directory is of one moment, one of a
+/// long directory may have a new file and not the one before it. Killed when dropped.
 pub struct Agent {
     child: Child,
     spool: PathBuf,
@@ -37,8 +37,8 @@ pub struct Agent {
 
 impl Agent {
     /// `kind`: the class of its sink; `sink`: more lines for it.
-    pub fn start(folder: &Path, port: u16, kind: &str, sink: &str) -> Self {
-        let spool = folder.join("spool");
+    pub fn start(directory: &Path, port: u16, kind: &str, sink: &str) -> Self {
+        let spool = directory.join("spool");
         fs::create_dir_all(&spool).unwrap();
         let config = format!(
             "a.sources = s\na.channels = c\na.sinks = k\n\
@@ -53,9 +53,9 @@ impl Agent {
              a.sinks.k.port = {port}\na.sinks.k.batch-size = {BATCH}\n{sink}",
             spool = spool.display(),
         );
-        let path = folder.join("agent.properties");
+        let path = directory.join("agent.properties");
         fs::write(&path, config).unwrap();
-        let log = File::create(folder.join("agent.log")).unwrap();
+        let log = File::create(directory.join("agent.log")).unwrap();
         let child = Command::new("java")
             .args(["-Xmx256m", "-cp", &installed()])
             .args(["org.apache.flume.node.Application", "-n", "a", "-f"])

@@ -32,13 +32,13 @@ use program::{
 /// Machines differ: what is left may take longer to be published than the 30 s that a stop waits by default.
 const DRAIN: [&str; 2] = ["--drain", "100s"];
 
-fn start(folder: &Path, config: &str) -> Program {
-    Program::start_with(folder, config, &DRAIN)
+fn start(directory: &Path, config: &str) -> Program {
+    Program::start_with(directory, config, &DRAIN)
 }
 
 /// A receiver with a disk channel and this sink behind it.
-fn config(folder: &Path, listen: &str, sink: &str) -> String {
-    let place = folder.display();
+fn config(directory: &Path, listen: &str, sink: &str) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {listen}\n\
@@ -67,11 +67,11 @@ fn rotated(cluster: &Tools, rotate: &str, more: &str) -> String {
 const AVRO: &str = "format: avro_event, compression: snappy";
 
 /// Accounts for the bodies of all Avro files of the cluster.
-fn verify_avro(cluster: &Tools, folder: &Path) {
-    let (fetched, bodies) = (folder.join("fetched"), folder.join("bodies"));
+fn verify_avro(cluster: &Tools, directory: &Path) {
+    let (fetched, bodies) = (directory.join("fetched"), directory.join("bodies"));
     cluster.fetch("/logs", &fetched);
     hdfs::avro_bodies(&fetched, &bodies);
-    verify(&bodies, &folder.join("ledger"));
+    verify(&bodies, &directory.join("ledger"));
     assert_eq!(in_use(cluster), Vec::<String>::new());
 }
 
@@ -84,9 +84,9 @@ fn in_use(cluster: &Tools) -> Vec<String> {
 
 #[test]
 fn hdfs_dfs_and_avros_own_reader_read_what_is_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let cluster = Hdfs::start(&folder.join("cluster"));
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let cluster = Hdfs::start(&directory.join("cluster"));
     let text = "<13>1 2026-11-21T06:40:31.5Z web-1 app 7 - - the text\n\
                 <191>1 2026-11-20T06:40:31Z web:2 app 7 - - more\n";
     let (url, port) = (cluster.url(), free_port());
@@ -103,18 +103,18 @@ fn hdfs_dfs_and_avros_own_reader_read_what_is_written() {
          zstd: {flume}, compression: zstd }}\n  \
          text: {{ type: hdfs, inputs: [in], url: \"{url}/text\", format: raw, compression: gzip, {every} }}\n  \
          json: {{ type: hdfs, inputs: [in], url: \"{url}/json/{{tag}}\", add: {{}}, {every} }}\n",
-        place = folder.display(),
+        place = directory.display(),
     );
-    let program = start(folder, &config).listens(port);
+    let program = start(directory, &config).listens(port);
     {
         use std::io::Write;
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
     }
     sleep(Duration::from_secs(1));
-    assert_eq!(program.stop(), Some(0), "{}", log(folder));
+    assert_eq!(program.stop(), Some(0), "{}", log(directory));
 
-    let fetched = folder.join("fetched");
+    let fetched = directory.join("fetched");
     cluster.fetch("/flume", &fetched);
     let mut codecs = codecs_of_flumes_events(&fetched);
     codecs.sort();
@@ -137,7 +137,7 @@ fn hdfs_dfs_and_avros_own_reader_read_what_is_written() {
     assert_eq!(hosts, ["\"web-1\"", "\"web:2\""]);
 }
 
-/// Every Avro file holds the one event of its folder; their codecs.
+/// Every Avro file holds the one event of its directory; their codecs.
 fn codecs_of_flumes_events(fetched: &Path) -> Vec<String> {
     let mut codecs = Vec::new();
     for file in files_below(fetched) {
@@ -165,9 +165,9 @@ fn codecs_of_flumes_events(fetched: &Path) -> Vec<String> {
     codecs
 }
 
-fn files_below(folder: &Path) -> Vec<std::path::PathBuf> {
+fn files_below(directory: &Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().flatten() {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
         match entry.path() {
             path if path.is_dir() => files.extend(files_below(&path)),
             path => files.push(path),
@@ -178,30 +178,30 @@ fn files_below(folder: &Path) -> Vec<std::path::PathBuf> {
 
 /// Runs once more with the same channel and sink, and with inputs that have ended: until all that the channel holds is
 /// published. A stop leaves in the channel what was not taken yet.
-fn publish_all(folder: &Path, sink: &str, environment: &[(&str, &Path)]) {
-    let config = config(folder, "{ type: stdin }", sink);
-    let last = Program::start_where(folder, &config, &["--once"], environment);
-    assert_eq!(last.ended(), Some(0), "{}", log(folder));
+fn publish_all(directory: &Path, sink: &str, environment: &[(&str, &Path)]) {
+    let config = config(directory, "{ type: stdin }", sink);
+    let last = Program::start_where(directory, &config, &["--once"], environment);
+    assert_eq!(last.ended(), Some(0), "{}", log(directory));
 }
 
-fn log(folder: &Path) -> String {
-    fs::read_to_string(folder.join("log")).unwrap_or_default()
+fn log(directory: &Path) -> String {
+    fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     let (kills, restarts) = (in_storm(12, 50), in_storm(4, 20));
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
     let mut random = Random::new();
-    let mut cluster = Hdfs::start(&folder.join("cluster"));
+    let mut cluster = Hdfs::start(&directory.join("cluster"));
     let port = free_port();
     // Small files: also who lives for a second publishes some.
     let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 2000", AVRO);
-    let config = config(folder, &forward(port), &sink);
-    let mut victim = Victim::start(folder.to_owned(), port, config);
+    let config = config(directory, &forward(port), &sink);
+    let mut victim = Victim::start(directory.to_owned(), port, config);
     let records = (kills * 20_000).to_string();
-    let generator = Generator::start(&generate(folder, port, &records, "10000"));
+    let generator = Generator::start(&generate(directory, port, &records, "10000"));
     let mut restarted = 0;
     for kill in 0..kills {
         // Long enough for some to be killed while they publish: to recover and to publish takes a second and more.
@@ -229,52 +229,56 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     generator.finish();
     cluster.wait_writable();
     victim.kill();
-    publish_all(folder, &quick(&cluster, AVRO), &[]);
+    publish_all(directory, &quick(&cluster, AVRO), &[]);
     let files = cluster.files("/logs/bench").len();
     println!("{kills} kills of Millstream, {restarted} of name node and data node, {files} files");
-    verify_avro(&cluster, folder);
+    verify_avro(&cluster, directory);
 }
 
 #[test]
 fn a_data_node_that_stands_still_costs_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let cluster = Hdfs::start(&folder.join("cluster"));
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let cluster = Hdfs::start(&directory.join("cluster"));
     let port = free_port();
     let sink = quick(&cluster, AVRO);
-    let program = start(folder, &config(folder, &forward(port), &sink)).listens(port);
-    let generator = Generator::start(&generate(folder, port, "200000", "20000"));
+    let program = start(directory, &config(directory, &forward(port), &sink)).listens(port);
+    let generator = Generator::start(&generate(directory, port, "200000", "20000"));
     sleep(Duration::from_secs(3));
     cluster.data_node.signal("STOP");
     // Longer than an answer is waited for.
     sleep(Duration::from_secs(8));
     cluster.data_node.signal("CONT");
     generator.finish();
-    assert_eq!(program.stop(), Some(0), "{}", log(folder));
-    publish_all(folder, &sink, &[]);
-    assert!(log(folder).contains("no answer within"), "{}", log(folder));
-    verify_avro(&cluster, folder);
+    assert_eq!(program.stop(), Some(0), "{}", log(directory));
+    publish_all(directory, &sink, &[]);
+    assert!(
+        log(directory).contains("no answer within"),
+        "{}",
+        log(directory)
+    );
+    verify_avro(&cluster, directory);
 }
 
 #[test]
 fn a_zombie_publishes_nothing_that_its_successor_has_published() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let cluster = Hdfs::start(&folder.join("cluster"));
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let cluster = Hdfs::start(&directory.join("cluster"));
     let port = free_port();
     let sink = quick(&cluster, AVRO);
-    let zombie = start(folder, &config(folder, &forward(port), &sink)).listens(port);
-    let generator = Generator::start(&generate(folder, port, "300000", "100000"));
+    let zombie = start(directory, &config(directory, &forward(port), &sink)).listens(port);
+    let generator = Generator::start(&generate(directory, port, "300000", "100000"));
     generator.finish();
     // It has outputs in use and records that no manifest names, or it is about to publish.
     sleep(Duration::from_millis(Random::new().below(2500)));
     zombie.signal("STOP");
     let before = cluster.files("/logs");
-    let heir = folder.join("heir");
+    let heir = directory.join("heir");
     fs::create_dir(&heir).unwrap();
     let copied = Command::new("cp")
         .args(["-a", "data", "heir/data"])
-        .current_dir(folder)
+        .current_dir(directory)
         .status();
     assert!(copied.unwrap().success());
     publish_all(&heir, &sink, &[]);
@@ -286,20 +290,20 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     zombie.stop();
     // What it made in use after its successor had looked for such, the next start drops.
     publish_all(&heir, &sink, &[]);
-    println!("{}\nthe heir:\n{}", log(folder), log(&heir));
-    verify_avro(&cluster, folder);
+    println!("{}\nthe heir:\n{}", log(directory), log(&heir));
+    verify_avro(&cluster, directory);
 }
 
 #[test]
 fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
     let freeze = in_storm(6, 42);
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let cluster = Hdfs::start(&folder.join("cluster"));
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let cluster = Hdfs::start(&directory.join("cluster"));
     let port = free_port();
     let listen = format!("{{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}");
     let sink = quick(&cluster, &format!("{AVRO}, headers: flume"));
-    let program = start(folder, &config(folder, &listen, &sink)).listens(port);
+    let program = start(directory, &config(directory, &listen, &sink)).listens(port);
     let records = (freeze * 20_000 / 2 + 100_000).to_string();
     let address = format!("tcp://127.0.0.1:{port}");
     // 20,000 a second, as in Flume's run.
@@ -321,9 +325,9 @@ fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
     });
     assert!(generator.wait().unwrap().success());
     // The generator has seen its connection closed: all it sent was read.
-    assert_eq!(program.stop(), Some(0), "{}", log(folder));
-    publish_all(folder, &sink, &[]);
-    let (fetched, bodies) = (folder.join("fetched"), folder.join("bodies"));
+    assert_eq!(program.stop(), Some(0), "{}", log(directory));
+    publish_all(directory, &sink, &[]);
+    let (fetched, bodies) = (directory.join("fetched"), directory.join("bodies"));
     cluster.fetch("/logs", &fetched);
     hdfs::avro_bodies(&fetched, &bodies);
     let account = Command::new(millbench())
@@ -337,9 +341,9 @@ fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
 
 #[test]
 fn a_secured_cluster_takes_what_a_keytab_signs() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let cluster = Hdfs::start_secured(&folder.join("cluster"), "privacy");
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let cluster = Hdfs::start_secured(&directory.join("cluster"), "privacy");
     let port = free_port();
     let (conf, keytab) = (cluster.conf(), cluster.keytab());
     let auth = format!(
@@ -348,14 +352,14 @@ fn a_secured_cluster_takes_what_a_keytab_signs() {
         keytab.display()
     );
     let sink = quick(&cluster, &auth);
-    let config = config(folder, &forward(port), &sink);
+    let config = config(directory, &forward(port), &sink);
     let krb5 = cluster.krb5_conf();
-    let program = Program::start_where(folder, &config, &DRAIN, &[("KRB5_CONFIG", &*krb5)]);
+    let program = Program::start_where(directory, &config, &DRAIN, &[("KRB5_CONFIG", &*krb5)]);
     let program = program.listens(port);
-    Generator::start(&generate(folder, port, "50000", "50000")).finish();
-    assert_eq!(program.stop(), Some(0), "{}", log(folder));
-    publish_all(folder, &sink, &[("KRB5_CONFIG", &*krb5)]);
-    verify_avro(&cluster, folder);
+    Generator::start(&generate(directory, port, "50000", "50000")).finish();
+    assert_eq!(program.stop(), Some(0), "{}", log(directory));
+    publish_all(directory, &sink, &[("KRB5_CONFIG", &*krb5)]);
+    verify_avro(&cluster, directory);
     let owned = cluster.shell(&["-ls", "-R", "/logs"]);
     let files = owned.lines().filter(|line| line.ends_with(".avro"));
     assert!(files.clone().count() > 0 && files.clone().all(|line| line.contains(" alice ")));

@@ -30,7 +30,7 @@ const WAYS: [Way; 3] = [Way::HandedOver, Way::Killed, Way::Frozen];
 
 /// Millstream that writes to a name service, and what feeds it without an end.
 struct Rig<'a> {
-    folder: &'a Path,
+    directory: &'a Path,
     cluster: Ha,
     /// With which what is left is published.
     sink: String,
@@ -39,18 +39,18 @@ struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    fn start(folder: &'a Path) -> Self {
-        let cluster = Ha::start(&folder.join("cluster"));
+    fn start(directory: &'a Path) -> Self {
+        let cluster = Ha::start(&directory.join("cluster"));
         let more = format!("{AVRO}, hadoop_conf: {}", cluster.conf().display());
         // Small files: a name node often ends while one is published.
         let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 1000", &more);
         let port = free_port();
-        let config = config(folder, &forward(port), &sink);
+        let config = config(directory, &forward(port), &sink);
         let sink = quick(&cluster, &more);
-        let victim = Victim::start(folder.to_owned(), port, config);
-        let generator = Generator::start(&generate(folder, port, "1000000000", "2000"));
+        let victim = Victim::start(directory.to_owned(), port, config);
+        let generator = Generator::start(&generate(directory, port, "1000000000", "2000"));
         Self {
-            folder,
+            directory,
             cluster,
             sink,
             victim,
@@ -60,7 +60,7 @@ impl<'a> Rig<'a> {
 
     /// Waits until files were published from now on.
     fn wait_published(&self) {
-        let published = || log(self.folder).matches("published ").count();
+        let published = || log(self.directory).matches("published ").count();
         let before = published();
         wait_until("files are published", || published() > before);
     }
@@ -96,18 +96,18 @@ impl<'a> Rig<'a> {
     fn verify(mut self) {
         self.generator.conclude();
         self.victim.kill();
-        publish_all(self.folder, &self.sink, &[]);
+        publish_all(self.directory, &self.sink, &[]);
         println!("{} files", self.cluster.files("/logs/bench").len());
-        verify_avro(&self.cluster, self.folder);
+        verify_avro(&self.cluster, self.directory);
     }
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_when_a_name_service_fails_over() {
     let failovers = in_storm(6, 20) as usize;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
-    let mut rig = Rig::start(folder.path());
+    let mut rig = Rig::start(directory.path());
     rig.wait_published();
     for failover in 0..failovers {
         let way = WAYS[failover % WAYS.len()];
@@ -121,8 +121,8 @@ fn nothing_is_lost_or_doubled_when_a_name_service_fails_over() {
 
 #[test]
 fn millstream_starts_whatever_has_become_of_the_first_name_node() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut rig = Rig::start(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path());
     rig.cluster.retire(0);
     rig.cluster.activate(1);
     for way in WAYS {
@@ -147,8 +147,8 @@ fn millstream_starts_whatever_has_become_of_the_first_name_node() {
 
 #[test]
 fn a_name_node_that_lives_in_the_past_misleads_nobody() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut rig = Rig::start(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path());
     rig.wait_published();
     rig.cluster.name_nodes[0].signal("STOP");
     rig.cluster.activate(1);

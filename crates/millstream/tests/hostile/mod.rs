@@ -38,8 +38,8 @@ fn most_memory(program: &Program) -> u64 {
 }
 
 /// A configuration of sources, each a name, a type and options, before one file.
-fn config(folder: &Path, api: u16, sources: &[(&str, &str, u16, &str)]) -> String {
-    let place = folder.display();
+fn config(directory: &Path, api: u16, sources: &[(&str, &str, u16, &str)]) -> String {
+    let place = directory.display();
     let mut config = format!(
         "data_dir: {place}/data\napi: {{ listen: [\"127.0.0.1:{api}\"] }}\nthreads: 2\nmemory_max: 64MiB\nsources:\n"
     );
@@ -93,15 +93,15 @@ const ANNOUNCEMENT: &[u8] = b"\x93\xa1t\xdb\x00\xff\xff\xff";
 
 #[test]
 fn announced_payloads_take_no_memory_from_honest_senders() {
-    let (folder, forward, http, api) = (
+    let (directory, forward, http, api) = (
         tempfile::tempdir().unwrap(),
         free_port(),
         free_port(),
         free_port(),
     );
     let sources = [("forward", "tcp", forward, ""), ("http", "tcp", http, "")];
-    let config = config(folder.path(), api, &sources);
-    let program = Program::start(folder.path(), &config)
+    let config = config(directory.path(), api, &sources);
+    let program = Program::start(directory.path(), &config)
         .listens(http)
         .listens(forward);
     let hostile: Vec<TcpStream> = (0..15)
@@ -125,9 +125,9 @@ fn announced_payloads_take_no_memory_from_honest_senders() {
 #[test]
 fn large_bodies_that_do_not_fit_together_all_get_through() {
     const BODY_BYTES: usize = 12 << 20;
-    let (folder, port, api) = (tempfile::tempdir().unwrap(), free_port(), free_port());
-    let config = config(folder.path(), api, &[("http", "tcp", port, "wait: 60s")]);
-    let program = Program::start(folder.path(), &config).listens(port);
+    let (directory, port, api) = (tempfile::tempdir().unwrap(), free_port(), free_port());
+    let config = config(directory.path(), api, &[("http", "tcp", port, "wait: 60s")]);
+    let program = Program::start(directory.path(), &config).listens(port);
     let mut body = b"{\"message\":\"".to_vec();
     body.resize(BODY_BYTES - 2, b'x');
     body.extend_from_slice(b"\"}");
@@ -161,16 +161,16 @@ fn large_bodies_that_do_not_fit_together_all_get_through() {
 
 #[test]
 fn with_few_descriptors_silent_peers_keep_neither_senders_nor_the_interface_out() {
-    let (folder, forward, http, api) = (
+    let (directory, forward, http, api) = (
         tempfile::tempdir().unwrap(),
         free_port(),
         free_port(),
         free_port(),
     );
     let sources = [("forward", "tcp", forward, ""), ("http", "tcp", http, "")];
-    let config = config(folder.path(), api, &sources);
+    let config = config(directory.path(), api, &sources);
     let shell = ["sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"];
-    let program = Program::start_after(folder.path(), &config, &shell)
+    let program = Program::start_after(directory.path(), &config, &shell)
         .listens(http)
         .listens(forward);
     let silent: Vec<TcpStream> = (0..200).map(|_| connect(forward)).collect();
@@ -191,7 +191,7 @@ fn with_few_descriptors_silent_peers_keep_neither_senders_nor_the_interface_out(
 
 #[test]
 fn what_has_begun_and_makes_no_progress_is_closed_on_every_listener() {
-    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
     let half: [(&str, &str, &[u8]); 5] = [
         ("forward", "tcp", ANNOUNCEMENT),
         ("http", "tcp", b"POST / HTTP/1.1\r\nHost: x\r\n"),
@@ -211,8 +211,8 @@ fn what_has_begun_and_makes_no_progress_is_closed_on_every_listener() {
         .collect();
     let syslog = free_port();
     sources.push(("syslog", "tcp", syslog, "limits: { progress: 1s }"));
-    let config = config(folder.path(), api, &sources);
-    let mut program = Program::start(folder.path(), &config);
+    let config = config(directory.path(), api, &sources);
+    let mut program = Program::start(directory.path(), &config);
     for (_, _, port, _) in &sources {
         program = program.listens(*port);
     }
@@ -254,7 +254,7 @@ fn what_has_begun_and_makes_no_progress_is_closed_on_every_listener() {
 
 #[test]
 fn peers_that_never_read_their_answers_are_closed() {
-    let (folder, forward, http, api) = (
+    let (directory, forward, http, api) = (
         tempfile::tempdir().unwrap(),
         free_port(),
         free_port(),
@@ -265,8 +265,8 @@ fn peers_that_never_read_their_answers_are_closed() {
         ("forward", "tcp", forward, options),
         ("http", "tcp", http, options),
     ];
-    let config = config(folder.path(), api, &sources);
-    let program = Program::start(folder.path(), &config)
+    let config = config(directory.path(), api, &sources);
+    let program = Program::start(directory.path(), &config)
         .listens(http)
         .listens(forward);
     let id = "i".repeat(200);
@@ -430,7 +430,7 @@ fn beside_hostile_peers_of_every_kind_honest_senders_lose_nothing_and_memory_is_
     const SILENT: usize = 5000;
     let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
     raise_open_files();
-    let (folder, api) = (tempfile::tempdir().unwrap(), free_port());
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
     let ports = [(); 4].map(|()| free_port());
     let [forward, http, ..] = ports;
     let options = "limits: { progress: 2s, decompressed: 16MiB }";
@@ -445,8 +445,8 @@ fn beside_hostile_peers_of_every_kind_honest_senders_lose_nothing_and_memory_is_
         .zip(ports)
         .map(|((source, scheme), port)| (*source, *scheme, port, options))
         .collect();
-    let config = config(folder.path(), api, &sources);
-    let mut program = Program::start(folder.path(), &config);
+    let config = config(directory.path(), api, &sources);
+    let mut program = Program::start(directory.path(), &config);
     for port in ports {
         program = program.listens(port);
     }
@@ -477,7 +477,7 @@ fn beside_hostile_peers_of_every_kind_honest_senders_lose_nothing_and_memory_is_
     assert!(most < bound, "{most} bytes of memory");
     drop(silent);
     assert_eq!(program.stop(), Some(0));
-    let written = fs::read_to_string(folder.path().join("out.log")).unwrap();
+    let written = fs::read_to_string(directory.path().join("out.log")).unwrap();
     let delivered = numbers.len() * (1 + usize::from(is_storm()));
     assert_eq!(numbered(&written, "relp "), delivered);
     assert_eq!(numbered(&written, "flume "), delivered);

@@ -21,8 +21,8 @@ use crate::{
 
 #[test]
 fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let network = Network::new();
     let with = Listeners {
         network: Some(&network),
@@ -46,8 +46,8 @@ fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
 
 #[test]
 fn a_full_disk_at_the_broker_loses_and_doubles_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let small = Small::mount(place.join("kafka"), "32m");
     let mut broker = Broker::start(place, &[]);
     broker.make_topic("positions", 1, &[]);

@@ -10,29 +10,29 @@ use millstream_testkit::{
 use crate::program::{self, Program, free_port, wait_until};
 
 /// Two lines out of a file into as many sinks as `sinks` says, to the end.
-fn run_once(folder: &Path, lines: &str, sinks: &str) -> String {
-    fs::write(folder.join("in.log"), lines).unwrap();
-    let place = folder.display();
+fn run_once(directory: &Path, lines: &str, sinks: &str) -> String {
+    fs::write(directory.join("in.log"), lines).unwrap();
+    let place = directory.display();
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\nhost: here\n\
          sources:\n  in: {{ type: tail, paths: [\"{place}/in.log\"], tag: web.a }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
          sinks:\n{sinks}"
     );
-    let program = Program::start_with(folder, &config, &["--once"]);
-    let log = folder.join("log");
+    let program = Program::start_with(directory, &config, &["--once"]);
+    let log = directory.join("log");
     let code = program.ended();
     let log = fs::read_to_string(log).unwrap();
     // A job that leaves rejected records behind says so.
-    let left = folder.join("data/rejected").exists();
+    let left = directory.join("data/rejected").exists();
     assert_eq!(code, Some(i32::from(left)), "{log}");
     log
 }
 
 #[test]
 fn every_format_and_compression_is_read_by_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
     let address = broker.address();
     let sink = |name: &str, more: &str| {
         format!("  {name}: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], {more} }}\n")
@@ -55,7 +55,7 @@ fn every_format_and_compression_is_read_by_others() {
         sink("plain", "topic: t.plain, format: connect, schemas: false"),
         sink("refused", "topic: \"t/{tag}\""),
     ];
-    run_once(folder.path(), "one\ntwo\n", &sinks.concat());
+    run_once(directory.path(), "one\ntwo\n", &sinks.concat());
 
     let json = broker.read_with_kcat("t.json", "%k|%h|%T|%s\n");
     let lines: Vec<&str> = json.lines().collect();
@@ -96,7 +96,7 @@ fn every_format_and_compression_is_read_by_others() {
         )
     );
     // Kafka takes no slash in a name: nothing of it is lost.
-    let rejected = fs::read(folder.path().join("data/rejected/refused.msgpack")).unwrap();
+    let rejected = fs::read(directory.path().join("data/rejected/refused.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
     assert!(
         rejected.contains("one") && rejected.contains("no name of a topic"),
@@ -139,9 +139,9 @@ fn send_good_and_bad(port: u16) {
 
 #[test]
 fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it_writes_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
-    let (address, port, place) = (broker.address(), free_port(), folder.path().display());
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
+    let (address, port, place) = (broker.address(), free_port(), directory.path().display());
     let sink = format!("type: kafka, inputs: [kept], brokers: [\"{address}\"], format: connect");
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
@@ -150,7 +150,7 @@ fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it
          sinks:\n  with: {{ {sink}, topic: \"{{tag}}\" }}\n\
          \x20 without: {{ {sink}, topic: \"{{tag}}.plain\", schemas: false }}\n"
     );
-    let program = Program::start(folder.path(), &config).listens(port);
+    let program = Program::start(directory.path(), &config).listens(port);
     send_good_and_bad(port);
     wait_until("both topics have their last record", || {
         ["tg.a", "tg.a.plain"]
@@ -179,7 +179,7 @@ fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it
          null\t{\"empty\":[]}\nnull\t{\"last\":true}\n"
     );
     let rejected = |sink: &str| {
-        let path = folder
+        let path = directory
             .path()
             .join(format!("data/rejected/{sink}.peer-127_0_0_1.msgpack"));
         String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
@@ -210,8 +210,8 @@ fn text_of(broker: &Broker, topic: &str) -> String {
 
 #[test]
 fn a_key_goes_to_the_partition_that_java_sends_it_to() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
     let address = broker.address();
     broker.make_topic("ours", 7, &[]);
     broker.make_topic("javas", 7, &[]);
@@ -219,7 +219,7 @@ fn a_key_goes_to_the_partition_that_java_sends_it_to() {
     let sink = format!(
         "  out: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: ours, format: raw, key: \"{{.message}}\" }}\n"
     );
-    run_once(folder.path(), &(keys.join("\n") + "\n"), &sink);
+    run_once(directory.path(), &(keys.join("\n") + "\n"), &sink);
     let lines: String = keys.iter().map(|key| format!("{key}\t{key}\n")).collect();
     broker.write_with_java("javas", &lines);
     let partitions = |topic: &str| {
@@ -234,8 +234,8 @@ fn a_key_goes_to_the_partition_that_java_sends_it_to() {
 
 #[test]
 fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbours_arrive() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
     let address = broker.address();
     broker.make_topic("small", 1, &["max.message.bytes=2000"]);
     let lines: String = (0..200)
@@ -247,7 +247,7 @@ fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbour
     let sink = format!(
         "  out: {{ type: kafka, inputs: [kept], brokers: [\"{address}\"], topic: small, format: raw }}\n"
     );
-    run_once(folder.path(), &lines, &sink);
+    run_once(directory.path(), &lines, &sink);
     let arrived = broker.read_with_kcat("small", "%s\n");
     let expected: String = lines
         .lines()
@@ -255,7 +255,7 @@ fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbour
         .map(|l| format!("{l}\n"))
         .collect();
     assert_eq!(arrived, expected);
-    let rejected = fs::read(folder.path().join("data/rejected/out.msgpack")).unwrap();
+    let rejected = fs::read(directory.path().join("data/rejected/out.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
     for n in [7, 57, 107, 157] {
         assert_eq!(rejected.matches(&format!("n{n} xxx")).count(), 1, "{n}");
@@ -264,19 +264,19 @@ fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbour
 
 #[test]
 fn tls_and_sasl_let_in_who_may_and_nobody_else() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("the authority");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "broker", &["127.0.0.1"]);
-    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "broker", &["127.0.0.1"]);
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     let pem = read("broker.pem") + &read("broker.key");
     let listeners = Listeners {
         tls: Some(&pem),
         sasl: true,
         network: None,
     };
-    let broker = Broker::start_with(folder.path(), listeners, &[]);
-    let (address, ca) = (broker.secure_address(), folder.path().join("ca.pem"));
+    let broker = Broker::start_with(directory.path(), listeners, &[]);
+    let (address, ca) = (broker.secure_address(), directory.path().join("ca.pem"));
     let (user, password) = USER;
     let sinks: String = ["plain", "scram-sha-256", "scram-sha-512"]
         .map(|sasl| {
@@ -287,15 +287,15 @@ fn tls_and_sasl_let_in_who_may_and_nobody_else() {
             )
         })
         .concat();
-    run_once(folder.path(), "in\n", &sinks);
+    run_once(directory.path(), "in\n", &sinks);
     for topic in ["plain", "scram-sha-256", "scram-sha-512"] {
         assert_eq!(broker.read_with_kcat(topic, "%s\n"), "in\n", "{topic}");
     }
     let config = read("millstream.yaml").replace(password, "guessed");
-    fs::remove_dir_all(folder.path().join("data")).unwrap();
-    fs::remove_file(folder.path().join("log")).unwrap();
+    fs::remove_dir_all(directory.path().join("data")).unwrap();
+    fs::remove_file(directory.path().join("log")).unwrap();
     // A cluster that refuses does not stop a start; it is said, and tried again.
-    let program = Program::start(folder.path(), &config);
+    let program = Program::start(directory.path(), &config);
     wait_until("it says that nobody lets it in", || {
         let log = program.log().to_lowercase();
         log.contains("authentication") && log.contains("started")

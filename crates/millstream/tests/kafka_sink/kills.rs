@@ -31,19 +31,19 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
     let (kills, restarts) = rounds();
     // The load goes on as long as the storm: about 9 s a restart.
     let records = restarts * 9 * RATE;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
-    let mut broker = Broker::start(folder.path(), &[]);
+    let mut broker = Broker::start(directory.path(), &[]);
     broker.make_topic("positions", 1, &[]);
     let address = broker.address();
     let port = free_port();
-    let config = receiver(folder.path(), "data", port, &address);
+    let config = receiver(directory.path(), "data", port, &address);
     // A broker that is down does not stop a start.
     broker.server().kill();
-    let mut program = Program::start(folder.path(), &config).listens(port);
+    let mut program = Program::start(directory.path(), &config).listens(port);
     broker.server().restart();
     let (number, rate) = (records.to_string(), RATE.to_string());
-    let generator = Generator::start(&generate(folder.path(), port, &number, &rate));
+    let generator = Generator::start(&generate(directory.path(), port, &number, &rate));
     let mut killed = 0;
     for round in 1..=restarts {
         match random.below(3) {
@@ -55,7 +55,7 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
         while killed * restarts < kills * round {
             thread::sleep(Duration::from_millis(300 + random.below(1200)));
             program.kill();
-            program = Program::start(folder.path(), &config).listens(port);
+            program = Program::start(directory.path(), &config).listens(port);
             killed += 1;
         }
         // Some transactions must get through between two kills of the broker.
@@ -64,20 +64,20 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
     }
     println!("{killed} kills, {restarts} restarts of the broker");
     generator.finish();
-    verify_topics(folder.path(), &broker, records);
+    verify_topics(directory.path(), &broker, records);
     assert_eq!(program.stop(), Some(0));
 }
 
 #[test]
 fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
     broker.make_topic("positions", 1, &[]);
     let address = broker.address();
     let port = free_port();
-    let config = receiver(folder.path(), "data", port, &address);
-    let zombie = Program::start(folder.path(), &config).listens(port);
-    let generator = Generator::start(&generate(folder.path(), port, "150000", "15000"));
+    let config = receiver(directory.path(), "data", port, &address);
+    let zombie = Program::start(directory.path(), &config).listens(port);
+    let generator = Generator::start(&generate(directory.path(), port, "150000", "15000"));
     wait_until("some of it is committed", || {
         topics(&broker)
             .iter()
@@ -88,14 +88,14 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     // The successor has the same disk, as a moved volume or a restored snapshot has.
     let copied = Command::new("cp")
         .args(["-r", "data", "heir"])
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .stdin(Stdio::null())
         .status();
     assert!(copied.unwrap().success());
     let heir_port = free_port();
-    let home = folder.path().join("home");
+    let home = directory.path().join("home");
     fs::create_dir_all(&home).unwrap();
-    let heir_config = receiver(folder.path(), "heir", heir_port, &address);
+    let heir_config = receiver(directory.path(), "heir", heir_port, &address);
     let heir = Program::start(&home, &heir_config).listens(heir_port);
     let generator = generator.turn_to(heir_port);
     generator.finish();
@@ -113,6 +113,6 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     if topics(&broker).contains(&"out.late".to_owned()) {
         assert_eq!(broker.read_with_kcat("out.late", "%s\n"), "");
     }
-    verify_topics(folder.path(), &broker, 150_000);
+    verify_topics(directory.path(), &broker, 150_000);
     assert_eq!(heir.stop(), Some(0));
 }

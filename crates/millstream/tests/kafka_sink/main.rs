@@ -20,8 +20,8 @@ use millstream_testkit::server::kafka::Broker;
 use program::{victim::verify, wait_until};
 
 /// Forward in, Kafka out, exactly once.
-fn receiver(folder: &Path, data: &str, port: u16, broker: &str) -> String {
-    let place = folder.display();
+fn receiver(directory: &Path, data: &str, port: u16, broker: &str) -> String {
+    let place = directory.display();
     format!(
         "data_dir: {place}/{data}\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -46,8 +46,8 @@ fn topics(broker: &Broker) -> Vec<String> {
 }
 
 /// Reads the topics of the generator with kcat, committed records only, and holds them against its ledger.
-fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
-    let out = folder.join("out");
+fn verify_topics(directory: &Path, broker: &Broker, sent: u64) {
+    let out = directory.join("out");
     fs::create_dir_all(&out).unwrap();
     let topics = topics(broker);
     assert!(!topics.is_empty());
@@ -69,5 +69,5 @@ fn verify_topics(folder: &Path, broker: &Broker, sent: u64) {
     for (topic, text) in topics.iter().zip(read()) {
         fs::write(out.join(format!("{topic}.log")), text).unwrap();
     }
-    verify(&out, &folder.join("ledger"));
+    verify(&out, &directory.join("ledger"));
 }

@@ -25,8 +25,8 @@ fn forward(port: u16, tag: &str, records: &[(u64, &str)]) {
 
 #[test]
 fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let broker = Broker::start(folder.path(), &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let broker = Broker::start(directory.path(), &[]);
     for sink in ["exact", "memory"] {
         // The default of Kafka 4; the test brokers allow any time.
         let hour = ["message.timestamp.after.max.ms=3600000"];
@@ -35,7 +35,7 @@ fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() 
         broker.make_topic(&format!("{sink}.compact"), 1, &["cleanup.policy=compact"]);
     }
     broker.make_topic("positions", 1, &[]);
-    let (address, port, place) = (broker.address(), free_port(), folder.path().display());
+    let (address, port, place) = (broker.address(), free_port(), directory.path().display());
     let sink = format!("type: kafka, brokers: [\"{address}\"], format: raw");
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
@@ -44,7 +44,7 @@ fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() 
          sinks:\n  exact: {{ {sink}, inputs: [kept], topic: \"exact.{{tag}}\", position: positions }}\n\
          \x20 memory: {{ {sink}, inputs: [in], topic: \"memory.{{tag}}\" }}\n"
     );
-    let program = Program::start(folder.path(), &config).listens(port);
+    let program = Program::start(directory.path(), &config).listens(port);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap().as_secs();
     let ahead = now + 7200;
@@ -69,7 +69,7 @@ fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() 
         // Behind memory a neighbour goes out again behind others.
         lines.sort_unstable();
         assert_eq!(lines, ["a", "b", "c", "d", "last"], "{sink}");
-        let rejected = folder
+        let rejected = directory
             .path()
             .join(format!("data/rejected/{sink}.peer-127_0_0_1.msgpack"));
         let rejected = String::from_utf8_lossy(&fs::read(rejected).unwrap()).into_owned();

@@ -6,8 +6,8 @@ use std::{fs, path::Path};
 use super::{code, errors, millstream, tree, write};
 
 /// What `check` says of a configuration, and its exit code; `run` must say the same.
-fn check(folder: &Path, text: &str) -> (i32, String) {
-    let path = write(folder, text);
+fn check(directory: &Path, text: &str) -> (i32, String) {
+    let path = write(directory, text);
     let path = path.to_str().unwrap();
     let checked = millstream(&["check", path]);
     let said = errors(&checked);
@@ -20,9 +20,9 @@ fn check(folder: &Path, text: &str) -> (i32, String) {
 
 /// Configurations that are refused with one error, and a part of what is said.
 fn refused(cases: &[(&str, &str)]) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for (text, part) in cases {
-        let (code, said) = check(folder.path(), text);
+        let (code, said) = check(directory.path(), text);
         assert_eq!(code, 78, "{text}: {said}");
         assert!(said.contains(part), "no `{part}` in {said} of {text}");
         assert!(said.contains("\n1 error; nothing was started"), "{said}");
@@ -46,13 +46,13 @@ fn a_source_whose_records_no_node_takes_is_refused() {
             "error: nothing takes the records of `b`",
         ),
     ]);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let on_purpose =
         "sources: { a: { type: stdin } }\nsinks: { out: { type: discard, inputs: [a] } }";
-    assert_eq!(check(folder.path(), on_purpose).0, 0);
+    assert_eq!(check(directory.path(), on_purpose).0, 0);
     // A durable channel keeps what no node reads: a warning.
     let kept = "sources: { a: { type: stdin } }\nchannels: { c: { type: disk, inputs: [a] } }\nsinks: { out: { type: stdout, inputs: [a] } }";
-    let (code, said) = check(folder.path(), kept);
+    let (code, said) = check(directory.path(), kept);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("warning: nothing reads `c`"), "{said}");
 }
@@ -140,13 +140,13 @@ fn processors_are_said_to_come_with_a_later_version() {
         );
         refused(&[(&sink, part), (&source, part)]);
     }
-    let folder = tempfile::tempdir().unwrap();
-    assert_eq!(check(folder.path(), &direct("processors: {}")).0, 0);
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(check(directory.path(), &direct("processors: {}")).0, 0);
 }
 
 #[test]
 fn the_address_that_a_listen_error_names_passes_check() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let config = |kind: &str, listen: &str| {
         format!(
             "sources: {{ a: {{ type: {kind}, listen: {listen} }} }}\nsinks: {{ out: {{ type: discard, inputs: [a] }} }}\n"
@@ -165,13 +165,13 @@ fn the_address_that_a_listen_error_names_passes_check() {
             "\"http://0.0.0.0:24224\"",
             "/run/in.sock",
         ] {
-            let (code, said) = check(folder.path(), &config(kind, listen));
+            let (code, said) = check(directory.path(), &config(kind, listen));
             assert_eq!(code, 78, "{kind} {listen}: {said}");
             let (_, hint) = said
                 .split_once("write \"")
                 .unwrap_or_else(|| panic!("{said}"));
             let address = hint.split('"').next().unwrap();
-            let (code, said) = check(folder.path(), &config(kind, &format!("\"{address}\"")));
+            let (code, said) = check(directory.path(), &config(kind, &format!("\"{address}\"")));
             assert_eq!(code, 0, "{kind} {listen} -> {address}: {said}");
         }
     }
@@ -179,9 +179,9 @@ fn the_address_that_a_listen_error_names_passes_check() {
 
 #[test]
 fn command_lines_of_other_programs_lead_to_ours() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let text = "sources: { a: { type: stdin } }\nsinks: { out: { type: discard, inputs: [a] } }\n";
-    let path = write(folder.path(), text);
+    let path = write(directory.path(), text);
     let file = path.to_str().unwrap();
     let with_equals = format!("--config={file}");
     for (wrong, right) in [
@@ -216,10 +216,10 @@ fn command_lines_of_other_programs_lead_to_ours() {
 
 #[test]
 fn the_example_of_an_aggregator_is_right_with_the_tls_that_it_shows() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let authority = millstream_testkit::Authority::new("root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["localhost"]);
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["localhost"]);
     let text = fs::read_to_string(tree().join("examples/aggregator.yaml")).unwrap();
     assert!(!text.contains("no TLS"), "{text}");
     let mut uncommented = 0;
@@ -234,7 +234,7 @@ fn the_example_of_an_aggregator_is_right_with_the_tls_that_it_shows() {
     });
     let text = lines.collect::<Vec<_>>().join("\n");
     assert_eq!(uncommented, 2, "{text}");
-    fs::write(folder.path().join("fleet.key"), "open sesame\n").unwrap();
-    let (code, said) = check(folder.path(), &text);
+    fs::write(directory.path().join("fleet.key"), "open sesame\n").unwrap();
+    let (code, said) = check(directory.path(), &text);
     assert_eq!(code, 0, "{said}");
 }

@@ -79,7 +79,7 @@ public final class Traces {
 #[test]
 fn every_stack_trace_of_several_writers_is_one_record() {
     let rig = joining(r"^\d{4}-\d\d-\d\d \d\d:", "1m");
-    let source = rig.folder.path().join("Traces.java");
+    let source = rig.directory.path().join("Traces.java");
     fs::write(&source, TRACES).unwrap();
     let classes = tree().join("target/clients/java/target/dependency/*");
     let mut java = rig.command("java");

@@ -21,9 +21,9 @@ use std::{
 
 use program::{PATIENCE, Program, tree, victim::in_storm, wait_until};
 
-/// A Millstream with a mount in a folder of its own.
+/// A Millstream with a mount in a directory of its own.
 struct Rig {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     config: String,
     program: Option<Program>,
 }
@@ -37,8 +37,8 @@ impl Rig {
 
     /// The same with any format.
     fn writing(format: &str, source: &str, channel: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().display();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().display();
         let config = format!(
             "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
              sources:\n  drop: {{ type: fuse, mount: {place}/mnt, {source} }}\n\
@@ -46,7 +46,7 @@ impl Rig {
              sinks:\n  out: {{ type: file, inputs: [kept], {format}, path: {place}/out }}\n"
         );
         let mut rig = Self {
-            folder,
+            directory,
             config,
             program: None,
         };
@@ -59,7 +59,7 @@ impl Rig {
     }
 
     fn start(&mut self) {
-        let program = Program::start(self.folder.path(), &self.config);
+        let program = Program::start(self.directory.path(), &self.config);
         // The line before the last start's is there, too.
         let starts = self.log_lines("is mounted");
         self.program = Some(program);
@@ -67,12 +67,12 @@ impl Rig {
     }
 
     fn log_lines(&self, text: &str) -> usize {
-        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
         log.lines().filter(|line| line.contains(text)).count()
     }
 
     fn mount(&self) -> PathBuf {
-        self.folder.path().join("mnt")
+        self.directory.path().join("mnt")
     }
 
     fn command(&self, program: &str) -> Command {
@@ -89,7 +89,7 @@ impl Rig {
     }
 
     fn lines(&self) -> Vec<String> {
-        lines(&self.folder.path().join("out"))
+        lines(&self.directory.path().join("out"))
     }
 
     /// Waits for so many lines, and a little for more.
@@ -200,7 +200,7 @@ fn shells_and_their_tools_write_what_they_write_to_files() {
 #[test]
 fn dd_with_odd_sizes_arrives_byte_for_byte() {
     let rig = Rig::plain();
-    let input = rig.folder.path().join("input");
+    let input = rig.directory.path().join("input");
     let text: String = (0..400_000_u64)
         .map(|n| format!("dd {n} {}\n", n * 7919 % 1009))
         .collect();
@@ -293,10 +293,10 @@ file.close()";
 #[test]
 fn fio_writes_and_all_of_it_arrives() {
     let rig = Rig::writing("format: raw", "", "size_max: 256MiB, sync: 1s");
-    let truth = rig.folder.path().join("truth");
+    let truth = rig.directory.path().join("truth");
     fs::create_dir(&truth).unwrap();
     // Bytes of all kinds, in writes of all sizes: the same whenever it runs.
-    for folder in [truth.clone(), rig.mount()] {
+    for directory in [truth.clone(), rig.mount()] {
         let arguments = [
             "--name=mount",
             "--rw=write",
@@ -312,7 +312,7 @@ fn fio_writes_and_all_of_it_arrives() {
             "--filename_format=fio.$jobnum",
             "--group_reporting",
         ];
-        run(rig.command("fio").args(arguments).current_dir(folder));
+        run(rig.command("fio").args(arguments).current_dir(directory));
     }
     let mut expected = Vec::new();
     for job in 0..4 {
@@ -325,7 +325,7 @@ fn fio_writes_and_all_of_it_arrives() {
         expected.append(&mut byte_lines(&truth.join(format!("fio.{job}"))));
     }
     rig.until_lines(expected.len());
-    let mut arrived = byte_lines(&rig.folder.path().join("out"));
+    let mut arrived = byte_lines(&rig.directory.path().join("out"));
     expected.sort_unstable();
     arrived.sort_unstable();
     assert_eq!(arrived.len(), expected.len());
@@ -366,10 +366,10 @@ fn what_eight_writers_were_told_is_written_is_there_once_after_kills() {
 fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) -> Vec<String>) {
     let start = |n: usize| {
         let name = format!("w{n}");
-        let told = fs::File::create(rig.folder.path().join(format!("{name}.told"))).unwrap();
+        let told = fs::File::create(rig.directory.path().join(format!("{name}.told"))).unwrap();
         let mut command = rig.command("python3");
-        // Above the mount, so that a mount that is gone does not take its folder away.
-        command.current_dir(rig.folder.path());
+        // Above the mount, so that a mount that is gone does not take its directory away.
+        command.current_dir(rig.directory.path());
         let script = script.replace("name + '.log'", "'mnt/' + name + '.log'");
         command
             .args(["-c", &script, &name])
@@ -389,7 +389,7 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
         writer.kill().unwrap();
         writer.wait().unwrap();
     }
-    let (whole, halves) = told(rig.folder.path());
+    let (whole, halves) = told(rig.directory.path());
     assert!(whole.len() > 1000, "only {} writes", whole.len());
     wait_until("every line whose write returned has arrived", || {
         let arrived = numbered(&arrived(&rig));
@@ -412,10 +412,10 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
 }
 
 /// What the writers were told is written, as `WRITER NUMBER`: whole lines, and first halves.
-fn told(folder: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
+fn told(directory: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut whole, mut halves) = (BTreeSet::new(), BTreeSet::new());
     for n in 0..8 {
-        let told = fs::read_to_string(folder.join(format!("w{n}.told"))).unwrap();
+        let told = fs::read_to_string(directory.join(format!("w{n}.told"))).unwrap();
         for line in told.lines() {
             match line.split_once(' ') {
                 // The last one may not have got its number any more.
@@ -448,7 +448,7 @@ fn numbered(lines: &[String]) -> BTreeMap<String, usize> {
 fn a_full_channel_blocks_the_writer_and_sigkill_gets_it_out() {
     let rig = Rig::new("", "size_max: 8MiB, sync: 1s", "{.message}");
     // Nothing is taken out of the channel any more.
-    let out = rig.folder.path().join("out");
+    let out = rig.directory.path().join("out");
     fs::create_dir(&out).unwrap_or_default();
     let file = fs::File::create(rig.mount().join("f")).unwrap();
     let mut writer = Command::new("yes")
@@ -495,9 +495,9 @@ fn a_dead_mount_hangs_nobody_and_a_restart_goes_on() {
     assert!(file.write_all(b"x").is_err());
     assert!(asked.elapsed() < Duration::from_secs(5));
     drop(file);
-    // With fusermount3 the plain folder is back, with the folders of the mount.
+    // With fusermount3 the plain directory is back, with the directories of the mount.
     let plain = rig.mount().join("app/b.log");
-    wait_until("the plain folder is back", || {
+    wait_until("the plain directory is back", || {
         fs::write(&plain, "meanwhile\n").is_ok()
     });
     rig.start();
@@ -510,10 +510,10 @@ fn a_dead_mount_hangs_nobody_and_a_restart_goes_on() {
 #[test]
 fn a_stale_mount_is_taken_away_at_the_start() {
     let rig = Rig::plain();
-    let place = rig.folder.path().join("other");
+    let place = rig.directory.path().join("other");
     fs::create_dir(&place).unwrap();
     let config = rig.config.replace(
-        &rig.folder.path().display().to_string(),
+        &rig.directory.path().display().to_string(),
         &place.display().to_string(),
     );
     let log = || fs::read_to_string(place.join("log")).unwrap_or_default();
@@ -555,10 +555,10 @@ fn a_stale_mount_is_taken_away_at_the_start() {
 
 #[test]
 fn without_root_it_mounts_by_fusermount3() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().display();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
     fs::set_permissions(
-        folder.path(),
+        directory.path(),
         std::os::unix::fs::PermissionsExt::from_mode(0o777),
     )
     .unwrap();
@@ -567,16 +567,16 @@ fn without_root_it_mounts_by_fusermount3() {
          sources:\n  drop: {{ type: fuse, mount: {place}/mnt }}\n\
          sinks:\n  out: {{ type: file, inputs: [drop], format: raw, path: {place}/out }}\n"
     );
-    fs::write(folder.path().join("c.yaml"), config).unwrap();
+    fs::write(directory.path().join("c.yaml"), config).unwrap();
     // The built program may stand where nobody else may go.
-    let program = folder.path().join("millstream");
+    let program = directory.path().join("millstream");
     fs::copy(env!("CARGO_BIN_EXE_millstream"), &program).unwrap();
     let script = format!(
         "cd {place}; ./millstream run c.yaml & p=$!; for i in $(seq 200); do mountpoint -q mnt && break; sleep 0.05; done; \
          echo hello > mnt/a && id -u >> mnt/a && stat -c %u mnt/a && kill $p && wait $p"
     );
     // Everywhere /dev/fuse is for everybody; where it is not, this test has one of its own.
-    let device = folder.path().join("fuse");
+    let device = directory.path().join("fuse");
     run(Command::new("mknod").arg(&device).args(["c", "10", "229"]));
     run(Command::new("chmod").arg("666").arg(&device));
     let bind = format!("mount --bind {} /dev/fuse && exec \"$@\"", device.display());
@@ -598,7 +598,7 @@ fn without_root_it_mounts_by_fusermount3() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "65534\n", "{said}");
-    assert_eq!(lines(&folder.path().join("out")), ["hello", "65534"]);
+    assert_eq!(lines(&directory.path().join("out")), ["hello", "65534"]);
 }
 
 #[test]
@@ -608,7 +608,7 @@ fn another_user_writes_to_the_mount_if_it_is_told_so_and_only_then() {
         let rig = Rig::new(&source, "size_max: 64MiB, sync: 1s", "{.message}");
         // Everybody may go there and make files.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(rig.folder.path(), everybody).unwrap();
+        fs::set_permissions(rig.directory.path(), everybody).unwrap();
         rig.bash("chmod 1777 .");
         let script = format!(
             "echo hello > {0}/a && id -u >> {0}/a && stat -c %u {0}/a",

@@ -13,7 +13,7 @@ const RULES: &str = "rules: [{ path: \"audit/*.log\", tag: audit, rewrite: [{ ma
 
 /// Rotates `log` (below the mount point) by `rules`.
 fn rotate(rig: &Rig, log: &str, rules: &str) {
-    let place = rig.folder.path();
+    let place = rig.directory.path();
     let config = place.join("rotate.conf");
     let log = rig.mount().join(log);
     let text = format!(

@@ -45,8 +45,8 @@ fn check(place: &Path, config: &str) -> (Option<i32>, String) {
 
 #[test]
 fn check_says_whether_the_bucket_is_there_and_lets_us_in_and_leaves_nothing_in_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let mut server = Versitygw::start(place, "lake");
     let endpoint = server.endpoint();
     let good = auth(ACCESS_KEY, SECRET_KEY);
@@ -97,8 +97,8 @@ fn check_says_whether_the_bucket_is_there_and_lets_us_in_and_leaves_nothing_in_i
 
 #[test]
 fn by_tls_only_the_authority_that_is_named_is_trusted() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let authority = Authority::new("the authority");
     authority.write_root(place, "ca");
     authority.issue(place, "server", &["127.0.0.1"]);

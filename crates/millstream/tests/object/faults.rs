@@ -43,8 +43,8 @@ fn complaints(program: &Program, why: &str) -> usize {
 
 #[test]
 fn a_full_disk_at_the_server_loses_nothing_and_all_goes_on_when_there_is_room() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     // Room for some of it.
     let small = Small::mount(place.join("objects"), "16m");
     let server = Versitygw::start(place, "lake");
@@ -75,8 +75,8 @@ fn a_full_disk_at_the_server_loses_nothing_and_all_goes_on_when_there_is_room() 
 
 #[test]
 fn a_network_that_is_cut_while_objects_are_uploaded_loses_nothing_and_repeats_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let network = Network::new();
     let setup = Setup {
         network: Some(&network),

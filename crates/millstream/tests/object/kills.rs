@@ -23,8 +23,8 @@ struct Storm {
 }
 
 fn storm(sinks: &[Sink], storm: &Storm) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let mut server = Versitygw::start(place, "lake");
     let mut random = Random::new();
     let port = free_port();
@@ -87,8 +87,8 @@ fn every_record_of_avro_and_parquet_is_published_once_when_the_program_and_the_s
 /// The program is stopped, its data_dir copied, and the copy goes on; then the first one wakes up.
 #[test]
 fn a_writer_that_wakes_up_past_its_successor_publishes_nothing_and_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let server = Versitygw::start(place, "lake");
     let (old, new) = (place.join("old"), place.join("new"));
     fs::create_dir_all(&old).unwrap();

@@ -26,7 +26,7 @@ use millstream_testkit::server::{
 };
 use program::{Program, victim::verify};
 
-/// A sink: its name, the folders of its objects, its other options.
+/// A sink: its name, the directories of its objects, its other options.
 type Sink = (&'static str, &'static str, &'static str);
 
 /// Small objects, compressed and not.
@@ -74,9 +74,9 @@ fn config(data: &Path, input: &str, endpoint: &str, sinks: &[Sink]) -> String {
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\nsinks:\n",
         data.display()
     );
-    for (name, folders, options) in sinks {
+    for (name, directories, options) in sinks {
         text += &format!(
-            "  {name}: {{ type: object, inputs: [kept], url: \"s3://lake/{name}/{folders}\", endpoint: \"{endpoint}\", \
+            "  {name}: {{ type: object, inputs: [kept], url: \"s3://lake/{name}/{directories}\", endpoint: \"{endpoint}\", \
              auth: {{ access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY} }}, \
              retry: {{ first: 100ms, max: 500ms, timeout: 5s }}, {options} }}\n"
         );
@@ -84,10 +84,10 @@ fn config(data: &Path, input: &str, endpoint: &str, sinks: &[Sink]) -> String {
     text
 }
 
-/// The published objects of a sink: files of the server's folder.
-fn objects(folder: &Path) -> Vec<PathBuf> {
+/// The published objects of a sink: files of the server's directory.
+fn objects(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten() {
+    for entry in fs::read_dir(directory).into_iter().flatten() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true if path.ends_with("_millstream") => {}
@@ -98,15 +98,15 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The records of a sink's objects, unpacked into a new folder, for the verifier.
+/// The records of a sink's objects, unpacked into a new directory, for the verifier.
 fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
     let read = place.join("read").join(sink);
     fs::create_dir_all(&read).unwrap();
-    let folder = server.bucket("lake").join(sink);
-    let objects = objects(&folder);
+    let directory = server.bucket("lake").join(sink);
+    let objects = objects(&directory);
     println!("{sink}: {} objects", objects.len());
     match objects[0].extension().and_then(|end| end.to_str()) {
-        Some("avro") => hdfs::avro_bodies(&folder, &read),
+        Some("avro") => hdfs::avro_bodies(&directory, &read),
         Some("parquet") => parquet::messages(&objects, &read),
         Some("gz") => print(&objects, "zcat", &read),
         _ => print(&objects, "cat", &read),
@@ -126,11 +126,11 @@ fn print(objects: &[PathBuf], tool: &str, out: &Path) {
 
 /// Runs once more with the same channel and sinks, and with inputs that have ended: until all that the channel holds is
 /// published. A stop leaves in the channel what was not taken yet.
-fn publish_all(folder: &Path, data: &Path, server: &Versitygw, sinks: &[Sink]) {
+fn publish_all(directory: &Path, data: &Path, server: &Versitygw, sinks: &[Sink]) {
     let config = config(data, "{ type: stdin }", &server.endpoint(), sinks);
-    let last = Program::start_with(folder, &config, &["--once"]);
+    let last = Program::start_with(directory, &config, &["--once"]);
     let ended = last.ended();
-    let log = fs::read_to_string(folder.join("log")).unwrap();
+    let log = fs::read_to_string(directory.join("log")).unwrap();
     assert_eq!(ended, Some(0), "{log}");
 }
 

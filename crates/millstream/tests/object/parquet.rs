@@ -42,8 +42,8 @@ pub fn messages(objects: &[PathBuf], out: &Path) {
 /// Millstream's Parquet as pyarrow reads it: the generator's records and its end record.
 #[test]
 fn parquet_is_read_by_pyarrow_with_every_record_and_its_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
     let server = Versitygw::start(place, "lake");
     let config = format!(
         "data_dir: {}\napi: {{ listen: [] }}\n\

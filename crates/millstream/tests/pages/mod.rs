@@ -6,8 +6,8 @@ use jiff::{Timestamp, tz::TimeZone};
 use millstream_pipeline::tags::TagFilter;
 use millstream_record::{Time, Values};
 use millstream_wire::{
-    event::{Event, Record},
     json::to_msgpack,
+    record::{Record, TimedRecord},
     template::{Renderer, Shared, Template},
 };
 
@@ -46,12 +46,12 @@ fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-fn place_secrets(folder: &Path) {
+fn place_secrets(directory: &Path) {
     let authority = millstream_testkit::Authority::new("root");
-    fs::create_dir_all(folder.join("tls")).unwrap();
-    authority.write_root(&folder.join("tls"), "ca");
-    authority.issue(&folder.join("tls"), "server", &["localhost"]);
-    fs::write(folder.join("alice.pw"), "wonder\n").unwrap();
+    fs::create_dir_all(directory.join("tls")).unwrap();
+    authority.write_root(&directory.join("tls"), "ca");
+    authority.issue(&directory.join("tls"), "server", &["localhost"]);
+    fs::write(directory.join("alice.pw"), "wonder\n").unwrap();
 }
 
 #[test]
@@ -62,15 +62,15 @@ fn every_configuration_in_the_pages_passes_check() {
         assert!(!snippets.is_empty(), "{name}");
         for snippet in snippets {
             let (yaml, _) = snippet.split_once("```").unwrap();
-            let folder = tempfile::tempdir().unwrap();
-            place_secrets(folder.path());
-            fs::write(folder.path().join("page.yaml"), yaml).unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            place_secrets(directory.path());
+            fs::write(directory.path().join("page.yaml"), yaml).unwrap();
             if !yaml.contains("sources:") {
-                fs::write(folder.path().join("base.yaml"), BASE).unwrap();
+                fs::write(directory.path().join("base.yaml"), BASE).unwrap();
             }
             let checked = Command::new(env!("CARGO_BIN_EXE_millstream"))
                 .arg("check")
-                .arg(folder.path())
+                .arg(directory.path())
                 .env("FORWARD_KEY", "open sesame")
                 .output()
                 .unwrap();
@@ -100,7 +100,7 @@ fn every_template_of_the_page_gives_the_result_that_stands_beside_it() {
             tag: "web.nginx",
             values: &values,
         };
-        let event = Event {
+        let event = TimedRecord {
             time,
             record: Record::Packed(&packed),
         };

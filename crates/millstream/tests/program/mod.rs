@@ -65,43 +65,43 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it with a configuration, its log going to a file in `folder`.
-    pub fn start(folder: &Path, config: &str) -> Self {
-        Self::start_with(folder, config, &[])
+    /// Starts it with a configuration, its log going to a file in `directory`.
+    pub fn start(directory: &Path, config: &str) -> Self {
+        Self::start_with(directory, config, &[])
     }
 
     /// The same with more arguments.
-    pub fn start_with(folder: &Path, config: &str, arguments: &[&str]) -> Self {
-        Self::start_where(folder, config, arguments, &[])
+    pub fn start_with(directory: &Path, config: &str, arguments: &[&str]) -> Self {
+        Self::start_where(directory, config, arguments, &[])
     }
 
     /// The same with variables of the environment.
     pub fn start_where(
-        folder: &Path,
+        directory: &Path,
         config: &str,
         arguments: &[&str],
         environment: &[(&str, &Path)],
     ) -> Self {
         Self::start_by(
             Command::new(env!("CARGO_BIN_EXE_millstream")).envs(environment.iter().copied()),
-            folder,
+            directory,
             config,
             arguments,
         )
     }
 
     /// The same by a shell that has changed what the program finds.
-    pub fn start_after(folder: &Path, config: &str, shell: &[&str]) -> Self {
+    pub fn start_after(directory: &Path, config: &str, shell: &[&str]) -> Self {
         let (first, rest) = shell.split_first().unwrap();
         let mut command = Command::new(first);
         command.args(rest).arg(env!("CARGO_BIN_EXE_millstream"));
-        Self::start_by(&mut command, folder, config, &[])
+        Self::start_by(&mut command, directory, config, &[])
     }
 
-    fn start_by(command: &mut Command, folder: &Path, config: &str, arguments: &[&str]) -> Self {
-        let path = folder.join("millstream.yaml");
+    fn start_by(command: &mut Command, directory: &Path, config: &str, arguments: &[&str]) -> Self {
+        let path = directory.join("millstream.yaml");
         std::fs::write(&path, config).unwrap();
-        let log = folder.join("log");
+        let log = directory.join("log");
         let file = std::fs::File::options()
             .create(true)
             .append(true)

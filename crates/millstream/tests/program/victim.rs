@@ -49,10 +49,10 @@ pub fn in_storm(quick: u64, full: u64) -> u64 {
 }
 
 /// Starts the program and kills it within 50 ms, in each stage of its start, half of the time.
-pub fn kill_at_start(folder: &Path, config: &str, random: &mut Random) {
+pub fn kill_at_start(directory: &Path, config: &str, random: &mut Random) {
     const START_MS_MAX: u64 = 50;
     while random.below(2) == 0 {
-        let program = Program::start(folder, config);
+        let program = Program::start(directory, config);
         sleep(Duration::from_millis(random.below(START_MS_MAX)));
         program.kill();
     }
@@ -126,9 +126,9 @@ impl Drop for Generator {
     }
 }
 
-/// What generates so many records, at so many a second, with its ledger in `folder`.
-pub fn generate(folder: &Path, port: u16, records: &str, rate: &str) -> Vec<String> {
-    let ledger = folder.join("ledger").display().to_string();
+/// What generates so many records, at so many a second, with its ledger in `directory`.
+pub fn generate(directory: &Path, port: u16, records: &str, rate: &str) -> Vec<String> {
+    let ledger = directory.join("ledger").display().to_string();
     let address = format!("127.0.0.1:{port}");
     let words = [
         "generate",
@@ -183,7 +183,7 @@ pub fn verify(out: &Path, ledger: &Path) {
 
 /// A program that is killed and started again with the same configuration.
 pub struct Victim {
-    folder: PathBuf,
+    directory: PathBuf,
     config: String,
     port: u16,
     program: Option<Program>,
@@ -191,11 +191,11 @@ pub struct Victim {
 
 impl Victim {
     /// Starts it for the first time.
-    pub fn start(folder: PathBuf, port: u16, config: String) -> Self {
-        fs::create_dir_all(&folder).unwrap();
-        let program = Some(Program::start(&folder, &config).listens(port));
+    pub fn start(directory: PathBuf, port: u16, config: String) -> Self {
+        fs::create_dir_all(&directory).unwrap();
+        let program = Some(Program::start(&directory, &config).listens(port));
         Self {
-            folder,
+            directory,
             config,
             port,
             program,
@@ -205,7 +205,7 @@ impl Victim {
     /// SIGKILL, now and in some of the starts that follow.
     pub fn kill_and_restart(&mut self, random: &mut Random) {
         self.kill();
-        kill_at_start(&self.folder, &self.config, random);
+        kill_at_start(&self.directory, &self.config, random);
         self.restart();
     }
 
@@ -226,7 +226,7 @@ impl Victim {
 
     /// Starts it again.
     pub fn restart(&mut self) {
-        self.program = Some(Program::start(&self.folder, &self.config).listens(self.port));
+        self.program = Some(Program::start(&self.directory, &self.config).listens(self.port));
     }
 
     /// Lets it drain and end.
@@ -237,15 +237,15 @@ impl Victim {
             code,
             Some(0),
             "{}",
-            fs::read_to_string(self.folder.join("log")).unwrap()
+            fs::read_to_string(self.directory.join("log")).unwrap()
         );
     }
 }
 
 /// Waits until what stands below `out` has stopped growing: everything the channel held is in the files.
 pub fn settle(out: &Path) {
-    fn size(folder: &Path) -> u64 {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    fn size(directory: &Path) -> u64 {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         let sizes = entries.map(|entry| match entry.file_type() {
             Ok(kind) if kind.is_dir() => size(&entry.path()),
             // It may have been rotated meanwhile.

@@ -22,8 +22,8 @@ impl Drop for Daemon {
     }
 }
 
-fn start(command: &mut Command, folder: &Path, port: u16) -> Daemon {
-    let log = folder.join("daemon.log");
+fn start(command: &mut Command, directory: &Path, port: u16) -> Daemon {
+    let log = directory.join("daemon.log");
     let file = fs::File::create(&log).unwrap();
     command
         .stdin(Stdio::null())
@@ -41,8 +41,8 @@ fn start(command: &mut Command, folder: &Path, port: u16) -> Daemon {
 }
 
 /// rsyslog, once it listens at `port`.
-pub fn rsyslogd(folder: &Path, config: &str, port: u16) -> Daemon {
-    let path = folder.join("rsyslog.conf");
+pub fn rsyslogd(directory: &Path, config: &str, port: u16) -> Daemon {
+    let path = directory.join("rsyslog.conf");
     fs::write(&path, config).unwrap();
     let program = Path::new("/usr/sbin/rsyslogd");
     assert!(program.exists(), "rsyslogd is missing: run `make deps`");
@@ -51,13 +51,13 @@ pub fn rsyslogd(folder: &Path, config: &str, port: u16) -> Daemon {
         .args(["-n", "-f"])
         .arg(&path)
         .arg("-i")
-        .arg(folder.join("rsyslog.pid"));
-    start(&mut command, folder, port)
+        .arg(directory.join("rsyslog.pid"));
+    start(&mut command, directory, port)
 }
 
 /// syslog-ng, once it listens at `port`.
-pub fn syslog_ng(folder: &Path, config: &str, port: u16) -> Daemon {
-    let path = folder.join("syslog-ng.conf");
+pub fn syslog_ng(directory: &Path, config: &str, port: u16) -> Daemon {
+    let path = directory.join("syslog-ng.conf");
     fs::write(&path, config).unwrap();
     let root = tree().join("target/clients/syslog-ng");
     let program = root.join("usr/sbin/syslog-ng");
@@ -73,14 +73,14 @@ pub fn syslog_ng(folder: &Path, config: &str, port: u16) -> Daemon {
         .args(["--foreground", "--no-caps", "--stderr", "--cfgfile"])
         .arg(&path)
         .arg("--persist-file")
-        .arg(folder.join("syslog-ng.persist"))
+        .arg(directory.join("syslog-ng.persist"))
         .arg("--pidfile")
-        .arg(folder.join("syslog-ng.pid"))
+        .arg(directory.join("syslog-ng.pid"))
         .arg("--control")
-        .arg(folder.join("syslog-ng.ctl"))
+        .arg(directory.join("syslog-ng.ctl"))
         .arg("--module-path")
         .arg(libraries.join("3.38"));
-    start(&mut command, folder, port)
+    start(&mut command, directory, port)
 }
 
 /// Sends messages to a daemon of this machine.
@@ -90,9 +90,9 @@ pub fn feed(port: u16, messages: impl Iterator<Item = String>) {
     stream.write_all(text.as_bytes()).unwrap();
 }
 
-/// A folder with an authority (`ca.pem`), and certificates of it for `localhost`: `server.pem`, `client.pem` and keys.
-pub fn certificates(folder: &Path) -> PathBuf {
-    let place = folder.join("certificates");
+/// A directory with an authority (`ca.pem`), and certificates of it for `localhost`: `server.pem`, `client.pem` and keys.
+pub fn certificates(directory: &Path) -> PathBuf {
+    let place = directory.join("certificates");
     fs::create_dir_all(&place).unwrap();
     let openssl = |arguments: &str| {
         let words = arguments.split_whitespace();

@@ -32,13 +32,13 @@ pub fn way(name: &'static str, listen: String, more: &str) -> Way {
 }
 
 /// Runs Millstream with these ways, listening at `port` when it is ready.
-pub fn start(folder: &Path, ways: &[Way], port: u16) -> Program {
-    Program::start(folder, &configuration(folder, ways)).listens(port)
+pub fn start(directory: &Path, ways: &[Way], port: u16) -> Program {
+    Program::start(directory, &configuration(directory, ways)).listens(port)
 }
 
 /// A configuration with these ways; more sinks may follow.
-pub fn configuration(folder: &Path, ways: &[Way]) -> String {
-    let place = folder.display();
+pub fn configuration(directory: &Path, ways: &[Way]) -> String {
+    let place = directory.display();
     let mut config =
         format!("data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\nsources:\n");
     for Way { name, options } in ways {
@@ -53,13 +53,13 @@ pub fn configuration(folder: &Path, ways: &[Way]) -> String {
     config
 }
 
-fn output(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("out/{name}.log"))
+fn output(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("out/{name}.log"))
 }
 
 /// Waits for so many records of a way, and reads them.
-pub fn records(folder: &Path, program: &Program, name: &str, count: usize) -> Vec<Value> {
-    let path = output(folder, name);
+pub fn records(directory: &Path, program: &Program, name: &str, count: usize) -> Vec<Value> {
+    let path = output(directory, name);
     let text = || fs::read_to_string(&path).unwrap_or_default();
     let start = Instant::now();
     while text().matches('\n').count() < count {

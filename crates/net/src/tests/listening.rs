@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn connections_are_spread_over_the_threads_and_end_with_their_peers() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Echo::start(folder.path(), "");
+    let directory = tempfile::tempdir().unwrap();
+    let server = Echo::start(directory.path(), "");
     let mut streams: Vec<_> = (0..8).map(|_| server.connect()).collect();
     for stream in &mut streams {
         exchange(stream, b"some bytes").unwrap();
@@ -17,10 +17,10 @@ fn connections_are_spread_over_the_threads_and_end_with_their_peers() {
 
 #[test]
 fn in_a_drain_nobody_can_connect_and_who_is_there_may_finish() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("in.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("in.sock");
     let listen = format!("listen: ['tcp://127.0.0.1:0', 'unix://{}']", path.display());
-    let server = Echo::serve(check(folder.path(), &format!("{{ {listen} }}")).unwrap());
+    let server = Echo::serve(check(directory.path(), &format!("{{ {listen} }}")).unwrap());
     let mut stream = server.connect();
     exchange(&mut stream, b"before").unwrap();
     let mut local = std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -37,10 +37,10 @@ fn in_a_drain_nobody_can_connect_and_who_is_there_may_finish() {
 
 #[test]
 fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let reporter = Reporter::new("in");
     let bind = |listen: &str| {
-        let mut server = check(folder.path(), &format!("{{ listen: '{listen}' }}")).unwrap();
+        let mut server = check(directory.path(), &format!("{{ listen: '{listen}' }}")).unwrap();
         server
             .bind(&reporter)
             .map(|()| server)
@@ -53,7 +53,7 @@ fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
         "cannot listen at {address}: Address already in use (os error 98); another process"
     );
     assert!(message.starts_with(&wanted), "{message}");
-    let path = folder.path().join("s");
+    let path = directory.path().join("s");
     for scheme in ["unix", "unixgram"] {
         let listen = format!("{scheme}://{}", path.display());
         // What a dead process left behind is replaced, a living one is not.
@@ -73,19 +73,19 @@ fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
     assert!(
         bind("unix:///nowhere/at/all")
             .unwrap_err()
-            .contains("make the folder first")
+            .contains("make the directory first")
     );
 }
 
 #[test]
 fn datagram_sockets_are_bound_and_given_to_the_source() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
     let listen = format!(
         "listen: ['udp://127.0.0.1:0', 'unixgram://{}']",
         path.display()
     );
-    let mut server = check(folder.path(), &format!("{{ {listen} }}")).unwrap();
+    let mut server = check(directory.path(), &format!("{{ {listen} }}")).unwrap();
     server.bind(&Reporter::new("in")).unwrap();
     let all = server.datagrams().unwrap();
     assert!(matches!(
@@ -102,11 +102,11 @@ fn datagram_sockets_are_bound_and_given_to_the_source() {
 
 #[test]
 fn limits_that_cannot_be_meant_are_told_together() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let text = "{ listen: 'http://a', limits: { frame: 2GiB } }";
-    assert_eq!(check(folder.path(), text).unwrap_err().len(), 1);
+    assert_eq!(check(directory.path(), text).unwrap_err().len(), 1);
     let text = "{ listen: 'udp://a', limits: { frame: 2GiB, connections: 0, handshake: 0 } }";
-    let problems = check(folder.path(), text).unwrap_err();
+    let problems = check(directory.path(), text).unwrap_err();
     let columns: Vec<_> = problems.iter().map(|p| p.place.column).collect();
     assert_eq!(columns, [11, 39, 58, 72], "{problems:?}");
 }

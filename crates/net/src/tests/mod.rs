@@ -49,9 +49,9 @@ struct Config {
     tls: Tls,
 }
 
-/// A server of the options in `text`, which stand in a file of `folder`.
-fn check(folder: &Path, text: &str) -> Checked<Server> {
-    let file = folder.join("t.yaml");
+/// A server of the options in `text`, which stand in a file of `directory`.
+fn check(directory: &Path, text: &str) -> Checked<Server> {
+    let file = directory.join("t.yaml");
     let options = Node::parse(file.to_str().unwrap(), text).unwrap();
     let config: Config = options.read()?;
     Server::check(&options, &config.listen, TAKES, &config.limits, &config.tls)
@@ -71,7 +71,7 @@ fn context(threads: &Threads) -> (SourceContext, Stopper) {
         meters,
         reporter: Reporter::new("in"),
         host: "here".into(),
-        folder: "unused".into(),
+        directory: "unused".into(),
     };
     (context, stopper)
 }
@@ -97,10 +97,10 @@ async fn echo(mut connection: Connection) {
 
 impl Echo {
     /// Listens at a free port; `options` besides.
-    fn start(folder: &Path, options: &str) -> Self {
+    fn start(directory: &Path, options: &str) -> Self {
         Self::serve(
             check(
-                folder,
+                directory,
                 &format!("{{ listen: 'tcp://127.0.0.1:0', {options} }}"),
             )
             .unwrap(),
@@ -165,12 +165,12 @@ fn exchange(stream: &mut (impl Read + Write), bytes: &[u8]) -> std::io::Result<(
     Ok(())
 }
 
-/// A folder with `ca.pem`, and certificate and key of a server and a client.
+/// A directory with `ca.pem`, and certificate and key of a server and a client.
 fn certificates() -> (tempfile::TempDir, Authority) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["localhost", "127.0.0.1"]);
-    authority.issue(folder.path(), "client", &["client"]);
-    (folder, authority)
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["localhost", "127.0.0.1"]);
+    authority.issue(directory.path(), "client", &["client"]);
+    (directory, authority)
 }

@@ -21,8 +21,8 @@ fn is_open(stream: &TcpStream) -> bool {
 
 #[test]
 fn who_has_been_silent_longest_makes_room_for_the_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Echo::start(folder.path(), "limits: { connections: 3 }");
+    let directory = tempfile::tempdir().unwrap();
+    let server = Echo::start(directory.path(), "limits: { connections: 3 }");
     let mut first = server.connect();
     exchange(&mut first, b"not silent").unwrap();
     let mut silent = server.connect();
@@ -37,11 +37,11 @@ fn who_has_been_silent_longest_makes_room_for_the_next() {
 
 #[test]
 fn a_silent_peer_of_one_listener_makes_room_for_one_of_another() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("in.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("in.sock");
     let listen = format!("listen: ['tcp://127.0.0.1:0', 'unix://{}']", path.display());
     let options = format!("{{ {listen}, limits: {{ connections: 1 }} }}");
-    let server = Echo::serve(check(folder.path(), &options).unwrap());
+    let server = Echo::serve(check(directory.path(), &options).unwrap());
     let mut silent = StdUnixStream::connect(&path).unwrap();
     until("it is accepted", || server.open() == 1);
     let mut speaks = server.connect();
@@ -51,10 +51,10 @@ fn a_silent_peer_of_one_listener_makes_room_for_one_of_another() {
 
 #[test]
 fn a_peer_that_does_not_begin_with_tls_makes_room() {
-    let (folder, _) = certificates();
+    let (directory, _) = certificates();
     let options =
         "limits: { connections: 1, handshake: 1h }, tls: { cert: server.pem, key: server.key }";
-    let server = Echo::start(folder.path(), options);
+    let server = Echo::start(directory.path(), options);
     let mut silent = server.connect();
     until("it is accepted", || server.open() == 1);
     let mut next = server.connect();
@@ -69,8 +69,8 @@ fn a_peer_that_does_not_begin_with_tls_makes_room() {
 
 #[test]
 fn who_has_ever_sent_anything_is_not_closed_and_the_next_one_waits() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Echo::start(folder.path(), "limits: { connections: 2 }");
+    let directory = tempfile::tempdir().unwrap();
+    let server = Echo::start(directory.path(), "limits: { connections: 2 }");
     let mut both = [server.connect(), server.connect()];
     for stream in &mut both {
         exchange(stream, b"x").unwrap();

@@ -19,12 +19,12 @@ type Client = StreamOwned<ClientConnection, TcpStream>;
 /// An independent client: of one version, with a certificate or without.
 fn client(
     server: &Echo,
-    folder: &Path,
+    directory: &Path,
     versions: &[&'static rustls::SupportedProtocolVersion],
     own: Option<&str>,
 ) -> Client {
     let mut roots = RootCertStore::empty();
-    let pem = fs::read(folder.join("ca.pem")).unwrap();
+    let pem = fs::read(directory.join("ca.pem")).unwrap();
     roots
         .add(CertificateDer::from_pem_slice(&pem).unwrap())
         .unwrap();
@@ -36,7 +36,7 @@ fn client(
     let config = match own {
         None => builder.with_no_client_auth(),
         Some(name) => {
-            let read = |ending: &str| fs::read(folder.join(format!("{name}.{ending}"))).unwrap();
+            let read = |ending: &str| fs::read(directory.join(format!("{name}.{ending}"))).unwrap();
             let certificate = CertificateDer::from_pem_slice(&read("pem")).unwrap();
             let key = PrivateKeyDer::from_pem_slice(&read("key")).unwrap();
             builder
@@ -51,10 +51,10 @@ fn client(
 
 #[test]
 fn both_versions_are_spoken_and_what_is_written_arrives() {
-    let (folder, _) = certificates();
-    let server = Echo::start(folder.path(), TLS);
+    let (directory, _) = certificates();
+    let server = Echo::start(directory.path(), TLS);
     for version in [&TLS12, &TLS13] {
-        let mut client = client(&server, folder.path(), &[version], None);
+        let mut client = client(&server, directory.path(), &[version], None);
         for length in [1, 1000, 20_000, 300_000] {
             exchange_slowly(&mut client, length);
         }
@@ -76,30 +76,45 @@ fn exchange_slowly(client: &mut Client, length: usize) {
 
 #[test]
 fn a_minimum_version_refuses_older_ones() {
-    let (folder, _) = certificates();
+    let (directory, _) = certificates();
     let options = "tls: { cert: server.pem, key: server.key, min_version: 1.3 }";
-    let server = Echo::start(folder.path(), options);
-    assert!(exchange(&mut client(&server, folder.path(), &[&TLS12], None), b"x").is_err());
-    exchange(&mut client(&server, folder.path(), &[&TLS13], None), b"x").unwrap();
+    let server = Echo::start(directory.path(), options);
+    assert!(
+        exchange(
+            &mut client(&server, directory.path(), &[&TLS12], None),
+            b"x"
+        )
+        .is_err()
+    );
+    exchange(
+        &mut client(&server, directory.path(), &[&TLS13], None),
+        b"x",
+    )
+    .unwrap();
     until("the failure is counted", || server.failed() == 1);
 }
 
 #[test]
 fn clients_without_a_good_certificate_are_refused_where_one_is_required() {
-    let (folder, _) = certificates();
+    let (directory, _) = certificates();
     let stranger = Authority::new("stranger");
-    stranger.issue(folder.path(), "strange", &["client"]);
-    let server = Echo::start(folder.path(), MUTUAL);
+    stranger.issue(directory.path(), "strange", &["client"]);
+    let server = Echo::start(directory.path(), MUTUAL);
     for version in [&TLS12, &TLS13] {
-        let with = |own| exchange(&mut client(&server, folder.path(), &[version], own), b"x");
+        let with = |own| {
+            exchange(
+                &mut client(&server, directory.path(), &[version], own),
+                b"x",
+            )
+        };
         with(Some("client")).unwrap();
         assert!(with(None).is_err());
         assert!(with(Some("strange")).is_err());
     }
     until("the failures are counted", || server.failed() == 4);
     let options = "tls: { cert: server.pem, key: server.key, ca: ca.pem, client_auth: optional }";
-    let server = Echo::start(folder.path(), options);
-    let with = |own| exchange(&mut client(&server, folder.path(), &[&TLS13], own), b"x");
+    let server = Echo::start(directory.path(), options);
+    let with = |own| exchange(&mut client(&server, directory.path(), &[&TLS13], own), b"x");
     with(Some("client")).unwrap();
     with(None).unwrap();
     assert!(with(Some("strange")).is_err());
@@ -107,9 +122,9 @@ fn clients_without_a_good_certificate_are_refused_where_one_is_required() {
 
 #[test]
 fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_stay() {
-    let (folder, authority) = certificates();
+    let (directory, authority) = certificates();
     let server = check(
-        folder.path(),
+        directory.path(),
         &format!("{{ listen: 'tcp://127.0.0.1:0', {TLS} }}"),
     )
     .unwrap();
@@ -117,41 +132,45 @@ fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_
     let server = Echo::serve(server);
     let shown = || {
         tls.age();
-        let mut client = client(&server, folder.path(), &[&TLS13], None);
+        let mut client = client(&server, directory.path(), &[&TLS13], None);
         exchange(&mut client, b"x").unwrap();
         client.conn.peer_certificates().unwrap()[0].to_vec()
     };
     let first = shown();
     assert_eq!(shown(), first);
     // A certificate without its key, as it stands there between two copies.
-    let key = fs::read(folder.path().join("server.key")).unwrap();
-    authority.issue(folder.path(), "server", &["localhost"]);
-    let new_key = fs::read(folder.path().join("server.key")).unwrap();
-    fs::write(folder.path().join("server.key"), &key).unwrap();
+    let key = fs::read(directory.path().join("server.key")).unwrap();
+    authority.issue(directory.path(), "server", &["localhost"]);
+    let new_key = fs::read(directory.path().join("server.key")).unwrap();
+    fs::write(directory.path().join("server.key"), &key).unwrap();
     assert_eq!(shown(), first);
     let told = server.reporter.conditions().remove(0).why;
     assert!(
         told.contains("server.key cannot be used") && told.contains("stay in use"),
         "{told}"
     );
-    fs::write(folder.path().join("server.key"), &new_key).unwrap();
+    fs::write(directory.path().join("server.key"), &new_key).unwrap();
     let second = shown();
     assert_ne!(second, first);
     // Nothing at all, by a rename as certificate managers do it.
-    fs::write(folder.path().join("new"), "").unwrap();
-    fs::rename(folder.path().join("new"), folder.path().join("server.pem")).unwrap();
+    fs::write(directory.path().join("new"), "").unwrap();
+    fs::rename(
+        directory.path().join("new"),
+        directory.path().join("server.pem"),
+    )
+    .unwrap();
     assert_eq!(shown(), second);
-    fs::remove_file(folder.path().join("server.pem")).unwrap();
+    fs::remove_file(directory.path().join("server.pem")).unwrap();
     assert_eq!(shown(), second);
-    authority.issue(folder.path(), "server", &["localhost"]);
+    authority.issue(directory.path(), "server", &["localhost"]);
     assert_ne!(shown(), second);
 }
 
 #[test]
 fn who_does_not_finish_the_handshake_costs_a_permit_until_the_deadline() {
-    let (folder, _) = certificates();
+    let (directory, _) = certificates();
     let options = format!("{TLS}, limits: {{ connections: 4, handshake: 300ms }}");
-    let server = Echo::start(folder.path(), &options);
+    let server = Echo::start(directory.path(), &options);
     let since = Instant::now();
     let mut silent: Vec<_> = (0..3).map(|_| server.connect()).collect();
     // The first bytes of a ClientHello and no more.
@@ -159,7 +178,11 @@ fn who_does_not_finish_the_handshake_costs_a_permit_until_the_deadline() {
     let mut garbage = server.connect();
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     drop(server.connect());
-    exchange(&mut client(&server, folder.path(), &[&TLS13], None), b"x").unwrap();
+    exchange(
+        &mut client(&server, directory.path(), &[&TLS13], None),
+        b"x",
+    )
+    .unwrap();
     for stream in &mut silent {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
@@ -171,9 +194,9 @@ fn who_does_not_finish_the_handshake_costs_a_permit_until_the_deadline() {
 
 #[test]
 fn a_stop_does_not_wait_for_handshakes() {
-    let (folder, _) = certificates();
+    let (directory, _) = certificates();
     let server = Echo::start(
-        folder.path(),
+        directory.path(),
         &format!("{TLS}, limits: {{ handshake: 1h }}"),
     );
     let silent = server.connect();
@@ -184,14 +207,14 @@ fn a_stop_does_not_wait_for_handshakes() {
 }
 
 /// The column, and what is wrong, of a server's options.
-fn wrong(folder: &Path, tls: &str) -> Vec<String> {
+fn wrong(directory: &Path, tls: &str) -> Vec<String> {
     let problems = check(
-        folder,
+        directory,
         &format!("{{ listen: 'tcp://127.0.0.1:0',\n tls: {tls} }}"),
     );
     let problems = problems.err().unwrap_or_default();
     let shown = problems.iter().map(|p| {
-        let message = p.message.replace(folder.to_str().unwrap(), "");
+        let message = p.message.replace(directory.to_str().unwrap(), "");
         format!("{}:{} {message}", p.place.line, p.place.column)
     });
     shown.collect()
@@ -199,12 +222,12 @@ fn wrong(folder: &Path, tls: &str) -> Vec<String> {
 
 #[test]
 fn files_that_cannot_be_used_are_told_at_their_place() {
-    let (folder, _) = certificates();
-    fs::write(folder.path().join("empty"), "").unwrap();
+    let (directory, _) = certificates();
+    fs::write(directory.path().join("empty"), "").unwrap();
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    fs::write(folder.path().join("encrypted"), encrypted).unwrap();
-    let wrong = |tls: &str| wrong(folder.path(), tls);
+    fs::write(directory.path().join("encrypted"), encrypted).unwrap();
+    let wrong = |tls: &str| wrong(directory.path(), tls);
     assert_eq!(
         wrong("{ cert: none.pem, key: empty, ca: server.key }"),
         [
@@ -240,8 +263,8 @@ fn files_that_cannot_be_used_are_told_at_their_place() {
 }
 
 /// Connects as a sink does, and exchanges some bytes.
-fn connect(server: &Echo, folder: &Path, tls: &str, host: &str) -> Result<(), String> {
-    let file = folder.join("t.yaml");
+fn connect(server: &Echo, directory: &Path, tls: &str, host: &str) -> Result<(), String> {
+    let file = directory.join("t.yaml");
     let options = Node::parse(file.to_str().unwrap(), &format!("{{ tls: {tls} }}")).unwrap();
     let option: Tls = options.find("tls").unwrap().read().unwrap();
     let tls = ClientTls::check(&option, &options)
@@ -272,10 +295,10 @@ fn connect(server: &Echo, folder: &Path, tls: &str, host: &str) -> Result<(), St
 
 #[test]
 fn a_client_trusts_whom_it_is_told_to_trust() {
-    let (folder, _) = certificates();
-    let server = Echo::start(folder.path(), MUTUAL);
+    let (directory, _) = certificates();
+    let server = Echo::start(directory.path(), MUTUAL);
     let own = "cert: client.pem, key: client.key";
-    let to = |tls: &str, host: &str| connect(&server, folder.path(), tls, host);
+    let to = |tls: &str, host: &str| connect(&server, directory.path(), tls, host);
     to(&format!("{{ ca: ca.pem, {own} }}"), "localhost").unwrap();
     to(&format!("{{ ca: ca.pem, {own} }}"), "127.0.0.1").unwrap();
     to(
@@ -290,7 +313,7 @@ fn a_client_trusts_whom_it_is_told_to_trust() {
         to("{ ca: ca.pem }", "localhost").is_err(),
         "it must show a certificate"
     );
-    Authority::new("other").write_root(folder.path(), "other");
+    Authority::new("other").write_root(directory.path(), "other");
     let refused = to(&format!("{{ ca: other.pem, {own} }}"), "localhost").unwrap_err();
     assert!(refused.contains("certificate"), "{refused}");
     assert!(
@@ -307,8 +330,8 @@ fn a_client_trusts_whom_it_is_told_to_trust() {
 
 #[test]
 fn an_end_without_a_word_of_tls_is_an_error_behind_the_bytes_before_it() {
-    let (folder, _) = certificates();
-    let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    let (directory, _) = certificates();
+    let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
     let certificate = CertificateDer::from_pem_slice(&read("server.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_slice(&read("server.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -331,7 +354,7 @@ fn an_end_without_a_word_of_tls_is_an_error_behind_the_bytes_before_it() {
         // Until the client ends: a close over unread bytes would destroy what is under way.
         let _ = stream.sock.read_to_end(&mut Vec::new());
     });
-    let file = folder.path().join("t.yaml");
+    let file = directory.path().join("t.yaml");
     let options = Node::parse(file.to_str().unwrap(), "{ tls: { ca: ca.pem } }").unwrap();
     let option: Tls = options.find("tls").unwrap().read().unwrap();
     let tls = ClientTls::check(&option, &options).unwrap().unwrap();

@@ -1,10 +1,10 @@
-//! Where a consumer takes its batches from, and where cuts are made.
+//! Where a consumer takes its batches from, and where checkpoints are made.
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> settle`
 //!
-//! A consumer gets batches and, between them, cuts. A cut says: make durable what all batches before it became, then
-//! settle it. Cuts come by bytes and time, and at once when somebody waits for an answer and nothing more is ready. It
-//! promises that a batch is settled only through the cut behind it, and that cuts are settled in their order.
+//! A consumer gets batches and, between them, checkpoints. A checkpoint says: make durable what all batches before it became, then
+//! settle it. Checkpoints come by bytes and time, and at once when somebody waits for an answer and nothing more is ready. It
+//! promises that a batch is settled only through the checkpoint behind it, and that checkpoints are settled in their order.
 
 use std::{
     future::{Future, poll_fn},
@@ -32,23 +32,23 @@ use crate::{
     tags::TagFilter,
 };
 
-/// A cut comes when this much has come since the last.
-const CUT_BYTES: usize = 64 << 20;
-/// A cut comes when the first batch since the last is this old.
-pub const CUT_AGE: Duration = Duration::from_secs(1);
+/// A checkpoint comes when this much has come since the last.
+const CHECKPOINT_BYTES: usize = 64 << 20;
+/// A checkpoint comes when the first batch since the last is this old.
+pub const CHECKPOINT_AGE: Duration = Duration::from_secs(1);
 
 /// What a consumer gets.
 #[derive(Debug)]
-pub enum Event {
+pub enum Item {
     /// The next batch; behind a durable channel with its position.
     Batch(Batch, Option<Position>),
     /// Everything before it can be made durable and settled now.
-    Cut(Cut),
+    Checkpoint(Checkpoint),
 }
 
 /// A point between batches. Dropping it unsettled fails what stands before it.
 #[derive(Debug)]
-pub struct Cut {
+pub struct Checkpoint {
     position: Option<Position>,
     tokens: Vec<Token>,
     rejected: Vec<Receipt>,
@@ -56,8 +56,8 @@ pub struct Cut {
     rejected_records: u64,
 }
 
-impl Cut {
-    /// Behind a durable channel: the position of the last batch before the cut, once what was rejected before it is kept. A
+impl Checkpoint {
+    /// Behind a durable channel: the position of the last batch before the checkpoint, once what was rejected before it is kept. A
     /// sink that can commits it together with its data: what stands before it is never read again.
     pub async fn kept(&mut self) -> Result<Option<Position>, Failure> {
         for receipt in self.rejected.drain(..) {
@@ -77,7 +77,7 @@ pub struct Inlet {
     node: Arc<str>,
     stop: Stop,
     tags: Option<TagFilter>,
-    open: Cut,
+    open: Checkpoint,
     open_bytes: usize,
     awaited: bool,
     due: Option<Pin<Box<Sleep>>>,
@@ -110,7 +110,7 @@ impl Inlet {
             node: node.into(),
             stop,
             tags: None,
-            open: Cut::empty(),
+            open: Checkpoint::empty(),
             open_bytes: 0,
             awaited: false,
             due: None,
@@ -124,7 +124,7 @@ impl Inlet {
         }
     }
 
-    /// Takes only batches with these tags; the others are settled with the cuts they stand before.
+    /// Takes only batches with these tags; the others are settled with the checkpoints they stand before.
     #[must_use]
     pub fn with_tags(mut self, tags: Option<TagFilter>) -> Self {
         self.tags = tags;
@@ -145,7 +145,7 @@ impl Inlet {
     /// Begins, or begins anew: after the position that the sink has committed, if it owns one, else after the channel's
     /// cursor. What was taken and not settled is failed (memory) or read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
-        self.open = Cut::empty();
+        self.open = Checkpoint::empty();
         self.open_bytes = 0;
         self.awaited = false;
         self.due = None;
@@ -173,38 +173,38 @@ impl Inlet {
         }
     }
 
-    /// A cut behind the last batch that was taken, for a sink that wants to settle now; None if nothing was taken since the
+    /// A checkpoint behind the last batch that was taken, for a sink that wants to settle now; None if nothing was taken since the
     /// last one.
-    pub fn cut_now(&mut self) -> Option<Cut> {
-        match self.cut()? {
-            Event::Cut(cut) => Some(cut),
-            Event::Batch(..) => None,
+    pub fn checkpoint_now(&mut self) -> Option<Checkpoint> {
+        match self.checkpoint()? {
+            Item::Checkpoint(checkpoint) => Some(checkpoint),
+            Item::Batch(..) => None,
         }
     }
 
-    /// Whether the channel is nearly full: a sink that holds cuts back settles them soon.
+    /// Whether the channel is nearly full: a sink that holds checkpoints back settles them soon.
     pub fn hurry(&self) -> bool {
         self.reader.hurry()
     }
 
     /// The next event; None when there will be no more. Can be dropped and called again without losing anything.
-    pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<Item>, Failure> {
         if self.channel.is_some() && !self.ended {
             // What a durable channel holds can wait for the next start.
             let mut stop = self.stop.clone();
             tokio::select! {
                 biased;
                 () = stop.stopped() => self.ended = true,
-                event = poll_fn(|context| self.poll_event(context)) => return event,
+                event = poll_fn(|context| self.poll_item(context)) => return event,
             }
         }
-        poll_fn(|context| self.poll_event(context)).await
+        poll_fn(|context| self.poll_item(context)).await
     }
 
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Event>, Failure>> {
+    fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         while !self.ended {
-            if self.open_bytes >= CUT_BYTES || (self.open_bytes > 0 && self.reader.hurry()) {
-                return Poll::Ready(Ok(self.cut()));
+            if self.open_bytes >= CHECKPOINT_BYTES || (self.open_bytes > 0 && self.reader.hurry()) {
+                return Poll::Ready(Ok(self.checkpoint()));
             }
             match self.reader.poll_next(context)? {
                 Poll::Ready(Some(delivered)) => {
@@ -213,28 +213,28 @@ impl Inlet {
                     }
                 }
                 Poll::Ready(None) => self.ended = true,
-                Poll::Pending if self.awaited => return Poll::Ready(Ok(self.cut())),
+                Poll::Pending if self.awaited => return Poll::Ready(Ok(self.checkpoint())),
                 Poll::Pending => {
                     let Some(due) = &mut self.due else {
                         return Poll::Pending;
                     };
                     std::task::ready!(due.as_mut().poll(context));
-                    return Poll::Ready(Ok(self.cut()));
+                    return Poll::Ready(Ok(self.checkpoint()));
                 }
             }
         }
-        Poll::Ready(Ok(self.cut()))
+        Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Counts a batch into the open cut; None if its tag is not for this consumer.
-    fn take(&mut self, delivered: Delivered) -> Option<Event> {
+    /// Counts a batch into the open checkpoint; None if its tag is not for this consumer.
+    fn take(&mut self, delivered: Delivered) -> Option<Item> {
         let Delivered {
             batch,
             position,
             token,
         } = delivered;
         if self.due.is_none() {
-            self.due = Some(Box::pin(sleep_until(Instant::now() + CUT_AGE)));
+            self.due = Some(Box::pin(sleep_until(Instant::now() + CHECKPOINT_AGE)));
         }
         // An empty body still has to be settled.
         self.open_bytes += batch.len().max(1);
@@ -256,28 +256,33 @@ impl Inlet {
             self.received_bytes.add(batch.len() as u64);
         }
         self.open.records += u64::from(batch.count);
-        Some(Event::Batch(batch, position))
+        Some(Item::Batch(batch, position))
     }
 
-    fn cut(&mut self) -> Option<Event> {
+    fn checkpoint(&mut self) -> Option<Item> {
         if self.open_bytes == 0 {
             return None;
         }
         self.open_bytes = 0;
         self.awaited = false;
         self.due = None;
-        Some(Event::Cut(std::mem::replace(&mut self.open, Cut::empty())))
+        Some(Item::Checkpoint(std::mem::replace(
+            &mut self.open,
+            Checkpoint::empty(),
+        )))
     }
 
-    /// The consumer has made durable what everything before `cut` became: settles it. Waits for what was rejected
-    /// before it, moves the cursor of a durable channel and syncs it. Cuts are settled in their order.
-    pub async fn settle(&mut self, mut cut: Cut) -> Result<(), Failure> {
-        if let Some(position) = cut.kept().await? {
+    /// The consumer has made durable what everything before `checkpoint` became: settles it. Waits for what was rejected
+    /// before it, moves the cursor of a durable channel and syncs it. Checkpoints are settled in their order.
+    pub async fn settle(&mut self, mut checkpoint: Checkpoint) -> Result<(), Failure> {
+        if let Some(position) = checkpoint.kept().await? {
             self.reader.commit(position)?;
         }
-        cut.tokens.into_iter().for_each(Token::settle);
-        self.settled.add(cut.records);
-        let delivered = cut.records.saturating_sub(cut.rejected_records);
+        checkpoint.tokens.into_iter().for_each(Token::settle);
+        self.settled.add(checkpoint.records);
+        let delivered = checkpoint
+            .records
+            .saturating_sub(checkpoint.rejected_records);
         self.delivered.add(delivered);
         if let Some(failing) = &self.failing {
             failing.clear();
@@ -286,7 +291,7 @@ impl Inlet {
     }
 
     /// Sends records that the destination refuses for good out by the port `NAME.rejected`: `records` are their original
-    /// bytes, one item each. They are settled with the next cut.
+    /// bytes, one item each. They are settled with the next checkpoint.
     pub async fn reject<'a>(
         &mut self,
         from: &Batch,
@@ -299,22 +304,22 @@ impl Inlet {
         self.open.rejected.push(receipt);
     }
 
-    /// As [`Inlet::reject`], for records before a cut that is out already: they are settled with it.
+    /// As [`Inlet::reject`], for records before a checkpoint that is out already: they are settled with it.
     pub async fn reject_before<'a>(
         &mut self,
-        cut: &mut Cut,
+        checkpoint: &mut Checkpoint,
         from: &Batch,
         records: impl IntoIterator<Item = &'a [u8]>,
         reason: &str,
     ) {
         let batch = reject::batch(&self.node, from, records, reason);
-        cut.rejected_records += u64::from(batch.count);
+        checkpoint.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
-        cut.rejected.push(receipt);
+        checkpoint.rejected.push(receipt);
     }
 }
 
-impl Cut {
+impl Checkpoint {
     fn empty() -> Self {
         Self {
             position: None,

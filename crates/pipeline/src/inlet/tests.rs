@@ -135,22 +135,22 @@ fn run<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-async fn next_cut(inlet: &mut Inlet) -> Cut {
+async fn next_checkpoint(inlet: &mut Inlet) -> Checkpoint {
     match inlet.next().await.unwrap() {
-        Some(Event::Cut(cut)) => cut,
-        other => panic!("expected a cut, got {other:?}"),
+        Some(Item::Checkpoint(checkpoint)) => checkpoint,
+        other => panic!("expected a checkpoint, got {other:?}"),
     }
 }
 
 async fn next_batch(inlet: &mut Inlet) -> Batch {
     match inlet.next().await.unwrap() {
-        Some(Event::Batch(batch, _)) => batch,
+        Some(Item::Batch(batch, _)) => batch,
         other => panic!("expected a batch, got {other:?}"),
     }
 }
 
 #[test]
-fn a_cut_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
+fn a_checkpoint_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
     run(async {
         let (first, one) = memory("t", 5, true);
         let (second, two) = memory("t", 5, false);
@@ -158,10 +158,10 @@ fn a_cut_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
         let before = Instant::now();
         next_batch(&mut inlet).await;
         next_batch(&mut inlet).await;
-        let cut = next_cut(&mut inlet).await;
+        let checkpoint = next_checkpoint(&mut inlet).await;
         assert_eq!(before.elapsed(), Duration::ZERO);
         assert_eq!(one.try_outcome(), None);
-        inlet.settle(cut).await.unwrap();
+        inlet.settle(checkpoint).await.unwrap();
         assert_eq!((one.await, two.await), (Ok(()), Ok(())));
     });
 }
@@ -177,14 +177,14 @@ fn what_is_read_again_is_not_received_again_and_what_is_rejected_is_not_delivere
         let first = next_batch(inlet).await;
         inlet.reject(&first, [&b"\n"[..], b"\n"], "no").await;
         next_batch(inlet).await;
-        let mut cut = next_cut(inlet).await;
+        let mut checkpoint = next_checkpoint(inlet).await;
         inlet
-            .reject_before(&mut cut, &first, [&b"\n"[..]], "no")
+            .reject_before(&mut checkpoint, &first, [&b"\n"[..]], "no")
             .await;
         for group in fixture.rejected.lock().unwrap().drain(..) {
             group.token.settle();
         }
-        inlet.settle(cut).await.unwrap();
+        inlet.settle(checkpoint).await.unwrap();
         let read = |meter: &Meter| meter.get();
         let inlet = &fixture.inlet;
         assert_eq!((read(&inlet.received), read(&inlet.received_bytes)), (8, 8));
@@ -193,7 +193,7 @@ fn what_is_read_again_is_not_received_again_and_what_is_rejected_is_not_delivere
 }
 
 #[test]
-fn a_settled_cut_clears_the_failure_of_an_earlier_run() {
+fn a_settled_checkpoint_clears_the_failure_of_an_earlier_run() {
     run(async {
         let (first, _receipt) = memory("t", 5, true);
         let mut inlet = fixture(vec![first], false, None).inlet;
@@ -202,43 +202,45 @@ fn a_settled_cut_clears_the_failure_of_an_earlier_run() {
         inlet.clears(failing.clone());
         failing.raise(crate::condition::Trouble::Retrying, "it failed");
         next_batch(&mut inlet).await;
-        let cut = next_cut(&mut inlet).await;
+        let checkpoint = next_checkpoint(&mut inlet).await;
         assert!(failing.holds());
-        inlet.settle(cut).await.unwrap();
+        inlet.settle(checkpoint).await.unwrap();
         assert_eq!(reporter.conditions(), []);
     });
 }
 
 #[test]
-fn a_cut_comes_after_a_second_when_nobody_waits() {
+fn a_checkpoint_comes_after_a_second_when_nobody_waits() {
     run(async {
         let (only, receipt) = memory("t", 5, false);
         let mut inlet = fixture(vec![only], false, None).inlet;
         let before = Instant::now();
         next_batch(&mut inlet).await;
-        let cut = next_cut(&mut inlet).await;
-        assert_eq!(before.elapsed().as_secs(), CUT_AGE.as_secs());
-        drop(cut);
+        let checkpoint = next_checkpoint(&mut inlet).await;
+        assert_eq!(before.elapsed().as_secs(), CHECKPOINT_AGE.as_secs());
+        drop(checkpoint);
         assert!(
             receipt.await.is_err(),
-            "a cut that is dropped settles nothing"
+            "a checkpoint that is dropped settles nothing"
         );
     });
 }
 
 #[test]
-fn a_cut_comes_by_bytes_and_its_position_is_the_last_before_it() {
+fn a_checkpoint_comes_by_bytes_and_its_position_is_the_last_before_it() {
     run(async {
-        let ready = (1..=4).map(|seq| durable(seq, CUT_BYTES / 2)).collect();
+        let ready = (1..=4)
+            .map(|seq| durable(seq, CHECKPOINT_BYTES / 2))
+            .collect();
         let mut fixture = fixture(ready, true, Some(7));
         next_batch(&mut fixture.inlet).await;
         next_batch(&mut fixture.inlet).await;
-        let mut cut = next_cut(&mut fixture.inlet).await;
+        let mut checkpoint = next_checkpoint(&mut fixture.inlet).await;
         assert_eq!(
-            cut.kept().await.unwrap(),
+            checkpoint.kept().await.unwrap(),
             Some(Position { epoch: 1, seq: 2 })
         );
-        fixture.inlet.settle(cut).await.unwrap();
+        fixture.inlet.settle(checkpoint).await.unwrap();
         assert_eq!(
             *fixture.committed.lock().unwrap(),
             [Position { epoch: 1, seq: 2 }]
@@ -247,12 +249,12 @@ fn a_cut_comes_by_bytes_and_its_position_is_the_last_before_it() {
 }
 
 #[test]
-fn the_end_comes_after_a_last_cut() {
+fn the_end_comes_after_a_last_checkpoint() {
     run(async {
         let mut fixture = fixture(vec![durable(1, 3)], true, Some(7));
         next_batch(&mut fixture.inlet).await;
-        let cut = next_cut(&mut fixture.inlet).await;
-        fixture.inlet.settle(cut).await.unwrap();
+        let checkpoint = next_checkpoint(&mut fixture.inlet).await;
+        fixture.inlet.settle(checkpoint).await.unwrap();
         assert!(fixture.inlet.next().await.unwrap().is_none());
     });
 }
@@ -267,12 +269,12 @@ fn a_consumer_that_begins_anew_after_the_end_gets_again_what_it_had_not_settled(
             ..
         } = fixture_again(ready, again, true, Some(7));
         next_batch(&mut inlet).await;
-        // The sink fails at its last cut, when the end is known already.
-        drop(next_cut(&mut inlet).await);
+        // The sink fails at its last checkpoint, when the end is known already.
+        drop(next_checkpoint(&mut inlet).await);
         inlet.resume(None).unwrap();
         next_batch(&mut inlet).await;
-        let cut = next_cut(&mut inlet).await;
-        inlet.settle(cut).await.unwrap();
+        let checkpoint = next_checkpoint(&mut inlet).await;
+        inlet.settle(checkpoint).await.unwrap();
         assert!(inlet.next().await.unwrap().is_none());
     });
 }
@@ -287,21 +289,21 @@ fn batches_with_other_tags_are_passed_over_but_settled() {
             .inlet
             .with_tags(Some(filter));
         assert_eq!(next_batch(&mut inlet).await.tag.as_str(), "mine");
-        let cut = next_cut(&mut inlet).await;
-        inlet.settle(cut).await.unwrap();
+        let checkpoint = next_checkpoint(&mut inlet).await;
+        inlet.settle(checkpoint).await.unwrap();
         assert_eq!(receipt.await, Ok(()));
     });
 }
 
 #[test]
-fn a_stop_ends_a_durable_inlet_after_a_last_cut() {
+fn a_stop_ends_a_durable_inlet_after_a_last_checkpoint() {
     run(async {
         let mut fixture = fixture(vec![durable(1, 3), durable(2, 3)], false, Some(7));
         next_batch(&mut fixture.inlet).await;
         fixture.stopper.stop();
-        let mut cut = next_cut(&mut fixture.inlet).await;
+        let mut checkpoint = next_checkpoint(&mut fixture.inlet).await;
         assert_eq!(
-            cut.kept().await.unwrap(),
+            checkpoint.kept().await.unwrap(),
             Some(Position { epoch: 1, seq: 1 })
         );
         assert!(fixture.inlet.next().await.unwrap().is_none());
@@ -309,16 +311,16 @@ fn a_stop_ends_a_durable_inlet_after_a_last_cut() {
 }
 
 #[test]
-fn a_cut_waits_for_what_was_rejected_before_it() {
+fn a_checkpoint_waits_for_what_was_rejected_before_it() {
     run(async {
         let mut fixture = fixture(vec![durable(1, 3)], true, Some(7));
         let from = next_batch(&mut fixture.inlet).await;
         fixture.inlet.reject(&from, [&b"\n"[..]], "because").await;
-        let cut = next_cut(&mut fixture.inlet).await;
+        let checkpoint = next_checkpoint(&mut fixture.inlet).await;
         let group = fixture.rejected.lock().unwrap().pop().unwrap();
         assert_eq!(group.batches[0].count, 1);
         drop(group);
-        assert!(fixture.inlet.settle(cut).await.is_err());
+        assert!(fixture.inlet.settle(checkpoint).await.is_err());
         assert!(
             fixture.committed.lock().unwrap().is_empty(),
             "what was not kept is not settled"

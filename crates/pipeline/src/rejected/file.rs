@@ -20,8 +20,8 @@ pub struct RejectedFile(fs::File);
 
 impl RejectedFile {
     /// All such files of a directory, in order of name; none if there is no such directory.
-    pub fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(folder) {
+    pub fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };

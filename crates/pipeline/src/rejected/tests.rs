@@ -21,9 +21,9 @@ fn counts() -> Counts {
     }
 }
 
-fn store(folder: &Path, limits: RejectedLimits) -> Store {
+fn store(directory: &Path, limits: RejectedLimits) -> Store {
     Store::new(
-        folder.to_owned(),
+        directory.to_owned(),
         "in",
         limits,
         Reporter::new("in"),
@@ -57,8 +57,8 @@ fn keep(store: &Store, peer: Option<&str>, bytes: &[u8]) -> bool {
     }
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
     let mut names: Vec<_> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -68,10 +68,10 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[test]
 fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_away() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("in.msgpack");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("in.msgpack");
     let record: &[u8] = &[0x92, 1, 0xa1, b'a'];
-    let first = store(folder.path(), RejectedLimits::default());
+    let first = store(directory.path(), RejectedLimits::default());
     assert!(keep(&first, None, &record.repeat(2)));
     // A disk that was full took a part of the next.
     let mut torn = fs::OpenOptions::new().append(true).open(&file).unwrap();
@@ -79,24 +79,24 @@ fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_awa
     assert!(keep(&first, None, record));
     assert_eq!(fs::read(&file).unwrap(), record.repeat(3));
     // Somebody has moved it away.
-    fs::rename(&file, folder.path().join("read")).unwrap();
+    fs::rename(&file, directory.path().join("read")).unwrap();
     assert!(keep(&first, None, record));
     assert_eq!(fs::read(&file).unwrap(), record);
     // Another run goes on, also behind a kill in the middle of a write.
     assert!(keep(
-        &store(folder.path(), RejectedLimits::default()),
+        &store(directory.path(), RejectedLimits::default()),
         None,
         record
     ));
     assert_eq!(fs::read(&file).unwrap(), record.repeat(2));
     fs::write(&file, [record, &record[..3]].concat()).unwrap();
     assert!(keep(
-        &store(folder.path(), RejectedLimits::default()),
+        &store(directory.path(), RejectedLimits::default()),
         None,
         record
     ));
     assert_eq!(fs::read(&file).unwrap(), record);
-    let names = fs::read_dir(folder.path()).unwrap();
+    let names = fs::read_dir(directory.path()).unwrap();
     let aside = names
         .map(|entry| entry.unwrap().path())
         .find(|path| path.to_string_lossy().contains("in.torn-"));
@@ -108,11 +108,11 @@ fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_awa
 
 #[test]
 fn a_full_share_of_a_node_or_peer_stops_no_other() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Another node has all that it may have.
-    let other = fs::File::create(folder.path().join("other.msgpack")).unwrap();
+    let other = fs::File::create(directory.path().join("other.msgpack")).unwrap();
     other.set_len(1 << 30).unwrap();
-    let store = store(folder.path(), limits(300, 100, WhenRejectedFull::Wait));
+    let store = store(directory.path(), limits(300, 100, WhenRejectedFull::Wait));
     let (one, two) = (Some("10.0.0.1"), Some("2001:db8::2"));
     for _ in 0..10 {
         assert!(keep(&store, one, &[1; 10]));
@@ -129,7 +129,7 @@ fn a_full_share_of_a_node_or_peer_stops_no_other() {
     assert!(!keep(&store, None, &[3]), "a node has more than its share");
     assert!(!keep(&store, Some("10.0.0.3"), &[4]));
     assert_eq!(
-        names(folder.path()),
+        names(directory.path()),
         [
             "in.msgpack",
             "in.peer-10_0_0_1.msgpack",
@@ -138,18 +138,18 @@ fn a_full_share_of_a_node_or_peer_stops_no_other() {
         ]
     );
     // Where a batch of a group does not fit, nothing of the group is kept.
-    fs::remove_file(folder.path().join("in.msgpack")).unwrap();
+    fs::remove_file(directory.path().join("in.msgpack")).unwrap();
     let group = [body(None, &[3; 50]), body(one, &[1])];
     assert!(matches!(store.keep(&group), Err(Refused::Full(_))));
-    assert!(!folder.path().join("in.msgpack").exists());
+    assert!(!directory.path().join("in.msgpack").exists());
     assert!(keep(&store, None, &[3; 100]));
 }
 
 #[test]
 fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let store = store(
-        folder.path(),
+        directory.path(),
         limits(2000, 800, WhenRejectedFull::DropOldest),
     );
     let quiet = Some("10.0.0.9");
@@ -170,8 +170,8 @@ fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
         "another peer's records were removed"
     );
     assert_eq!(store.dropped.get() + held.total(), 50 + 60 * 140);
-    let newest = names(folder.path()).into_iter().any(|name| {
-        let bytes = fs::read(folder.path().join(name)).unwrap();
+    let newest = names(directory.path()).into_iter().any(|name| {
+        let bytes = fs::read(directory.path().join(name)).unwrap();
         bytes.ends_with(&[60; 100])
     });
     assert!(newest, "the newest records were removed");
@@ -179,7 +179,7 @@ fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
 
 #[test]
 fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (reporter, kept) = (Reporter::new("in"), Meter::default());
     let counts = Counts {
         kept: kept.clone(),
@@ -189,7 +189,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
     let rejected = || reject::batch("in", &from, [&b"a"[..]], "why");
     let bytes = rejected().body.len() as u64;
     let store = RejectedStore::open(
-        folder.path().to_owned(),
+        directory.path().to_owned(),
         "in",
         limits(bytes * 10, bytes * 10, WhenRejectedFull::Wait),
         reporter.clone(),
@@ -233,8 +233,8 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
                 .any(|held| held.why.contains("`rejected.node_max`"));
             assert!(is_limit, "{held:?}");
             assert_eq!(kept.get(), 10);
-            let old = folder.path().join("in.msgpack");
-            fs::rename(old, folder.path().join("read")).unwrap();
+            let old = directory.path().join("in.msgpack");
+            fs::rename(old, directory.path().join("read")).unwrap();
         };
         tokio::join!(put(), make_room);
         until(&|| conditions().is_empty()).await;
@@ -243,7 +243,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
             put().await;
         }
         assert_eq!(conditions().len(), 1);
-        fs::remove_file(folder.path().join("in.msgpack")).unwrap();
+        fs::remove_file(directory.path().join("in.msgpack")).unwrap();
         until(&|| conditions().is_empty()).await;
     });
     assert_eq!((kept.get(), store.is_full()), (19, false));
@@ -251,8 +251,8 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
 
 #[test]
 fn what_a_kill_has_left_of_a_record_is_told_from_the_whole_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("in.msgpack");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("in.msgpack");
     // [1, "aaa..."], longer than what is read at once.
     let mut record = vec![0x92, 1, 0xdb, 0, 0x18, 0, 0];
     record.resize(record.len() + 0x18_0000, b'a');

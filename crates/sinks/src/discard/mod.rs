@@ -10,7 +10,7 @@ use std::sync::Arc;
 use millstream_config::Node;
 use millstream_pipeline::{
     failure::Failure,
-    inlet::{Event, Inlet},
+    inlet::{Inlet, Item},
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
 };
@@ -53,12 +53,12 @@ impl Sink for Discard {
         Box::pin(async move {
             // It commits no position of its own, so it goes on where the channel says.
             inlet.resume(None)?;
-            while let Some(event) = inlet.next().await? {
-                match event {
+            while let Some(item) = inlet.next().await? {
+                match item {
                     // Here another sink would write the batch. The inlet has counted it already.
-                    Event::Batch(..) => {}
-                    // And here it would make durable what it wrote since the last cut, and only then settle.
-                    Event::Cut(cut) => inlet.settle(cut).await?,
+                    Item::Batch(..) => {}
+                    // And here it would make durable what it wrote since the last checkpoint, and only then settle.
+                    Item::Checkpoint(checkpoint) => inlet.settle(checkpoint).await?,
                 }
             }
             Ok(())

@@ -11,8 +11,8 @@ use std::{ffi::OsString, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
 use millstream_pipeline::failure::Failure;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
-    event::events,
     format::{Reason, Reject},
+    record::records,
     template::{Depends, Missing},
 };
 
@@ -46,7 +46,7 @@ impl Running {
     async fn take_whole(&mut self, batch: &Batch) -> Result<(), Failure> {
         self.name.clear();
         if let Err(missing) = self.path.render_batch(batch, &mut self.name) {
-            let ranges = events(batch).map(|(range, _)| range);
+            let ranges = records(batch).map(|(range, _)| range);
             self.rejects
                 .extend(ranges.map(|range| no_path(range, &missing)));
             return Ok(());
@@ -61,7 +61,7 @@ impl Running {
         // Step by step, so that the encoded text of a large batch does not stand in memory as a whole.
         let mut start = 0;
         let mut end = 0;
-        for (range, _) in events(batch) {
+        for (range, _) in records(batch) {
             end = range.end;
             if end - start >= WRITE_BYTES {
                 self.place(
@@ -90,7 +90,7 @@ impl Running {
         let by_time = self.path.depends() == Depends::Time;
         let mut run: Option<Run> = None;
         let mut time = batch.received;
-        for (range, event) in events(batch) {
+        for (range, event) in records(batch) {
             let grows = run
                 .as_ref()
                 .is_some_and(|run| range.end - run.range.start < WRITE_BYTES);
@@ -126,7 +126,7 @@ impl Running {
             && let Some(why) = self.writer.misfit(&self.name)
         {
             let start = run.range.start;
-            for (range, _) in events(&part(batch, &run)) {
+            for (range, _) in millstream_wire::record::records(&part(batch, &run)) {
                 self.refused
                     .push((start + range.start..start + range.end, why.clone()));
             }
@@ -180,7 +180,7 @@ impl Running {
     /// As many records as fit, as they are.
     fn put_some_shared(&mut self, id: u32, batch: &Batch, run: Run) -> Option<Run> {
         let (mut bytes, mut records) = (0, 0);
-        for (range, _) in events(&part(batch, &run)) {
+        for (range, _) in millstream_wire::record::records(&part(batch, &run)) {
             let output = self.writer.files.get(id);
             let first = output.is_empty() && records == 0;
             if !first && !self.writer.fits(id, range.end, records + 1) {
@@ -202,7 +202,7 @@ impl Running {
 
     /// As many records as fit, encoded one by one.
     fn put_some_encoded(&mut self, id: u32, batch: &Batch, run: Run) -> Option<Run> {
-        for (range, _) in events(&part(batch, &run)) {
+        for (range, _) in millstream_wire::record::records(&part(batch, &run)) {
             let range = run.range.start + range.start..run.range.start + range.end;
             let start = self.writer.pending.buffer.len();
             let buffer = &mut self.writer.pending.buffer;
@@ -234,7 +234,7 @@ impl Running {
         };
         output.linked = true;
         let first = part(batch, run);
-        let Some((_, event)) = events(&first).next() else {
+        let Some((_, event)) = records(&first).next() else {
             return;
         };
         let mut link = Vec::new();

@@ -20,7 +20,7 @@ use millstream_record::Time;
 use millstream_sys::disk::{Disk, File, Open, OutputMode};
 
 use super::{output::Output, sync::sync_all, table::HEAD_BYTES, trouble};
-use crate::folders::{Folders, folder_of};
+use crate::directories::{Directories, directory_of};
 
 /// How often is looked whether a file still stands under its name.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -38,13 +38,13 @@ pub(super) struct Files {
     names: HashMap<Box<[u8]>, u32, foldhash::fast::RandomState>,
     open: usize,
     uses: u64,
-    folders: Folders,
+    directories: Directories,
     /// What the option `latest` makes is replaced by outputs of the same name.
     replaces_links: bool,
     /// The permissions of new files.
     pub(super) mode: OutputMode,
-    /// Folders whose names have changed since the last commit.
-    pub(super) unsynced_folders: BTreeSet<PathBuf>,
+    /// Directories whose names have changed since the last commit.
+    pub(super) unsynced_directories: BTreeSet<PathBuf>,
     /// Files that the next commit looks at.
     pub(super) changed: Vec<u32>,
     pub(super) now: Instant,
@@ -74,10 +74,10 @@ impl Files {
             names: HashMap::default(),
             open: 0,
             uses: 0,
-            folders: Folders::of_outputs(mode),
+            directories: Directories::of_outputs(mode),
             mode,
             replaces_links,
-            unsynced_folders: BTreeSet::new(),
+            unsynced_directories: BTreeSet::new(),
             changed: Vec::new(),
             now: Instant::now(),
             sync_failed: false,
@@ -233,7 +233,8 @@ impl Files {
         }
         lock(&*file, &path)?;
         if !self.get(id).named {
-            self.unsynced_folders.insert(folder_of(&path).to_owned());
+            self.unsynced_directories
+                .insert(directory_of(&path).to_owned());
         }
         let (now, uses) = (self.now, self.uses + 1);
         let output = self.get_mut(id);
@@ -279,10 +280,10 @@ impl Files {
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
-            Ok(found) if !found.folder => NO_FILE,
-            Ok(_) => "it is a folder, or below a file",
+            Ok(found) if !found.directory => NO_FILE,
+            Ok(_) => "it is a directory, or below a file",
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                "it is a folder, or below a file"
+                "it is a directory, or below a file"
             }
             Err(_) => self.dangling(path)?,
         };
@@ -302,15 +303,15 @@ impl Files {
     }
 
     fn create(&mut self, path: &Path) -> Result<Arc<dyn File>, Failure> {
-        let folder = folder_of(path);
+        let directory = directory_of(path);
         for attempt in 0.. {
-            self.folders
-                .make(&*self.disk, folder)
-                .map_err(|error| trouble("make the folder", folder, &error))?;
+            self.directories
+                .make(&*self.disk, directory)
+                .map_err(|error| trouble("make the directory", directory, &error))?;
             match self.disk.open(path, Open::Output(self.mode)) {
-                // The folder was there a while ago: it is made anew.
+                // The directory was there a while ago: it is made anew.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {
-                    self.folders.forget()
+                    self.directories.forget()
                 }
                 other => return other.map_err(|error| trouble("create", path, &error)),
             }
@@ -394,9 +395,11 @@ impl Files {
         }
         self.close(&[id])?;
         // The new name has to be durable before another file can take the old one.
-        match self.disk.sync_folder(folder_of(&path)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.folders.forget(),
-            other => other.map_err(|error| trouble("sync the folder", folder_of(&path), &error))?,
+        match self.disk.sync_directory(directory_of(&path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.directories.forget(),
+            other => {
+                other.map_err(|error| trouble("sync the directory", directory_of(&path), &error))?
+            }
         }
         self.retire(id);
         Ok(())
@@ -417,18 +420,18 @@ impl Files {
             Some(file) => file
                 .is_linked()
                 .map_err(|error| trouble("look at", &output.path, &error)),
-            None => Ok(find_inode(&*self.disk, folder_of(&output.path), output.inode).is_some()),
+            None => Ok(find_inode(&*self.disk, directory_of(&output.path), output.inode).is_some()),
         }
     }
 }
 
-/// The name in `folder` of the file with this inode.
-pub(super) fn find_inode(disk: &dyn Disk, folder: &Path, inode: u64) -> Option<PathBuf> {
-    let names = disk.list(folder).ok()?;
-    let mut paths = names.into_iter().map(|name| folder.join(name));
+/// The name in `directory` of the file with this inode.
+pub(super) fn find_inode(disk: &dyn Disk, directory: &Path, inode: u64) -> Option<PathBuf> {
+    let names = disk.list(directory).ok()?;
+    let mut paths = names.into_iter().map(|name| directory.join(name));
     paths.find(|path| {
         disk.metadata(path)
-            .is_ok_and(|found| found.inode == inode && !found.folder)
+            .is_ok_and(|found| found.inode == inode && !found.directory)
     })
 }
 

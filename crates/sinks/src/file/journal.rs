@@ -38,7 +38,7 @@ use millstream_pipeline::failure::Failure;
 use millstream_sys::disk::{Disk, File, Open};
 
 use super::trouble;
-use crate::folders::Folders;
+use crate::directories::Directories;
 
 const MAGIC: &[u8; 8] = b"mill-fsj";
 const VERSION: u32 = 1;
@@ -85,16 +85,16 @@ pub(super) enum Found {
 }
 
 impl Journal {
-    /// Opens or makes the journal in `folder` and reads it. Nothing can be appended before [`Journal::begin`].
+    /// Opens or makes the journal in `directory` and reads it. Nothing can be appended before [`Journal::begin`].
     pub(super) fn open(
         disk: &dyn Disk,
-        folder: &Path,
+        directory: &Path,
         durable: bool,
     ) -> Result<(Self, Found), Failure> {
-        Folders::private()
-            .make(disk, folder)
-            .map_err(|error| trouble("make the folder", folder, &error))?;
-        let sides = open_sides(disk, folder)?;
+        Directories::private()
+            .make(disk, directory)
+            .map_err(|error| trouble("make the directory", directory, &error))?;
+        let sides = open_sides(disk, directory)?;
         let read = [read_side(&sides[0])?, read_side(&sides[1])?];
         let (active, found) = choose(&sides, &read);
         let mut journal = Self {
@@ -106,20 +106,20 @@ impl Journal {
             buffer: Vec::new(),
         };
         if let Found::Damage(..) = found {
-            journal.put_aside(disk, folder)?;
+            journal.put_aside(disk, directory)?;
         }
         Ok((journal, found))
     }
 
     /// Gives damaged files other names, for whoever wants to look at them, and makes new ones. Records of a generation that
     /// is used again could be taken for new ones.
-    fn put_aside(&mut self, disk: &dyn Disk, folder: &Path) -> Result<(), Failure> {
+    fn put_aside(&mut self, disk: &dyn Disk, directory: &Path) -> Result<(), Failure> {
         for side in &self.files {
             let aside = side.path.with_added_extension("damaged");
             disk.rename(&side.path, &aside)
                 .map_err(|error| trouble("put aside", &side.path, &error))?;
         }
-        self.files = open_sides(disk, folder)?;
+        self.files = open_sides(disk, directory)?;
         (self.active, self.at) = (0, 0);
         Ok(())
     }
@@ -202,13 +202,13 @@ impl Side {
     }
 }
 
-fn open_sides(disk: &dyn Disk, folder: &Path) -> Result<[Side; 2], Failure> {
+fn open_sides(disk: &dyn Disk, directory: &Path) -> Result<[Side; 2], Failure> {
     let sides = [
-        open_side(disk, folder.join("journal.0"))?,
-        open_side(disk, folder.join("journal.1"))?,
+        open_side(disk, directory.join("journal.0"))?,
+        open_side(disk, directory.join("journal.1"))?,
     ];
-    disk.sync_folder(folder)
-        .map_err(|error| trouble("sync the directory", folder, &error))?;
+    disk.sync_directory(directory)
+        .map_err(|error| trouble("sync the directory", directory, &error))?;
     Ok(sides)
 }
 

@@ -19,7 +19,7 @@ use millstream_record::Time;
 use millstream_sys::disk::{Disk, OutputMode};
 
 use super::files::Files;
-use crate::folders::{Folders, folder_of};
+use crate::directories::{Directories, directory_of};
 
 /// So many links are remembered; of more, late records may turn one back for a moment.
 const LINKS_MAX: usize = 65_536;
@@ -30,7 +30,7 @@ pub(super) struct Latest {
     times: HashMap<PathBuf, Time>,
     /// (link, file) that are to be set, as soon as the file is there.
     due: Vec<(PathBuf, PathBuf)>,
-    folders: Folders,
+    directories: Directories,
 }
 
 impl Latest {
@@ -39,7 +39,7 @@ impl Latest {
         Self {
             times: HashMap::new(),
             due: Vec::new(),
-            folders: Folders::of_outputs(mode),
+            directories: Directories::of_outputs(mode),
         }
     }
 
@@ -62,7 +62,9 @@ impl Latest {
             match self.turn(&*files.disk, &link, &path) {
                 Ok(false) => {}
                 Ok(true) => {
-                    files.unsynced_folders.insert(folder_of(&link).to_owned());
+                    files
+                        .unsynced_directories
+                        .insert(directory_of(&link).to_owned());
                 }
                 Err(error) => reporter.warn(
                     "latest",
@@ -74,16 +76,16 @@ impl Latest {
 
     /// Lets `link` lead to `path`; false if it does already.
     fn turn(&mut self, disk: &dyn Disk, link: &Path, path: &Path) -> io::Result<bool> {
-        let folder = folder_of(link);
+        let directory = directory_of(link);
         let target = match path.file_name() {
-            Some(name) if folder == folder_of(path) => PathBuf::from(name),
+            Some(name) if directory == directory_of(path) => PathBuf::from(name),
             _ => absolute(path)?,
         };
         match disk.read_link(link) {
             Ok(leads_to) if leads_to == target => return Ok(false),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.folders.make(disk, folder)?;
+                self.directories.make(disk, directory)?;
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 return Err(io::Error::other("there is something else of this name"));
@@ -93,7 +95,7 @@ impl Latest {
         let mut name = OsString::from(".");
         name.push(link.file_name().unwrap_or_default());
         name.push(".new");
-        let new = folder.join(name);
+        let new = directory.join(name);
         match disk.symlink(&target, &new) {
             // Left by a run that was killed between the two steps.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -65,7 +65,7 @@ pub const COMPONENT: Component = Component {
 #[serde(deny_unknown_fields)]
 struct Config {
     /// Where to write: a template, each value of which is one part of the path (`/var/log/{host}/{tag}.%Y-%m-%d.log`).
-    /// Folders are made at need.
+    /// Directories are made at need.
     path: Template,
     /// A symbolic link to the file that is current, for paths that change with the time: a template as `path`, such as
     /// `/var/log/{tag}.log`. An output that has the name of a link replaces it.

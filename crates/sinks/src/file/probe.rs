@@ -9,27 +9,29 @@ use super::trouble;
 
 /// Whether this user may write where the path leads, as far as that is known before there are records.
 pub(super) fn path(template: &str) -> Result<String, Failure> {
-    // Folders up to the first value are known; those that are not there yet are made in the last one that is.
+    // Directories up to the first value are known; those that are not there yet are made in the last one that is.
     let known = template.split(['{', '%']).next().unwrap_or_default();
-    let known = known.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let folder = match known {
+    let known = known
+        .rsplit_once('/')
+        .map_or("", |(directory, _)| directory);
+    let directory = match known {
         "" if template.starts_with('/') => Path::new("/"),
         "" => Path::new("."),
         known => Path::new(known),
     };
-    let nearest = folder.ancestors().find(|folder| folder.exists());
+    let nearest = directory.ancestors().find(|directory| directory.exists());
     let nearest = match nearest {
         Some(found) => found,
         None => Path::new("."),
     };
     if !nearest.is_dir() {
-        return Err(trouble("write below", nearest, &"it is no folder"));
+        return Err(trouble("write below", nearest, &"it is no directory"));
     }
     match access(nearest, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) if nearest == folder => Ok(format!("{} can be written", folder.display())),
+        Ok(()) if nearest == directory => Ok(format!("{} can be written", directory.display())),
         Ok(()) => Ok(format!(
             "{} can be made in {}",
-            folder.display(),
+            directory.display(),
             nearest.display()
         )),
         Err(error) => Err(trouble("write in", nearest, &error)),
@@ -41,17 +43,17 @@ mod tests {
     use super::path;
 
     #[test]
-    fn the_folder_before_the_first_value_is_tried() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = folder.path().display();
+    fn the_directory_before_the_first_value_is_tried() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().display();
         let good = path(&format!("{at}/{{tag}}/%F.log")).unwrap();
         assert_eq!(good, format!("{at} can be written"));
         let made = path(&format!("{at}/a/b/{{tag}}.log")).unwrap();
         assert_eq!(made, format!("{at}/a/b can be made in {at}"));
-        std::fs::write(folder.path().join("file"), "").unwrap();
+        std::fs::write(directory.path().join("file"), "").unwrap();
         let bad = path(&format!("{at}/file/x.log")).unwrap_err();
-        assert!(bad.message.contains("/file: it is no folder"), "{bad}");
+        assert!(bad.message.contains("/file: it is no directory"), "{bad}");
         assert_eq!(path("{tag}.log").unwrap(), ". can be written");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -28,7 +28,7 @@ use super::{
     table::{HEAD_BYTES, Row, Table},
     trouble,
 };
-use crate::folders::folder_of;
+use crate::directories::directory_of;
 
 /// Behind memory, what was written after the last commit of a run that was killed: a cut comes every 64 MiB of input. More
 /// than this is somebody else's.
@@ -51,20 +51,20 @@ pub(super) struct Recovered {
     pub(super) doubtful: bool,
 }
 
-/// Opens the journal in `folder` and recovers; `codec` is how the sink compresses.
+/// Opens the journal in `directory` and recovers; `codec` is how the sink compresses.
 pub(super) fn recover(
     disk: &Arc<dyn Disk>,
-    folder: &Path,
+    directory: &Path,
     channel: Option<Channel>,
     codec: Option<Codec>,
     reporter: &Reporter,
 ) -> Result<Recovered, Failure> {
-    let (mut journal, found) = Journal::open(&**disk, folder, channel.is_some())?;
+    let (mut journal, found) = Journal::open(&**disk, directory, channel.is_some())?;
     let committed = channel.and_then(|channel| channel.bounds.committed);
-    let (mut table, damage) = read(found, folder, committed);
+    let (mut table, damage) = read(found, directory, committed);
     // 0 stands for memory.
     let replays = channel.filter(|channel| channel.id == table.channel);
-    let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, folder, committed?)));
+    let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, directory, committed?)));
     let kept = replays.map(|channel| channel.bounds.kept);
     let comes = kept.is_some_and(|kept| table.position.unwrap_or_default() < kept);
     let mut recovery = Recovery {
@@ -105,13 +105,13 @@ pub(super) fn recover(
 }
 
 /// The table, as far as it can be read, and what is wrong with the journal.
-fn read(found: Found, folder: &Path, committed: Option<Position>) -> (Table, Option<String>) {
-    let folder = folder.display();
+fn read(found: Found, directory: &Path, committed: Option<Position>) -> (Table, Option<String>) {
+    let directory = directory.display();
     let (records, damage) = match found {
         Found::Nothing => {
             let missing = |committed| {
                 format!(
-                    "the journal in {folder} is missing, but this sink has settled up to {committed}"
+                    "the journal in {directory} is missing, but this sink has settled up to {committed}"
                 )
             };
             return (Table::default(), committed.map(missing));
@@ -120,16 +120,16 @@ fn read(found: Found, folder: &Path, committed: Option<Position>) -> (Table, Opt
         Found::Damage(what, records) => (records, Some(what)),
     };
     let (table, whole) = Table::decode(&records);
-    let unread = || format!("the journal in {folder} has a record that says nothing");
+    let unread = || format!("the journal in {directory} has a record that says nothing");
     (table, damage.or_else(|| (!whole).then(unread)))
 }
 
 /// Why a journal that looks whole is not: the sink has settled more than it says.
-fn behind(table: &Table, folder: &Path, committed: Position) -> Option<String> {
+fn behind(table: &Table, directory: &Path, committed: Position) -> Option<String> {
     (table.position < Some(committed)).then(|| {
         format!(
             "the journal in {} ends at {}, but this sink has settled up to {committed}: it is damaged or an old copy",
-            folder.display(),
+            directory.display(),
             table.position.unwrap_or_default()
         )
     })
@@ -261,10 +261,10 @@ impl Recovery<'_> {
                 .map_err(|error| trouble("remove the empty file", &path, &error))?;
         }
         if !stays {
-            let folder = folder_of(&path);
+            let directory = directory_of(&path);
             self.disk
-                .sync_folder(folder)
-                .map_err(|error| trouble("sync the folder", folder, &error))?;
+                .sync_directory(directory)
+                .map_err(|error| trouble("sync the directory", directory, &error))?;
         }
         Ok(stays.then_some(row))
     }
@@ -282,7 +282,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Where the file is: under its new name, its old one, or another in the same folder.
+    /// Where the file is: under its new name, its old one, or another in the same directory.
     fn locate(&self, row: &Row) -> Result<Option<(PathBuf, Metadata)>, Failure> {
         for path in row.renamed.iter().chain([&row.path]) {
             match self.disk.metadata(path) {
@@ -300,7 +300,7 @@ impl Recovery<'_> {
         if row.head.length == 0 {
             return Ok(None);
         }
-        let found = find_inode(self.disk, folder_of(&row.path), row.inode);
+        let found = find_inode(self.disk, directory_of(&row.path), row.inode);
         let Some(path) = found else { return Ok(None) };
         let found = self
             .disk

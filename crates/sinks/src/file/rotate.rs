@@ -2,7 +2,7 @@
 //!
 //! `take -> encode -> [write] -> settle`
 //!
-//! The new name is in the journal before the file has it, and in the folder, durably, before another file can take the old
+//! The new name is in the journal before the file has it, and in the directory, durably, before another file can take the old
 //! one. A rotated file leaves the journal with the next commit; only then can `keep` remove one.
 
 use std::{
@@ -15,7 +15,7 @@ use millstream_pipeline::failure::Failure;
 use millstream_record::Time;
 
 use super::{files::Files, naming, output::Output, table::Change, trouble, writer::Writer};
-use crate::folders::folder_of;
+use crate::directories::directory_of;
 
 /// A file nothing was written to for so long is closed, so that one that was removed gives its room back, and leaves the
 /// journal, unless a rule has to remember it.
@@ -167,11 +167,11 @@ impl Writer {
             .disk
             .rename(&path, &to)
             .map_err(|error| trouble("rotate", &path, &error))?;
-        let folder = folder_of(&path);
+        let directory = directory_of(&path);
         self.files
             .disk
-            .sync_folder(folder)
-            .map_err(|error| trouble("sync the folder", folder, &error))?;
+            .sync_directory(directory)
+            .map_err(|error| trouble("sync the directory", directory, &error))?;
         self.files.retire(id);
         self.rotated_files.add(1);
         if self.rotate.keep > 0 && !self.rotated.contains(&path) {
@@ -233,15 +233,15 @@ impl Writer {
 }
 
 fn prune(files: &Files, path: &Path, keep: usize) -> Result<(), (std::path::PathBuf, io::Error)> {
-    let (folder, Some(name)) = (folder_of(path), path.file_name()) else {
+    let (directory, Some(name)) = (directory_of(path), path.file_name()) else {
         return Ok(());
     };
     let names = files
         .disk
-        .list(folder)
-        .map_err(|error| (folder.to_owned(), error))?;
+        .list(directory)
+        .map_err(|error| (directory.to_owned(), error))?;
     for old in naming::superfluous(name, names, keep) {
-        let old = folder.join(old);
+        let old = directory.join(old);
         files.disk.remove(&old).map_err(|error| (old, error))?;
     }
     Ok(())

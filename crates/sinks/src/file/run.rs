@@ -1,4 +1,4 @@
-//! The file sink at work: takes batches, writes, and settles at cuts.
+//! The file sink at work: takes batches, writes, and settles at checkpoints.
 //!
 //! `[take] -> encode -> write -> [settle]`
 //!
@@ -19,7 +19,7 @@ use bytes::Bytes;
 use millstream_pipeline::{
     condition::Trouble,
     failure::{Again, Failure},
-    inlet::{Event, Inlet},
+    inlet::{Inlet, Item},
     node::SinkContext,
     report::Reporter,
 };
@@ -73,14 +73,14 @@ pub(super) async fn run(
     let SinkContext {
         reporter,
         meters,
-        folder,
+        directory,
         ..
     } = context;
     let channel = inlet.channel_id().map(|id| Channel {
         id,
         bounds: inlet.bounds().unwrap_or_default(),
     });
-    let recovered = recover(&sink.disk, &folder, channel, sink.codec, &reporter)?;
+    let recovered = recover(&sink.disk, &directory, channel, sink.codec, &reporter)?;
     inlet.resume(recovered.table.position)?;
     let files = Files::new(
         sink.disk.clone(),
@@ -121,17 +121,17 @@ pub(super) async fn run(
         due: Some(now),
         flushed: now,
     };
-    while let Some(event) = running.next(inlet).await? {
-        match event {
-            Event::Batch(batch, _) => {
+    while let Some(item) = running.next(inlet).await? {
+        match item {
+            Item::Batch(batch, _) => {
                 running.take(&batch).await?;
                 running.reject(inlet, &batch).await;
             }
-            Event::Cut(mut cut) => {
+            Item::Checkpoint(mut checkpoint) => {
                 running.flush().await?;
-                let position = cut.kept().await?;
+                let position = checkpoint.kept().await?;
                 running.writer.commit(position)?;
-                inlet.settle(cut).await?;
+                inlet.settle(checkpoint).await?;
             }
         }
     }
@@ -139,21 +139,21 @@ pub(super) async fn run(
 }
 
 impl Running {
-    /// The next event. Before it waits for one it writes what waits.
-    async fn next(&mut self, inlet: &mut Inlet) -> Result<Option<Event>, Failure> {
+    /// The next item. Before it waits for one it writes what waits.
+    async fn next(&mut self, inlet: &mut Inlet) -> Result<Option<Item>, Failure> {
         loop {
             self.writer.files.now = Instant::now();
             if self.due.is_some_and(|due| due <= self.writer.files.now) {
                 self.flush().await?;
                 self.due = self.writer.tick()?;
             }
-            if let Some(event) = if_ready(inlet.next()).await {
-                return event;
+            if let Some(item) = if_ready(inlet.next()).await {
+                return item;
             }
             let gathered = self.flushed + GATHER;
             let holds = self.writer.holds();
             if holds {
-                // The next cut writes it.
+                // The next checkpoint writes it.
             } else if self.writer.pending.bytes() >= GATHER_BYTES
                 || gathered <= self.writer.files.now
             {
@@ -169,7 +169,7 @@ impl Running {
             };
             tokio::select! {
                 biased;
-                event = inlet.next() => return event,
+                item = inlet.next() => return item,
                 () = wait => {}
             }
         }

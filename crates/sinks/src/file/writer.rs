@@ -2,7 +2,7 @@
 //!
 //! `take -> encode -> [write] -> [settle]`
 //!
-//! The order of a commit (delivery.md): write what waits, fdatasync every file that has grown, sync the folders whose
+//! The order of a commit (delivery.md): write what waits, fdatasync every file that has grown, sync the directories whose
 //! names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
 //! first byte. A write that fails is cut back to the last whole record and can be tried again.
 
@@ -301,7 +301,7 @@ impl Writer {
         let changed = std::mem::take(&mut self.files.changed);
         self.files.sync(&changed)?;
         self.dirty.clear();
-        self.sync_folders()?;
+        self.sync_directories()?;
         for id in &changed {
             let output = self.files.get_mut(*id);
             output.changed = false;
@@ -326,14 +326,14 @@ impl Writer {
         Ok(())
     }
 
-    fn sync_folders(&mut self) -> Result<(), Failure> {
-        while let Some(folder) = self.files.unsynced_folders.first() {
-            match self.files.disk.sync_folder(folder) {
+    fn sync_directories(&mut self) -> Result<(), Failure> {
+        while let Some(directory) = self.files.unsynced_directories.first() {
+            match self.files.disk.sync_directory(directory) {
                 // Gone with what stood in it, which the next look finds.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other.map_err(|error| trouble("sync the folder", folder, &error))?,
+                other => other.map_err(|error| trouble("sync the directory", directory, &error))?,
             }
-            self.files.unsynced_folders.pop_first();
+            self.files.unsynced_directories.pop_first();
         }
         Ok(())
     }

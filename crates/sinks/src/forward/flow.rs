@@ -9,7 +9,7 @@
 use jiff::tz::TimeZone;
 use millstream_record::{Batch, Pool};
 use millstream_wire::{
-    event::events,
+    record::records,
     template::{Depends, Renderer, Template},
 };
 
@@ -45,7 +45,7 @@ impl Flows {
         let mut counts = [0u32; FLOWS];
         let mut bytes = [0usize; FLOWS];
         let mut flows = Vec::with_capacity(batch.count as usize);
-        for (range, event) in events(&batch) {
+        for (range, event) in records(&batch) {
             self.key.clear();
             let _ = self.renderer.render((&batch).into(), event, &mut self.key);
             let flow = flow_of(&self.key);

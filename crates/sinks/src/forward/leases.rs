@@ -85,14 +85,14 @@ pub(super) struct Sync {
 }
 
 impl Leases {
-    /// Opens the leases in the sink's folder, which is made if it is not there. Those of another channel are dropped.
+    /// Opens the leases in the sink's directory, which is made if it is not there. Those of another channel are dropped.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
-        folder: &Path,
+        directory: &Path,
         channel: u128,
         turn: &Turn,
     ) -> Result<Self, Failure> {
-        let path = folder.join("leases");
+        let path = directory.join("leases");
         let mut current = turn.lock();
         *current += 1;
         let turn = (turn.clone(), *current);
@@ -103,12 +103,12 @@ impl Leases {
                 path.display()
             )));
         }
-        Self::try_open(disk, folder, &path, channel, turn).map_err(failed)
+        Self::try_open(disk, directory, &path, channel, turn).map_err(failed)
     }
 
     fn try_open(
         disk: Arc<dyn Disk>,
-        folder: &Path,
+        directory: &Path,
         path: &Path,
         channel: u128,
         turn: (Turn, u64),
@@ -121,10 +121,10 @@ impl Leases {
                 (file, bytes)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_folder(&*disk, folder)?;
+                make_directory(&*disk, directory)?;
                 let file = disk.open(path, Open::Create)?;
                 file.sync()?;
-                disk.sync_folder(folder)?;
+                disk.sync_directory(directory)?;
                 (file, Vec::new())
             }
             Err(error) => return Err(error),
@@ -345,8 +345,8 @@ impl Sync {
         file.write_at(&parts, 0)?;
         file.sync()?;
         self.disk.rename(&new, &self.path)?;
-        if let Some(folder) = self.path.parent() {
-            self.disk.sync_folder(folder)?;
+        if let Some(directory) = self.path.parent() {
+            self.disk.sync_directory(directory)?;
         }
         Ok(file)
     }
@@ -372,15 +372,15 @@ fn newer_version(disk: &dyn Disk, path: &Path) -> io::Result<Option<u32>> {
     Ok(version.filter(|version| *version > VERSION && is_whole(&bytes)))
 }
 
-/// Makes a folder and those above it, and their names durable.
-fn make_folder(disk: &dyn Disk, folder: &Path) -> io::Result<()> {
-    if folder.as_os_str().is_empty() || disk.metadata(folder).is_ok() {
+/// Makes a directory and those above it, and their names durable.
+fn make_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
+    if directory.as_os_str().is_empty() || disk.metadata(directory).is_ok() {
         return Ok(());
     }
-    let above = folder.parent().unwrap_or(Path::new(""));
-    make_folder(disk, above)?;
-    disk.create_folder(folder)?;
-    disk.sync_folder(if above.as_os_str().is_empty() {
+    let above = directory.parent().unwrap_or(Path::new(""));
+    make_directory(disk, above)?;
+    disk.create_directory(directory)?;
+    disk.sync_directory(if above.as_os_str().is_empty() {
         Path::new(".")
     } else {
         above

@@ -3,20 +3,22 @@
 //! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
 //!
 //! One task a lane. It takes a batch when every chunk before it has a server, so that back-pressure begins when the
-//! servers' windows are full or nobody is there. Cuts wait in the ledger while batches go on. It promises that a cut is
+//! servers' windows are full or nobody is there. Checkpoints wait in the ledger while batches go on. It promises that a checkpoint is
 //! settled only when every chunk before it is acked (or kept among the rejected). It leaves to the links: sockets.
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
 use millstream_pipeline::{
     failure::Failure,
-    inlet::{Cut, Event, Inlet},
+    inlet::{Checkpoint, Inlet, Item},
     meters::Meter,
     node::SinkContext,
 };
 use millstream_record::{Batch, Encoding, Position, Time};
 use millstream_sys::disk::HostDisk;
-use millstream_wire::{event::events, format::Reject, forward::TAG_BYTES_MAX, msgpack::write_str};
+use millstream_wire::{
+    format::Reject, forward::TAG_BYTES_MAX, msgpack::write_str, record::records,
+};
 use tokio::{
     task::JoinSet,
     time::{Interval, MissedTickBehavior, interval},
@@ -55,7 +57,7 @@ pub(super) struct Relay<'a> {
     cluster: Cluster,
     /// The task that looks for servers; none where the options name them all.
     discovery: JoinSet<()>,
-    ledger: Ledger<Cut>,
+    ledger: Ledger<Checkpoint>,
     gathering: Gathering,
     encoder: Encoder,
     flows: Option<Flows>,
@@ -71,7 +73,7 @@ pub(super) struct Relay<'a> {
 enum Next {
     /// Acks, lost connections, new connections.
     Changed,
-    Event(Option<Event>),
+    Item(Option<Item>),
     /// Nothing more is ready: what is gathered leaves.
     Leave,
     /// Leases became durable, a server has left, or something of it panicked.
@@ -95,10 +97,10 @@ impl<'a> Relay<'a> {
         let leases = match inlet.channel_id() {
             Some(channel) if sink.keeps_leases() => {
                 let disk = Arc::new(HostDisk);
-                let folder = &context.folder;
-                let leases = Leases::open(disk, folder, channel, &sink.leases_turn)?;
+                let directory = &context.directory;
+                let leases = Leases::open(disk, directory, channel, &sink.leases_turn)?;
                 if let damaged @ 1.. = leases.damaged_bytes() {
-                    let place = folder.display();
+                    let place = directory.display();
                     context.reporter.error(
                         "damage",
                         format_args!(
@@ -158,11 +160,13 @@ impl<'a> Relay<'a> {
             }
             match self.next().await? {
                 Next::Changed => {}
-                Next::Event(Some(Event::Batch(batch, position))) => {
+                Next::Item(Some(Item::Batch(batch, position))) => {
                     self.batch(batch, position).await?;
                 }
-                Next::Event(Some(Event::Cut(cut))) => self.ledger.cut(cut),
-                Next::Event(None) => self.ended = true,
+                Next::Item(Some(Item::Checkpoint(checkpoint))) => {
+                    self.ledger.checkpoint(checkpoint)
+                }
+                Next::Item(None) => self.ended = true,
                 Next::Leave => self.leave()?,
                 Next::Tick => self.tick().await,
                 Next::Stopped => self.stopped = true,
@@ -184,7 +188,7 @@ impl<'a> Relay<'a> {
                 Next::Cluster(Err(Failure::us(text)))
             }
             _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
-            event = self.inlet.next(), if room && !self.ended => Next::Event(event?),
+            item = self.inlet.next(), if room && !self.ended => Next::Item(item?),
             () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
             () = self.context.stop.stopped(), if !self.stopped => Next::Stopped,
         })
@@ -199,16 +203,16 @@ impl<'a> Relay<'a> {
             || self.stopped && durable && alone
     }
 
-    /// Takes in what the links report and settles the cuts that wait for nothing more.
+    /// Takes in what the links report and settles the checkpoints that wait for nothing more.
     async fn settle(&mut self) -> Result<(), Failure> {
         for number in self.hub.done.take() {
             if self.hub.is_last(number) {
                 self.ledger.done(number);
             }
         }
-        while let Some(mut cut) = self.ledger.ready() {
-            let position = cut.kept().await?;
-            self.inlet.settle(cut).await?;
+        while let Some(mut checkpoint) = self.ledger.ready() {
+            let position = checkpoint.kept().await?;
+            self.inlet.settle(checkpoint).await?;
             if let Some(position) = position {
                 self.cluster.settled(position);
             }
@@ -225,7 +229,7 @@ impl<'a> Relay<'a> {
         }
         if self.encoder.peer == Peer::Millstream && batch.tag.as_str().len() > TAG_BYTES_MAX {
             // It would refuse the frame for ever, and everything behind it would wait.
-            let records = events(&batch).filter_map(|(range, _)| batch.body.get(range));
+            let records = records(&batch).filter_map(|(range, _)| batch.body.get(range));
             let reason = "the tag is longer than the next Millstream takes";
             self.inlet.reject(&batch, records, reason).await;
             return Ok(());
@@ -412,9 +416,13 @@ impl<'a> Relay<'a> {
         );
         self.given_up.add(chunk.records.into());
         for batch in &chunk.source {
-            let records = events(batch).filter_map(|(range, _)| batch.body.get(range));
-            match self.ledger.cut_of(chunk.number) {
-                Some(cut) => self.inlet.reject_before(cut, batch, records, reason).await,
+            let records = records(batch).filter_map(|(range, _)| batch.body.get(range));
+            match self.ledger.checkpoint_of(chunk.number) {
+                Some(checkpoint) => {
+                    self.inlet
+                        .reject_before(checkpoint, batch, records, reason)
+                        .await
+                }
                 None => self.inlet.reject(batch, records, reason).await,
             }
         }

@@ -43,8 +43,8 @@ impl Live {
         if !target.cluster.ends_with("//") {
             builder = builder.with_url(&target.cluster);
         }
-        if let Some(folder) = &target.hadoop_conf {
-            builder = builder.with_config_dir(folder);
+        if let Some(directory) = &target.hadoop_conf {
+            builder = builder.with_config_dir(directory);
         }
         if let Some(user) = &target.user {
             builder = builder.with_user(user);

@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> keep -> take -> encode -> [write] -> settle`
 //!
-//! Where to look: `publish` (beside this folder) does the work of every sink that publishes by manifest: what is open, when it
+//! Where to look: `publish` (beside this directory) does the work of every sink that publishes by manifest: what is open, when it
 //! is finished, what a crash leaves. Here are its destination (`store`) and the client (`client`).
 //!
 //! It promises (delivery.md): what `publish` promises. Every wait for the cluster ends after `retry.timeout`; then the run
@@ -57,10 +57,10 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Where to write: `hdfs://NAMENODE:PORT/FOLDER` or `hdfs://NAMESERVICE/FOLDER`. The folder is a template
-    /// (`/logs/%Y/%m/%d/{.host}`), each value of which is one part of the path; folders are made at need.
+    /// Where to write: `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`. The directory is a template
+    /// (`/logs/%Y/%m/%d/{.host}`), each value of which is one part of the path; directories are made at need.
     url: Template,
-    /// The folder of `core-site.xml` and `hdfs-site.xml`, which name the name nodes of a name service and say what is secured.
+    /// The directory of `core-site.xml` and `hdfs-site.xml`, which name the name nodes of a name service and say what is secured.
     /// Default: `$HADOOP_CONF_DIR`, or none.
     hadoop_conf: Option<String>,
     /// Who writes, on a cluster without Kerberos. Default: `$HADOOP_USER_NAME`, or the user that runs the process.
@@ -76,7 +76,7 @@ struct Config {
     /// What names of files begin with.
     #[serde(default)]
     prefix: String,
-    /// An empty file of this name, such as `_SUCCESS`, stands in each folder after files were published there. Default: none.
+    /// An empty file of this name, such as `_SUCCESS`, stands in each directory after files were published there. Default: none.
     marker: Option<String>,
     /// So many files are written at a time; of more, the one used longest ago is finished.
     #[serde(default = "open_files")]
@@ -139,7 +139,7 @@ enum Content {
 struct Target {
     /// `hdfs://nameservice1`
     cluster: String,
-    /// The folder that stands in the option itself, without the slash at its end.
+    /// The directory that stands in the option itself, without the slash at its end.
     root: String,
     hadoop_conf: Option<String>,
     user: Option<String>,
@@ -164,7 +164,8 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
     let mut problems = config.problems(node);
     let place = config.place(node);
     let content = config.content(node, format.format());
-    let (Ok((cluster, root, folder)), Ok(content), true) = (&place, &content, problems.is_empty())
+    let (Ok((cluster, root, directory)), Ok(content), true) =
+        (&place, &content, problems.is_empty())
     else {
         problems.extend(place.err());
         problems.extend(content.err());
@@ -172,7 +173,7 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
     };
     let settings = Settings {
         sink: name.to_owned(),
-        folder: folder.clone(),
+        directory: directory.clone(),
         zone: format.zone(),
         prefix: config.prefix,
         extension: extension(format.format(), *content),
@@ -200,9 +201,9 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
 }
 
 impl Config {
-    /// The cluster, the folder that stands in the option itself, and the template of the folders below it.
+    /// The cluster, the directory that stands in the option itself, and the template of the directories below it.
     fn place(&self, node: &Node) -> Result<(String, String, Template), Problem> {
-        let help = "write it as `hdfs://NAMENODE:PORT/FOLDER` or `hdfs://NAMESERVICE/FOLDER`";
+        let help = "write it as `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`";
         let wrong = |text: String| node.problem_at("url", text).help(help);
         let url = self.url.as_str();
         let rest = url.strip_prefix("hdfs://");
@@ -214,9 +215,9 @@ impl Config {
             ));
         }
         let path = Template::parse(path);
-        let path = path.map_err(|error| wrong(format!("the folder is no template: {error}")))?;
-        let (root, folder) = publish::split_root(&path);
-        Ok((format!("hdfs://{host}"), root, folder))
+        let path = path.map_err(|error| wrong(format!("the directory is no template: {error}")))?;
+        let (root, directory) = publish::split_root(&path);
+        Ok((format!("hdfs://{host}"), root, directory))
     }
 
     fn content(&self, node: &Node, format: Format) -> Result<Content, Problem> {

@@ -16,17 +16,17 @@ type Setting = (String, String);
 /// The lists of all name services of the configuration, each beginning so many places further on. A configuration that cannot
 /// be read has none: what is wrong with it the library says.
 pub(super) fn lists(hadoop_conf: Option<&str>, turns: usize) -> Vec<Setting> {
-    let Some(folder) = folder(hadoop_conf) else {
+    let Some(directory) = directory(hadoop_conf) else {
         return Vec::new();
     };
     let files = ["core-site.xml", "hdfs-site.xml"];
-    let texts = files.map(|file| fs::read_to_string(folder.join(file)));
+    let texts = files.map(|file| fs::read_to_string(directory.join(file)));
     let texts = texts.iter().flatten();
     texts.flat_map(|text| lists_of(text, turns)).collect()
 }
 
 /// Where the library looks.
-fn folder(hadoop_conf: Option<&str>) -> Option<PathBuf> {
+fn directory(hadoop_conf: Option<&str>) -> Option<PathBuf> {
     let said = hadoop_conf.map(PathBuf::from);
     said.or_else(|| env::var_os("HADOOP_CONF_DIR").map(PathBuf::from))
         .or_else(|| env::var_os("HADOOP_HOME").map(|home| PathBuf::from(home).join("etc/hadoop")))

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! in use      ROOT/_millstream/SINK/CHAIN/open/...      created, appended to; hsync and close when it is finished
-//! published   ROOT/FOLDER/FILE                          a rename, which the name node does at once and for ever
+//! published   ROOT/DIRECTORY/FILE                          a rename, which the name node does at once and for ever
 //! manifest    ROOT/_millstream/SINK/CHAIN/N             written beside it under another name, closed, renamed; a rename over
 //!                                                       what is there fails: so only one of two writers makes it
 //! ```
@@ -26,9 +26,9 @@ use crate::publish::{Patience, Place, Published, Put, Store, too_long};
 /// Bytes on their way to data nodes, over all outputs: an output that would make it more is synced first. A client keeps what
 /// is not acknowledged, for one output up to 13 MB.
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
-/// Permissions of folders; the cluster's umask does not apply, as files get 0644.
-const FOLDER_PERMISSION: u32 = 0o755;
-/// A name node makes no folder of such a name: what is to be published there would wait for ever, and all behind it.
+/// Permissions of directories; the cluster's umask does not apply, as files get 0644.
+const DIRECTORY_PERMISSION: u32 = 0o755;
+/// A name node makes no directory of such a name: what is to be published there would wait for ever, and all behind it.
 const RESERVED: [&str; 2] = [".snapshot", ".reserved"];
 
 pub(super) struct HdfsStore {
@@ -93,11 +93,11 @@ impl HdfsStore {
         self.patience.keep_trying(act).await
     }
 
-    async fn make_folder(&self, path: &str) -> Result<(), Trouble> {
+    async fn make_directory(&self, path: &str) -> Result<(), Trouble> {
         let client = self.connection.client();
-        let made = client.mkdirs(path, FOLDER_PERMISSION, true);
+        let made = client.mkdirs(path, DIRECTORY_PERMISSION, true);
         self.connection
-            .answer(format_args!("make the folder {path}"), made)
+            .answer(format_args!("make the directory {path}"), made)
             .await
     }
 
@@ -152,8 +152,13 @@ impl HdfsStore {
         })
     }
 
-    async fn try_publish(&self, from: &str, folder: &str, to: &str) -> Result<Published, Failure> {
-        self.make_folder(folder).await?;
+    async fn try_publish(
+        &self,
+        from: &str,
+        directory: &str,
+        to: &str,
+    ) -> Result<Published, Failure> {
+        self.make_directory(directory).await?;
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
@@ -181,8 +186,8 @@ impl HdfsStore {
         }
         // A name of this process and moment alone: nobody else writes this draft, nor renames it, and an earlier try's rename
         // that is done late finds a whole one. Among the outputs in use: what is left is dropped with them.
-        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let draft = draft_beside(&format!("{folder}/open/{name}"));
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let draft = draft_beside(&format!("{directory}/open/{name}"));
         self.write(&draft, bytes).await?;
         match self.rename(&draft, path).await {
             Ok(()) => Ok(Put::Made),
@@ -194,10 +199,10 @@ impl HdfsStore {
         }
     }
 
-    async fn try_list(&self, folder: &str) -> Result<Vec<String>, Failure> {
+    async fn try_list(&self, directory: &str) -> Result<Vec<String>, Failure> {
         let client = self.connection.client();
-        let listed = client.list_status(folder, false);
-        let what = format_args!("list {folder}");
+        let listed = client.list_status(directory, false);
+        let what = format_args!("list {directory}");
         match self.connection.answer(what, listed).await {
             Ok(entries) => Ok(entries
                 .iter()
@@ -261,9 +266,9 @@ impl Store for HdfsStore {
 
     async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
         let (from, to) = (self.path(&place.in_use), self.path(&place.path()));
-        let folder = self.path(&place.folder);
+        let directory = self.path(&place.directory);
         let act = async || {
-            self.try_publish(&from, folder.trim_end_matches('/'), &to)
+            self.try_publish(&from, directory.trim_end_matches('/'), &to)
                 .await
         };
         self.patience.keep_trying(act).await
@@ -274,10 +279,11 @@ impl Store for HdfsStore {
     }
 
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
-        let folder = format!("{chain}/open");
+        let directory = format!("{chain}/open");
         // One by one: what a successor makes after this list is not ours to drop.
-        for name in self.list(&folder).await? {
-            self.remove(&self.path(&format!("{folder}/{name}"))).await?;
+        for name in self.list(&directory).await? {
+            self.remove(&self.path(&format!("{directory}/{name}")))
+                .await?;
         }
         Ok(())
     }
@@ -286,13 +292,13 @@ impl Store for HdfsStore {
         let Some(marker) = &self.marker else {
             return Ok(());
         };
-        let mut folders: Vec<&str> = places.iter().map(|place| &*place.folder).collect();
-        folders.sort_unstable();
-        folders.dedup();
-        for folder in folders {
-            let path = match folder {
+        let mut directories: Vec<&str> = places.iter().map(|place| &*place.directory).collect();
+        directories.sort_unstable();
+        directories.dedup();
+        for directory in directories {
+            let path = match directory {
                 "" => self.path(marker),
-                folder => self.path(&format!("{folder}/{marker}")),
+                directory => self.path(&format!("{directory}/{marker}")),
             };
             let act = async || self.write(&path, b"").await;
             self.patience.keep_trying(act).await?;
@@ -300,8 +306,8 @@ impl Store for HdfsStore {
         Ok(())
     }
 
-    fn misfit(&self, folder: &str) -> Option<String> {
-        too_long(folder).or_else(|| reserved(folder))
+    fn misfit(&self, directory: &str) -> Option<String> {
+        too_long(directory).or_else(|| reserved(directory))
     }
 
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {
@@ -310,9 +316,9 @@ impl Store for HdfsStore {
         self.patience.keep_trying(act).await
     }
 
-    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
-        let folder = self.path(folder);
-        let act = async || self.try_list(&folder).await;
+    async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure> {
+        let directory = self.path(directory);
+        let act = async || self.try_list(&directory).await;
         self.patience.keep_trying(act).await
     }
 
@@ -334,7 +340,7 @@ impl HdfsStore {
         if output.on_the_way > 0 {
             let what = format_args!("sync {path}");
             match self.connection.answer(what, writer.hsync()).await {
-                // Where a folder is erasure-coded, closing is all there is.
+                // Where a directory is erasure-coded, closing is all there is.
                 Err(trouble) if !trouble.is_unknown() => return Err(trouble.failure),
                 _ => {}
             }
@@ -351,9 +357,9 @@ fn draft_beside(path: &str) -> String {
     format!("{path}.{}-{}.draft", std::process::id(), now.0)
 }
 
-/// Why HDFS takes no folder of this name, if so.
-fn reserved(folder: &str) -> Option<String> {
-    let part = folder.split('/').find(|part| RESERVED.contains(part))?;
+/// Why HDFS takes no directory of this name, if so.
+fn reserved(directory: &str) -> Option<String> {
+    let part = directory.split('/').find(|part| RESERVED.contains(part))?;
     Some(format!("HDFS keeps the name {part} for itself"))
 }
 
@@ -362,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_hdfs_keeps_for_itself_are_no_folders() {
+    fn names_that_hdfs_keeps_for_itself_are_no_directories() {
         assert!(reserved("2026/.snapshot/web-1").is_some());
         assert!(reserved(".reserved").is_some());
         assert_eq!(reserved("2026/snapshot/.snapshots"), None);

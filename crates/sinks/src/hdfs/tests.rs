@@ -71,13 +71,13 @@ fn the_promise_is_exactly_once_behind_a_disk_channel() {
 }
 
 #[test]
-fn a_url_is_cut_into_cluster_root_and_folders() {
+fn a_url_is_cut_into_cluster_root_and_directories() {
     let place = |url: &str| {
         let config = format!(r#"{{"url": "{url}"}}"#);
         let node = crate::rig::node(serde_json::from_str(&config).unwrap());
         let (_, config): (_, Config) = Formatting::with_avro(&node).unwrap();
-        let (cluster, root, folder) = config.place(&node).unwrap();
-        (cluster, root, folder.as_str().to_owned())
+        let (cluster, root, directory) = config.place(&node).unwrap();
+        (cluster, root, directory.as_str().to_owned())
     };
     let own = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
     assert_eq!(

@@ -7,9 +7,9 @@ use std::{io::Write as _, ops::Range};
 use jiff::tz::TimeZone;
 use millstream_record::{Batch, Position};
 use millstream_wire::{
-    event::{Event, events},
     format::{self, Mark, Reject},
     otlp,
+    record::{TimedRecord, records},
     template::Renderer,
 };
 
@@ -103,7 +103,7 @@ fn told(rejects: &mut Vec<Reject>) -> impl Iterator<Item = (Range<usize>, String
 
 fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
     let mut around = 0..0;
-    for (range, event) in events(batch) {
+    for (range, event) in records(batch) {
         let start = out.text.len();
         let before = out.around.len();
         let written = encoder.record(
@@ -139,8 +139,8 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
 }
 
 /// Where the fields of a record begin in its batch.
-fn record_at(batch: &Batch, event: &Event<'_>) -> usize {
-    use millstream_wire::event::Record;
+fn record_at(batch: &Batch, event: &TimedRecord<'_>) -> usize {
+    use millstream_wire::record::Record;
     let bytes = match event.record {
         Record::None => return 0,
         Record::Line(bytes) | Record::Packed(bytes) => bytes,

@@ -3,7 +3,7 @@
 //! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
 //!
 //! One task a lane; each request under way is a task of its own. It takes a batch when every request before it is under way,
-//! so that back-pressure begins when `in_flight` are. Cuts wait in the ledger while batches go on. It promises that a cut is
+//! so that back-pressure begins when `in_flight` are. Checkpoints wait in the ledger while batches go on. It promises that a checkpoint is
 //! settled only when every request before it is through, and what the server refused is kept among the rejected.
 
 use std::{collections::VecDeque, ops::Range, rc::Rc, time::Duration};
@@ -11,7 +11,7 @@ use std::{collections::VecDeque, ops::Range, rc::Rc, time::Duration};
 use millstream_pipeline::{
     condition::Trouble,
     failure::Failure,
-    inlet::{Cut, Event, Inlet},
+    inlet::{Checkpoint, Inlet, Item},
     meters::Meter,
     node::SinkContext,
 };
@@ -49,7 +49,7 @@ pub(super) struct Relay<'a> {
     targets: Targets,
     output: Output,
     gathering: Gathering,
-    ledger: Ledger<Cut>,
+    ledger: Ledger<Checkpoint>,
     ids: Ids,
     /// Whole requests that are not under way yet.
     waiting: VecDeque<Request>,
@@ -64,7 +64,7 @@ pub(super) struct Relay<'a> {
 
 /// What happened.
 enum Next {
-    Event(Option<Event>),
+    Item(Option<Item>),
     /// Nothing more is ready: what is gathered leaves.
     Leave,
     Finished(Result<Finished, Failure>),
@@ -116,11 +116,13 @@ impl<'a> Relay<'a> {
                 return Ok(());
             }
             match self.next().await? {
-                Next::Event(Some(Event::Batch(batch, position))) => {
+                Next::Item(Some(Item::Batch(batch, position))) => {
                     self.batch(batch, position).await?;
                 }
-                Next::Event(Some(Event::Cut(cut))) => self.ledger.cut(cut),
-                Next::Event(None) => self.ended = true,
+                Next::Item(Some(Item::Checkpoint(checkpoint))) => {
+                    self.ledger.checkpoint(checkpoint)
+                }
+                Next::Item(None) => self.ended = true,
                 Next::Leave => self.leave(None),
                 Next::Finished(finished) => self.finished(finished?).await,
                 Next::Tick => self.tick(),
@@ -137,15 +139,15 @@ impl<'a> Relay<'a> {
             biased;
             Some(finished) = self.under_way.join_next() => Next::Finished(joined(finished)),
             _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
-            event = self.inlet.next(), if room && !self.ended => Next::Event(event?),
+            item = self.inlet.next(), if room && !self.ended => Next::Item(item?),
             () = self.gathering.due(), if gathered && (room || self.ended) => Next::Leave,
         })
     }
 
-    /// Settles the cuts that wait for nothing more.
+    /// Settles the checkpoints that wait for nothing more.
     async fn settle(&mut self) -> Result<(), Failure> {
-        while let Some(cut) = self.ledger.ready() {
-            self.inlet.settle(cut).await?;
+        while let Some(checkpoint) = self.ledger.ready() {
+            self.inlet.settle(checkpoint).await?;
         }
         if self.ledger.is_empty() {
             self.behind.set(0);
@@ -290,8 +292,12 @@ impl<'a> Relay<'a> {
                 false => self.context.reporter.error("refused", text),
             }
             for (batch, records) in request.records(items) {
-                match self.ledger.cut_of(request.number) {
-                    Some(cut) => self.inlet.reject_before(cut, batch, records, why).await,
+                match self.ledger.checkpoint_of(request.number) {
+                    Some(checkpoint) => {
+                        self.inlet
+                            .reject_before(checkpoint, batch, records, why)
+                            .await
+                    }
                     None => self.inlet.reject(batch, records, why).await,
                 }
             }

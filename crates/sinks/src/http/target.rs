@@ -16,7 +16,7 @@ use hyper::{
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
 use millstream_wire::{
-    event::Event,
+    record::TimedRecord,
     template::{Depends, Missing, Renderer, Shared, Template},
 };
 
@@ -191,7 +191,7 @@ impl Targets {
     pub(super) fn render(
         &mut self,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Missing> {
         self.path.render(shared, event, out)?;

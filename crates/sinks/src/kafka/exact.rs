@@ -6,10 +6,10 @@
 //! session: look who has the position -> init (ends what a predecessor left open) -> read the position, look again
 //!          -> claim it -> resume the inlet there
 //!   batch: begin, if no transaction is open -> send
-//!   cut:   wait until nothing is in flight -> reject what was refused, until that is kept
-//!          -> position into the transaction -> commit -> settle the cut
+//!   checkpoint:   wait until nothing is in flight -> reject what was refused, until that is kept
+//!          -> position into the transaction -> commit -> settle the checkpoint
 //! anything fails: the session is over. The next one's init aborts its transaction and reads what is committed. Records
-//! that brokers refuse for good are left out from then on, and rejected with their cut.
+//! that brokers refuse for good are left out from then on, and rejected with their checkpoint.
 //! ```
 //! Nobody ever guesses whether a commit has arrived: the position says. A claim is a commit of the position that was found,
 //! with this process as its owner; so a process that was fenced sees whether a successor is there (it stops for good) or
@@ -28,7 +28,7 @@ use millstream_kafka::{Error, Kind};
 use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::{Again, Failure},
-    inlet::{Cut, Event, Inlet},
+    inlet::{Checkpoint, Inlet, Item},
     node::SinkContext,
 };
 use millstream_record::Position;
@@ -104,7 +104,7 @@ pub(super) async fn run(
     let owner = RandomState::new().hash_one(&*context.name);
     let retry = &sink.config.retry;
     let backoff = Backoff::new(retry.first.as_duration(), retry.max.as_duration(), owner);
-    let given_up = GivenUp::open(&context.folder, channel)?;
+    let given_up = GivenUp::open(&context.directory, channel)?;
     let mut exact = Exact {
         // A run that was killed may have noted what it gave up, and not moved the cursor.
         settled: inlet.settled().max(given_up.position()),
@@ -164,7 +164,7 @@ impl Exact<'_> {
         Ok(())
     }
 
-    /// Sends what the next cut closes out by the port for rejects; false if nothing waits. What is committed is left out, if
+    /// Sends what the next checkpoint closes out by the port for rejects; false if nothing waits. What is committed is left out, if
     /// that can be asked; if not, a record that is in Kafka may be rejected, too. It is told, where a record in neither
     /// would be lost.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
@@ -183,19 +183,19 @@ impl Exact<'_> {
         if next.is_some() {
             self.context.reporter.error("give-up", &text);
         }
-        while let Some(event) = next {
-            match event {
-                Event::Batch(batch, _) => {
-                    let records = millstream_wire::event::events(&batch);
+        while let Some(item) = next {
+            match item {
+                Item::Batch(batch, _) => {
+                    let records = millstream_wire::record::records(&batch);
                     let records = records.filter_map(|(range, _)| batch.body.get(range));
                     inlet.reject(&batch, records, &text).await;
                 }
-                Event::Cut(mut cut) => {
-                    let position = cut.kept().await?;
+                Item::Checkpoint(mut checkpoint) => {
+                    let position = checkpoint.kept().await?;
                     if let Some(position) = position {
                         self.given_up.store(position)?;
                     }
-                    inlet.settle(cut).await?;
+                    inlet.settle(checkpoint).await?;
                     self.settled = self.settled.max(position);
                     self.unfit.clear();
                     self.verdicts.join();
@@ -253,35 +253,35 @@ impl Exact<'_> {
     }
 
     async fn write(&mut self, session: &mut Session, inlet: &mut Inlet) -> Result<(), End> {
-        while let Some(event) = inlet.next().await? {
-            match event {
-                Event::Batch(batch, position) => {
+        while let Some(item) = inlet.next().await? {
+            match item {
+                Item::Batch(batch, position) => {
                     self.owing = true;
                     session.take(batch, position, self)?;
                     // A broker does not wait for a transaction of as many requests as there are records.
                     if self.verdicts.is_alone()
-                        && let Some(cut) = inlet.cut_now()
+                        && let Some(checkpoint) = inlet.checkpoint_now()
                     {
-                        self.cut(session, inlet, cut).await?;
+                        self.checkpoint(session, inlet, checkpoint).await?;
                     }
                 }
-                Event::Cut(cut) => self.cut(session, inlet, cut).await?,
+                Item::Checkpoint(checkpoint) => self.checkpoint(session, inlet, checkpoint).await?,
             }
         }
         Ok(())
     }
 
-    async fn cut(
+    async fn checkpoint(
         &mut self,
         session: &mut Session,
         inlet: &mut Inlet,
-        mut cut: Cut,
+        mut checkpoint: Checkpoint,
     ) -> Result<(), End> {
-        let position = session.reach(&mut cut, self, inlet).await?;
+        let position = session.reach(&mut checkpoint, self, inlet).await?;
         if let Some(position) = position {
             session.commit(position, self)?;
         }
-        inlet.settle(cut).await?;
+        inlet.settle(checkpoint).await?;
         self.settled = self.settled.max(position);
         self.since = None;
         self.owing = false;

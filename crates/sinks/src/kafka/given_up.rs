@@ -27,15 +27,15 @@ const REMEDY: &str = "restore it from a backup, or remove it and restart Millstr
 
 /// What was given up of one channel.
 pub(super) struct GivenUp {
-    folder: PathBuf,
+    directory: PathBuf,
     channel: u128,
     position: Option<Position>,
 }
 
 impl GivenUp {
-    /// Reads what an earlier run has left in the sink's folder.
-    pub(super) fn open(folder: &Path, channel: u128) -> Result<Self, Failure> {
-        let path = folder.join("given_up");
+    /// Reads what an earlier run has left in the sink's directory.
+    pub(super) fn open(directory: &Path, channel: u128) -> Result<Self, Failure> {
+        let path = directory.join("given_up");
         let position = match state::read(&path, FILE_BYTES_MAX, REMEDY)? {
             Some(bytes) => Some(parse(&bytes).ok_or_else(|| {
                 Failure::state(format!("{} is damaged; {REMEDY}", path.display()))
@@ -44,7 +44,7 @@ impl GivenUp {
         };
         let position = position.filter(|committed| committed.channel == channel);
         Ok(Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             channel,
             position: position.map(|committed| committed.position),
         })
@@ -64,8 +64,8 @@ impl GivenUp {
         let text = committed.text();
         let written = self.write(&format!("{text} {:08x}", crc(&text)));
         let told = |error| {
-            let folder = self.folder.display();
-            Failure::disk(format!("cannot write {folder}/given_up: {error}"))
+            let directory = self.directory.display();
+            Failure::disk(format!("cannot write {directory}/given_up: {error}"))
         };
         written.map_err(told)?;
         self.position = Some(position);
@@ -73,13 +73,13 @@ impl GivenUp {
     }
 
     fn write(&self, text: &str) -> io::Result<()> {
-        private::create_dir_all(&self.folder)?;
-        let new = self.folder.join("given_up.new");
+        private::create_dir_all(&self.directory)?;
+        let new = self.directory.join("given_up.new");
         let mut file = private::create(&new)?;
         writeln!(file, "{text}")?;
         file.sync_all()?;
-        fs::rename(&new, self.folder.join("given_up"))?;
-        fs::File::open(&self.folder)?.sync_all()
+        fs::rename(&new, self.directory.join("given_up"))?;
+        fs::File::open(&self.directory)?.sync_all()
     }
 }
 
@@ -109,19 +109,19 @@ mod tests {
 
     #[test]
     fn a_damaged_note_is_never_read_as_another_position() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("given_up");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("given_up");
         let position = Position { epoch: 3, seq: 412 };
-        let mut given_up = GivenUp::open(folder.path(), 7).unwrap();
+        let mut given_up = GivenUp::open(directory.path(), 7).unwrap();
         given_up.store(position).unwrap();
         assert_eq!(
-            GivenUp::open(folder.path(), 7).unwrap().position(),
+            GivenUp::open(directory.path(), 7).unwrap().position(),
             Some(position)
         );
         let whole = fs::read(&path).unwrap();
         let refused = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            let failure = GivenUp::open(folder.path(), 7).err();
+            let failure = GivenUp::open(directory.path(), 7).err();
             failure.unwrap_or_else(|| panic!("{} was read", String::from_utf8_lossy(bytes)))
         };
         for at in 0..whole.len() {
@@ -138,7 +138,7 @@ mod tests {
         let before = whole[..whole.len() - 10].to_vec();
         fs::write(&path, [before, b"\n".to_vec()].concat()).unwrap();
         assert_eq!(
-            GivenUp::open(folder.path(), 7).unwrap().position(),
+            GivenUp::open(directory.path(), 7).unwrap().position(),
             Some(position)
         );
     }

@@ -12,7 +12,7 @@ use std::{
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Producer};
 use millstream_pipeline::{
     condition::{Condition, Trouble},
-    inlet::{Cut, Inlet},
+    inlet::{Checkpoint, Inlet},
     node::SinkContext,
 };
 use millstream_record::Batch;
@@ -23,7 +23,7 @@ use super::shape::{Refused, Shaper};
 const STEP: Duration = Duration::from_millis(1);
 /// Between two looks for failures while something is in flight; the last answer is told at once.
 const FLUSH: Duration = Duration::from_millis(10);
-/// Calls that may take longer are cut into pieces of this, so that a stop is seen.
+/// Calls that may take longer are split into pieces of this, so that a stop is seen.
 pub(super) const SLICE: Duration = Duration::from_secs(1);
 
 /// A producer at work.
@@ -223,11 +223,11 @@ impl Link {
     }
 }
 
-/// Sends what is refused of a batch out by the port for rejects, before the cut if that is out already: neighbours with
+/// Sends what is refused of a batch out by the port for rejects, before the checkpoint if that is out already: neighbours with
 /// the same reason together.
 pub(super) async fn reject(
     inlet: &mut Inlet,
-    mut cut: Option<&mut Cut>,
+    mut checkpoint: Option<&mut Checkpoint>,
     batch: &Batch,
     refused: &mut Vec<Refused>,
 ) {
@@ -238,8 +238,12 @@ pub(super) async fn reject(
         };
         let bytes = |range: &Range<usize>| batch.body.get(range.clone());
         let records = group.iter().filter_map(|(range, _)| bytes(range));
-        match cut.as_deref_mut() {
-            Some(cut) => inlet.reject_before(cut, batch, records, reason).await,
+        match checkpoint.as_deref_mut() {
+            Some(checkpoint) => {
+                inlet
+                    .reject_before(checkpoint, batch, records, reason)
+                    .await
+            }
             None => inlet.reject(batch, records, reason).await,
         }
     }

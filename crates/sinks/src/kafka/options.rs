@@ -4,9 +4,9 @@ use jiff::tz::TimeZone;
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
 use millstream_kafka::{Auth, Compression, Partitioner, ProducerOptions, Tls, topic_fault};
 use millstream_wire::{
-    event::FieldPath,
     format::{Add, Encoder, Format as Wire, Options},
     json::InvalidUtf8,
+    record::FieldPath,
     template::{Depends, Template},
 };
 use schemars::JsonSchema;

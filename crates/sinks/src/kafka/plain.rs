@@ -1,8 +1,8 @@
-//! Behind memory: an idempotent producer without transactions; a cut is settled when all before it is acknowledged.
+//! Behind memory: an idempotent producer without transactions; a checkpoint is settled when all before it is acknowledged.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! Memory cannot be read again, so batches are held until the cut behind them is settled, and records that fail are made
+//! Memory cannot be read again, so batches are held until the checkpoint behind them is settled, and records that fail are made
 //! and sent once more, but those that are refused for what they are. The client itself retries for ever what can be retried:
 //! what fails here was refused (rights, a topic that is not there, a size, a record), or the producer is of no use any more.
 //! Order is kept but where a record was refused.
@@ -17,7 +17,7 @@ use millstream_kafka::{Error, Failed, Kind, Outgoing};
 use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::Failure,
-    inlet::{Cut, Event, Inlet},
+    inlet::{Checkpoint, Inlet, Item},
     node::SinkContext,
 };
 use millstream_record::Batch;
@@ -82,12 +82,12 @@ pub(super) async fn run(
         since: None,
         backoff: Backoff::new(first.as_duration(), max.as_duration(), seed),
     };
-    while let Some(event) = inlet.next().await? {
-        match event {
-            Event::Batch(batch, _) => plain.take(batch, inlet).await?,
-            Event::Cut(mut cut) => {
-                plain.finish(inlet, &mut cut).await?;
-                inlet.settle(cut).await?;
+    while let Some(item) = inlet.next().await? {
+        match item {
+            Item::Batch(batch, _) => plain.take(batch, inlet).await?,
+            Item::Checkpoint(mut checkpoint) => {
+                plain.finish(inlet, &mut checkpoint).await?;
+                inlet.settle(checkpoint).await?;
             }
         }
     }
@@ -95,7 +95,7 @@ pub(super) async fn run(
 }
 
 impl Plain<'_> {
-    /// Sends a batch's records. What fails of them is seen to at the cut, or when the client takes no more.
+    /// Sends a batch's records. What fails of them is seen to at the checkpoint, or when the client takes no more.
     async fn take(&mut self, batch: Batch, inlet: &mut Inlet) -> Result<(), Failure> {
         self.outgoing.clear();
         let first = self.sent;
@@ -118,9 +118,13 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Waits until everything is acknowledged that was taken before the cut.
-    async fn finish(&mut self, inlet: &mut Inlet, cut: &mut Cut) -> Result<(), Failure> {
-        self.mend(inlet, Some(cut)).await?;
+    /// Waits until everything is acknowledged that was taken before the checkpoint.
+    async fn finish(
+        &mut self,
+        inlet: &mut Inlet,
+        checkpoint: &mut Checkpoint,
+    ) -> Result<(), Failure> {
+        self.mend(inlet, Some(checkpoint)).await?;
         self.held.clear();
         Ok(())
     }
@@ -174,7 +178,11 @@ impl Plain<'_> {
     }
 
     /// Waits until nothing is in flight, and sends again what has failed, until nothing has.
-    async fn mend(&mut self, inlet: &mut Inlet, mut cut: Option<&mut Cut>) -> Result<(), Failure> {
+    async fn mend(
+        &mut self,
+        inlet: &mut Inlet,
+        mut checkpoint: Option<&mut Checkpoint>,
+    ) -> Result<(), Failure> {
         loop {
             let mut overdue = false;
             if let Some(link) = &mut self.link {
@@ -227,7 +235,8 @@ impl Plain<'_> {
                 self.link = None;
             }
             self.shaper.set_limits(self.sink.limits().clone());
-            self.again(&failed, &unfit, inlet, cut.as_deref_mut()).await;
+            self.again(&failed, &unfit, inlet, checkpoint.as_deref_mut())
+                .await;
         }
     }
 
@@ -256,7 +265,7 @@ impl Plain<'_> {
         failed: &[Failed],
         unfit: &BTreeMap<usize, String>,
         inlet: &mut Inlet,
-        mut cut: Option<&mut Cut>,
+        mut checkpoint: Option<&mut Checkpoint>,
     ) {
         let numbers: BTreeSet<usize> = failed.iter().map(|failed| failed.number).collect();
         for held in std::mem::take(&mut self.held) {
@@ -282,7 +291,13 @@ impl Plain<'_> {
                 self.send();
                 let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
                 refuse(&held.batch, &self.shaper, held.first, unwanted, refused);
-                reject(inlet, cut.as_deref_mut(), &held.batch, &mut self.refused).await;
+                reject(
+                    inlet,
+                    checkpoint.as_deref_mut(),
+                    &held.batch,
+                    &mut self.refused,
+                )
+                .await;
             }
             self.held.push_back(held);
         }

@@ -3,12 +3,12 @@
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! It promises that nothing of a transaction can be seen before [`Session::commit`] has said so, and that what it
-//! refuses of a batch is held until the cut: a transaction that is done again must not reject everything again.
+//! refuses of a batch is held until the checkpoint: a transaction that is done again must not reject everything again.
 
 use std::time::Duration;
 
 use millstream_kafka::{Failed, Kind, Outgoing, Store};
-use millstream_pipeline::inlet::{Cut, Inlet};
+use millstream_pipeline::inlet::{Checkpoint, Inlet};
 use millstream_record::{Batch, Position};
 
 use super::{
@@ -28,7 +28,7 @@ pub(super) struct Session {
     outgoing: Outgoing,
     refused: Vec<Refused>,
     unwanted: Vec<(usize, String)>,
-    /// What leaves by the port for rejects with the next cut.
+    /// What leaves by the port for rejects with the next checkpoint.
     rejects: Vec<(Batch, Vec<Refused>)>,
     store: Store,
     /// Whether a transaction is open.
@@ -99,7 +99,7 @@ impl Session {
         Ok(found.filter(|found| found.channel == exact.channel))
     }
 
-    /// Sends a batch's records. What is refused of it is held until the cut.
+    /// Sends a batch's records. What is refused of it is held until the checkpoint.
     pub(super) fn take(
         &mut self,
         batch: Batch,
@@ -176,19 +176,19 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until nothing is in flight, and rejects what was refused before the cut; the position that is reached then.
+    /// Waits until nothing is in flight, and rejects what was refused before the checkpoint; the position that is reached then.
     pub(super) async fn reach(
         &mut self,
-        cut: &mut Cut,
+        checkpoint: &mut Checkpoint,
         exact: &mut Exact<'_>,
         inlet: &mut Inlet,
     ) -> Result<Option<Position>, End> {
         let drained = self.link.drain();
         self.check(exact, drained)?;
         for (batch, mut refused) in self.rejects.drain(..) {
-            reject(inlet, Some(cut), &batch, &mut refused).await;
+            reject(inlet, Some(checkpoint), &batch, &mut refused).await;
         }
-        Ok(cut.kept().await?)
+        Ok(checkpoint.kept().await?)
     }
 
     /// Makes everything up to `position` visible, and the position with it. Nothing may be in flight.

@@ -11,8 +11,8 @@ use jiff::tz::TimeZone;
 use millstream_kafka::{Outgoing, Record};
 use millstream_record::{Batch, Time};
 use millstream_wire::{
-    event::events,
     format::{Encoder, Mark, Reject},
+    record::records,
     template::Renderer,
 };
 
@@ -115,7 +115,7 @@ impl Shaper {
     pub(super) fn places(&self, batch: &Batch) -> Vec<Range<usize>> {
         match self.values {
             Values::Wire(_) => self.marks.iter().map(|mark| mark.start..mark.end).collect(),
-            Values::Connect(_) => events(batch).map(|(range, _)| range).collect(),
+            Values::Connect(_) => records(batch).map(|(range, _)| range).collect(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Shaper {
         refused: &mut Vec<Refused>,
     ) -> usize {
         let mut count = 0;
-        for (range, event) in events(batch) {
+        for (range, event) in records(batch) {
             let number = first + count;
             count += 1;
             let mark = Mark {
@@ -213,8 +213,12 @@ impl Shaper {
 }
 
 /// How many bytes of an entry are its record.
-fn rest(event: &millstream_wire::event::Event<'_>, batch: &Batch, range: &Range<usize>) -> usize {
-    use millstream_wire::event::Record as Of;
+fn rest(
+    event: &millstream_wire::record::TimedRecord<'_>,
+    batch: &Batch,
+    range: &Range<usize>,
+) -> usize {
+    use millstream_wire::record::Record as Of;
     match event.record {
         // The record's bytes go on to the end of the body.
         Of::Packed(bytes) => bytes.len() - (batch.body.len() - range.end),

@@ -17,12 +17,12 @@ struct Bench {
     broker: Broker,
     upstream: Upstream,
     rig: Rig,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 /// A sink with these options (in JSON, without the braces) before a broker in memory.
 fn bench(upstream: Upstream, options: &str) -> Bench {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = format!(
         r#"{{"brokers": "b:1", "retry": {{"first": "1ms", "max": "2ms", "timeout": "1s"}}, {options}}}"#
     );
@@ -30,7 +30,7 @@ fn bench(upstream: Upstream, options: &str) -> Bench {
         r#""retry": {"first": "1ms", "max": "2ms", "timeout": "1s"}, "retry""#,
         r#""retry""#,
     );
-    let mut rig = Rig::new(&COMPONENT, &options, &upstream, folder.path());
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, directory.path());
     let broker = Broker::default();
     let node = rig::node(serde_json::from_str(&options).unwrap());
     rig.sink = Arc::new(Kafka::new(&node, Arc::new(broker.clone())).unwrap());
@@ -38,7 +38,7 @@ fn bench(upstream: Upstream, options: &str) -> Bench {
         broker,
         upstream,
         rig,
-        _folder: folder,
+        _directory: directory,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use millstream_kafka::{Outgoing, topic_fault};
 use millstream_record::Batch;
 use millstream_wire::{
-    event::Event,
+    record::TimedRecord,
     template::{Depends, Renderer, Template},
 };
 
@@ -90,7 +90,7 @@ impl Topics {
     pub(super) fn index(
         &mut self,
         batch: &Batch,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         outgoing: &mut Outgoing,
     ) -> Result<usize, String> {
         if let (Some(found), Depends::Nothing | Depends::Batch) = (&self.found, self.depends) {

@@ -33,8 +33,8 @@ impl Begun {
 
     /// Notes an upload.
     pub(super) fn note(&self, id: &str, path: &str) -> io::Result<()> {
-        if let Some(folder) = self.file.parent() {
-            private::create_dir_all(folder)?;
+        if let Some(directory) = self.file.parent() {
+            private::create_dir_all(directory)?;
         }
         let mut file = private::options()
             .append(true)
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn what_is_done_leaves_the_note_and_the_rest_stays_for_the_next_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("sink/uploads");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("sink/uploads");
         let mut begun = Begun::at(file.clone());
         assert!(begun.all().is_empty());
         for (id, path) in [("1", "a b"), ("2", "c"), ("3", "d")] {

@@ -31,7 +31,7 @@ pub(super) struct Cloud {
     pub(super) objects: Arc<dyn Objects>,
     /// As the configuration names it, for errors.
     pub(super) url: String,
-    /// The folder in the bucket under which everything stands.
+    /// The directory in the bucket under which everything stands.
     pub(super) root: String,
     pub(super) part_bytes: usize,
     pub(super) patience: Patience,
@@ -222,13 +222,13 @@ impl Store for Cloud {
             .await
     }
 
-    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
-        let folder = self.at(folder);
+    async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure> {
+        let directory = self.at(directory);
         let list = self
             .patience
             .keep_trying(async || {
-                let list = self.objects.list_with_delimiter(Some(&folder)).await;
-                list.map_err(|error| self.trouble("list", &folder, &error))
+                let list = self.objects.list_with_delimiter(Some(&directory)).await;
+                list.map_err(|error| self.trouble("list", &directory, &error))
             })
             .await?;
         let names = list.objects.iter().filter_map(|object| {

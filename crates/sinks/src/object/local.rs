@@ -12,14 +12,14 @@ use millstream_pipeline::failure::Failure;
 use millstream_sys::disk::{HostDisk, OutputMode};
 
 use crate::{
-    folders::{Folders, folder_of},
+    directories::{Directories, directory_of},
     publish::{Place, Published, Put, Store},
 };
 
 /// A local directory.
 pub(super) struct Local {
     root: PathBuf,
-    folders: Folders,
+    directories: Directories,
     /// Makes the names of what is not yet put differ.
     puts: u64,
 }
@@ -34,7 +34,7 @@ impl Local {
     pub(super) fn new(root: &str) -> Self {
         Self {
             root: PathBuf::from(root),
-            folders: Folders::of_outputs(OutputMode::Umask),
+            directories: Directories::of_outputs(OutputMode::Umask),
             puts: 0,
         }
     }
@@ -43,13 +43,13 @@ impl Local {
         self.root.join(path)
     }
 
-    /// Makes the folder of `path`, durably. One that somebody has removed meanwhile is made again.
-    fn make_folder(&mut self, path: &Path) -> io::Result<()> {
-        let folder = folder_of(path);
-        if !folder.is_dir() {
-            self.folders.forget();
+    /// Makes the directory of `path`, durably. One that somebody has removed meanwhile is made again.
+    fn make_directory(&mut self, path: &Path) -> io::Result<()> {
+        let directory = directory_of(path);
+        if !directory.is_dir() {
+            self.directories.forget();
         }
-        self.folders.make(&HostDisk, folder)
+        self.directories.make(&HostDisk, directory)
     }
 }
 
@@ -58,7 +58,9 @@ impl Store for Local {
 
     async fn create(&mut self, place: &Place) -> Result<InUse, Failure> {
         let path = self.at(&place.in_use);
-        let made = self.make_folder(&path).and_then(|()| File::create(&path));
+        let made = self
+            .make_directory(&path)
+            .and_then(|()| File::create(&path));
         let file = made.map_err(|error| trouble("create", &path, &error))?;
         Ok(InUse { path, file })
     }
@@ -73,14 +75,16 @@ impl Store for Local {
     }
 
     async fn finish(&mut self, InUse { path, file }: InUse) -> Result<String, Failure> {
-        let synced = file.sync_all().and_then(|()| sync_folder(folder_of(&path)));
+        let synced = file
+            .sync_all()
+            .and_then(|()| sync_directory(directory_of(&path)));
         synced.map_err(|error| trouble("sync", &path, &error))?;
         Ok(String::new())
     }
 
     async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
         let (from, to) = (self.at(&place.in_use), self.at(&place.path()));
-        let published = self.make_folder(&to).and_then(|()| {
+        let published = self.make_directory(&to).and_then(|()| {
             match fs::rename(&from, &to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     // A lost name would be found here too: what is there has to be durable.
@@ -90,7 +94,7 @@ impl Store for Local {
                 }
                 renamed => renamed?,
             }
-            sync_folder(folder_of(&to))?;
+            sync_directory(directory_of(&to))?;
             Ok(Published::Done)
         });
         published.map_err(|error| trouble("publish", &to, &error))
@@ -101,9 +105,9 @@ impl Store for Local {
     }
 
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
-        let folder = format!("{chain}/open");
-        for name in self.list(&folder).await? {
-            self.delete(&format!("{folder}/{name}")).await?;
+        let directory = format!("{chain}/open");
+        for name in self.list(&directory).await? {
+            self.delete(&format!("{directory}/{name}")).await?;
         }
         Ok(())
     }
@@ -112,14 +116,14 @@ impl Store for Local {
         let path = self.at(path);
         self.puts += 1;
         let new = path.with_extension(format!("new-{}-{}", std::process::id(), self.puts));
-        let put = self.make_folder(&path).and_then(|()| {
+        let put = self.make_directory(&path).and_then(|()| {
             let mut file = File::create(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             // A link is made only where there is nothing, which a rename cannot promise everywhere.
             let linked = fs::hard_link(&new, &path);
             fs::remove_file(&new)?;
-            sync_folder(folder_of(&path))?;
+            sync_directory(directory_of(&path))?;
             match linked {
                 Ok(()) => Ok(Put::Made),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Put::Exists),
@@ -129,10 +133,10 @@ impl Store for Local {
         put.map_err(|error| trouble("create", &path, &error))
     }
 
-    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
-        let folder = self.at(folder);
+    async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure> {
+        let directory = self.at(directory);
         let list = || -> io::Result<Vec<String>> {
-            let entries = match fs::read_dir(&folder) {
+            let entries = match fs::read_dir(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
                 entries => entries?,
             };
@@ -140,7 +144,7 @@ impl Store for Local {
                 .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
                 .collect()
         };
-        list().map_err(|error| trouble("list", &folder, &error))
+        list().map_err(|error| trouble("list", &directory, &error))
     }
 
     async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure> {
@@ -161,8 +165,8 @@ impl Store for Local {
     }
 }
 
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 fn trouble(verb: &str, path: &Path, error: &io::Error) -> Failure {

@@ -61,7 +61,7 @@ struct ObjectSink {
     columnar: bool,
     codec: Option<Codec>,
     scheme: Scheme,
-    /// Everything before the folders that change, without the bucket.
+    /// Everything before the directories that change, without the bucket.
     root: String,
     /// The literal beginning of the URL, for people.
     url: String,
@@ -88,7 +88,7 @@ impl ObjectSink {
         // `problems` has looked at all of this.
         let (scheme, rest) = Scheme::of(config.url.as_str()).unwrap_or((Scheme::File, ""));
         let path = Template::parse(rest).unwrap_or_else(|_| config.url.clone());
-        let (root, folder) = split_root(&path);
+        let (root, directory) = split_root(&path);
         let (bucket, root) = match scheme {
             Scheme::File => ("", root.as_str()),
             _ => root.split_once('/').unwrap_or((&root, "")),
@@ -104,7 +104,7 @@ impl ObjectSink {
         Ok(Self {
             settings: Settings {
                 sink: name.to_owned(),
-                folder,
+                directory,
                 zone: format.zone(),
                 prefix: config.prefix,
                 extension,
@@ -173,7 +173,7 @@ impl ObjectSink {
             part_bytes: self.part_bytes,
             patience: Patience::new(&self.retry, &context, durable),
             reporter: context.reporter.clone(),
-            begun: Begun::at(context.folder.join("uploads")),
+            begun: Begun::at(context.directory.join("uploads")),
         };
         publish::run(&self.settings, cloud, encode, inlet, context).await
     }

@@ -24,7 +24,7 @@ const PART_MAX: Size = Size::gib(4);
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Where to write: `s3://BUCKET/FOLDERS`, `gs://BUCKET/FOLDERS`, `az://CONTAINER/FOLDERS` or `file:///FOLDERS`. The folders are
+    /// Where to write: `s3://BUCKET/DIRECTORIES`, `gs://BUCKET/DIRECTORIES`, `az://CONTAINER/DIRECTORIES` or `file:///DIRECTORIES`. The directories are
     /// a template, each value of which is one part (`s3://logs/{host}/%F/%H`); the names of the objects are made.
     pub(super) url: Template,
     /// The server to speak to instead of the cloud's own: `https://minio.example:9000`, or `http://` without TLS.
@@ -86,12 +86,12 @@ impl Config {
             None => wrong(
                 "url",
                 "not the URL of an object store",
-                "`s3://BUCKET/FOLDERS`, `gs://`, `az://` or `file:///FOLDERS`",
+                "`s3://BUCKET/DIRECTORIES`, `gs://`, `az://` or `file:///DIRECTORIES`",
             ),
             Some((Scheme::File, rest)) if !rest.starts_with(['/', '.']) => wrong(
                 "url",
-                "a folder of which machine?",
-                "three slashes: `file:///srv/objects/%F`; `file://./objects` is below the working folder",
+                "a directory of which machine?",
+                "three slashes: `file:///srv/objects/%F`; `file://./objects` is below the working directory",
             ),
             Some((scheme, rest)) => {
                 let rest = rest.strip_prefix("./").unwrap_or(rest);
@@ -100,11 +100,15 @@ impl Config {
                     wrong(
                         "url",
                         "a bucket cannot change from record to record",
-                        "name it, and put values into the folders: `s3://logs/{host}`",
+                        "name it, and put values into the directories: `s3://logs/{host}`",
                     );
                 }
                 if rest.split('/').any(|part| part == "." || part == "..") {
-                    wrong("url", "`.` and `..` are no folders here", "leave them out");
+                    wrong(
+                        "url",
+                        "`.` and `..` are no directories here",
+                        "leave them out",
+                    );
                 }
             }
         }
@@ -117,7 +121,11 @@ impl Config {
             );
         }
         if self.prefix.contains('/') {
-            wrong("prefix", "a name cannot hold `/`", "put folders into `url`");
+            wrong(
+                "prefix",
+                "a name cannot hold `/`",
+                "put directories into `url`",
+            );
         }
         if self.part < PART_MIN || self.part > PART_MAX {
             wrong(

@@ -11,13 +11,13 @@ pub(super) fn bucket(sink: &ObjectSink) -> Result<String, Failure> {
     let http = sink.http(PATIENCE, &Reporter::new(&sink.settings.sink));
     let objects = connect::connect(&sink.bucket, &http)?;
     // Few stand here, however full the bucket is.
-    let folder = format!("{}/_millstream/{}", sink.root, sink.settings.sink);
-    let folder = Path::from(folder);
+    let directory = format!("{}/_millstream/{}", sink.root, sink.settings.sink);
+    let directory = Path::from(directory);
     let failed = |verb: &str, path: &Path, error| trouble(&sink.url, verb, path, &error);
     probe::run(async {
-        let listed = objects.list_with_delimiter(Some(&folder)).await;
-        listed.map_err(|error| failed("list", &folder, error))?;
-        let path = folder.clone().join("probe");
+        let listed = objects.list_with_delimiter(Some(&directory)).await;
+        listed.map_err(|error| failed("list", &directory, error))?;
+        let path = directory.clone().join("probe");
         let begun = objects.create_multipart(&path).await;
         let id = begun.map_err(|error| failed("begin to upload", &path, error))?;
         let aborted = objects.abort_multipart(&path, &id).await;

@@ -18,8 +18,8 @@ const KEPT: u64 = 16;
 
 /// The manifests of one sink behind one channel.
 pub(super) struct Chain {
-    /// Their folder: `_millstream/SINK/CHAIN`.
-    pub(super) folder: String,
+    /// Their directory: `_millstream/SINK/CHAIN`.
+    pub(super) directory: String,
     /// The channel's id, or behind memory one of the sink's own.
     pub(super) id: u128,
     /// The number of the last manifest we know.
@@ -36,7 +36,7 @@ pub(super) struct Chain {
 impl Chain {
     pub(super) fn new(sink: &str, id: u128, writer: u64) -> Self {
         Self {
-            folder: format!("_millstream/{sink}/{id:032x}"),
+            directory: format!("_millstream/{sink}/{id:032x}"),
             id,
             number: 0,
             position: None,
@@ -46,25 +46,25 @@ impl Chain {
     }
 
     fn path(&self, number: u64) -> String {
-        format!("{}/{number:020}", self.folder)
+        format!("{}/{number:020}", self.directory)
     }
 
     /// Where an output of this run with this name stands.
-    pub(super) fn place(&self, folder: &str, file: &str) -> Place {
-        self.place_of(self.claim, folder, file)
+    pub(super) fn place(&self, directory: &str, file: &str) -> Place {
+        self.place_of(self.claim, directory, file)
     }
 
-    fn place_of(&self, claim: u64, folder: &str, file: &str) -> Place {
+    fn place_of(&self, claim: u64, directory: &str, file: &str) -> Place {
         Place {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             file: file.to_owned(),
-            in_use: format!("{}/open/{claim:020}-{file}", self.folder),
+            in_use: format!("{}/open/{claim:020}-{file}", self.directory),
         }
     }
 
     /// Where the outputs stand that a run with this claim has named.
     pub(super) fn places(&self, claim: u64, outputs: &[Named]) -> Vec<Place> {
-        let place = |named: &Named| self.place_of(claim, &named.folder, &named.file);
+        let place = |named: &Named| self.place_of(claim, &named.directory, &named.file);
         outputs.iter().map(place).collect()
     }
 
@@ -99,7 +99,7 @@ impl Chain {
             let text = format!(
                 "the manifest {path} {what}; without it nobody knows what is published: put it right, or remove {} and accept \
                  that what was published since the channel's cursor comes twice",
-                self.folder
+                self.directory
             );
             Failure::peer(text).never_again()
         })?;
@@ -109,7 +109,7 @@ impl Chain {
     }
 
     async fn numbers<S: Store>(&self, store: &mut S) -> Result<Vec<u64>, Failure> {
-        let names = store.list(&self.folder).await?;
+        let names = store.list(&self.directory).await?;
         let digits = |name: &String| name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit());
         let names = names.into_iter().filter(digits);
         Ok(names.filter_map(|name| name.parse().ok()).collect())

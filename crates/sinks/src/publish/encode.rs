@@ -11,8 +11,8 @@ use millstream_pipeline::failure::Failure;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
     compression::{Codec, Members},
-    event::events,
     format::{Encoder, Reject},
+    record::records,
 };
 
 use super::store::Place;
@@ -140,7 +140,7 @@ pub(super) fn count(batch: &Batch, range: &Range<usize>) -> u32 {
     let body = batch.body.get(range.clone()).unwrap_or_default();
     let records = match batch.encoding {
         Encoding::Lines => body.iter().filter(|byte| **byte == b'\n').count(),
-        Encoding::Packed => events(&part(batch, range)).count(),
+        Encoding::Packed => records(&part(batch, range)).count(),
     };
     u32::try_from(records).unwrap_or(u32::MAX)
 }

@@ -10,7 +10,7 @@ use std::{collections::HashMap, ops::Range, time::Instant};
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::{Batch, Position};
-use millstream_wire::{event::events, format::Reject};
+use millstream_wire::{format::Reject, record::records};
 
 use super::{
     Settings,
@@ -102,21 +102,21 @@ impl<O> Generation<O> {
         }
     }
 
-    /// Puts the records of `range` into outputs of this folder.
+    /// Puts the records of `range` into outputs of this directory.
     pub(super) async fn add<S: Store<Output = O>>(
         &mut self,
         to: &mut To<'_, S>,
-        folder: &str,
+        directory: &str,
         batch: &Batch,
         mut range: Range<usize>,
         rejects: &mut Vec<Reject>,
     ) -> Result<(), Failure> {
         while !range.is_empty() {
             self.uses += 1;
-            if !self.open.contains_key(folder) {
-                self.begin(to, folder).await?;
+            if !self.open.contains_key(directory) {
+                self.begin(to, directory).await?;
             }
-            let Some(open) = self.open.get_mut(folder) else {
+            let Some(open) = self.open.get_mut(directory) else {
                 return Ok(());
             };
             open.used = self.uses;
@@ -130,14 +130,14 @@ impl<O> Generation<O> {
             }
             self.held = (self.held + held(to.store, open)).saturating_sub(before);
             if is_large(open, to) || open.records >= to.settings.rotate.records {
-                self.full_bytes += self.finish(to.store, folder).await?;
+                self.full_bytes += self.finish(to.store, directory).await?;
             }
             while self.held > to.settings.held_max {
                 let fullest = self
                     .open
                     .iter()
                     .max_by_key(|(_, open)| held(to.store, open));
-                let Some(fullest) = fullest.map(|(folder, _)| folder.clone()) else {
+                let Some(fullest) = fullest.map(|(directory, _)| directory.clone()) else {
                     break;
                 };
                 self.finish(to.store, &fullest).await?;
@@ -149,18 +149,18 @@ impl<O> Generation<O> {
     async fn begin<S: Store<Output = O>>(
         &mut self,
         to: &mut To<'_, S>,
-        folder: &str,
+        directory: &str,
     ) -> Result<(), Failure> {
         if self.open.len() >= to.settings.open_max.max(1) {
             let oldest = self.open.iter().min_by_key(|(_, open)| open.used);
-            if let Some(oldest) = oldest.map(|(folder, _)| folder.clone()) {
+            if let Some(oldest) = oldest.map(|(directory, _)| directory.clone()) {
                 self.finish(to.store, &oldest).await?;
             }
         }
         let number = self.begun;
         self.begun += 1;
         let file = format!("{}-{number:04}{}", self.stem, to.settings.extension);
-        let place = to.chain.place(folder, &file);
+        let place = to.chain.place(directory, &file);
         let open = Open {
             body: to.encode.begin(&place)?,
             place,
@@ -169,7 +169,7 @@ impl<O> Generation<O> {
             records: 0,
             used: self.uses,
         };
-        self.open.insert(folder.to_owned(), open);
+        self.open.insert(directory.to_owned(), open);
         Ok(())
     }
 
@@ -177,9 +177,9 @@ impl<O> Generation<O> {
     async fn finish<S: Store<Output = O>>(
         &mut self,
         store: &mut S,
-        folder: &str,
+        directory: &str,
     ) -> Result<u64, Failure> {
-        let Some(mut open) = self.open.remove(folder) else {
+        let Some(mut open) = self.open.remove(directory) else {
             return Ok(0);
         };
         self.held = self.held.saturating_sub(held(store, &open));
@@ -193,9 +193,11 @@ impl<O> Generation<O> {
             None => store.create(&open.place).await?,
         };
         let ticket = store.finish(output).await?;
-        let Place { folder, file, .. } = open.place;
+        let Place {
+            directory, file, ..
+        } = open.place;
         self.finished.push(Named {
-            folder,
+            directory,
             file,
             ticket,
             bytes: open.written,
@@ -209,10 +211,10 @@ impl<O> Generation<O> {
         &mut self,
         store: &mut S,
     ) -> Result<Vec<Named>, Failure> {
-        let mut folders: Vec<_> = self.open.keys().cloned().collect();
-        folders.sort();
-        for folder in folders {
-            self.finish(store, &folder).await?;
+        let mut directories: Vec<_> = self.open.keys().cloned().collect();
+        directories.sort();
+        for directory in directories {
+            self.finish(store, &directory).await?;
         }
         let finished = std::mem::take(&mut self.finished);
         let piece = std::mem::take(&mut self.piece);
@@ -272,7 +274,7 @@ fn some_records(batch: &Batch, range: &Range<usize>, most: u64) -> Range<usize> 
     }
     let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
     let part = part(batch, range);
-    let last = events(&part).nth(most - 1);
+    let last = records(&part).nth(most - 1);
     let end = last.map_or(range.end, |(last, _)| range.start + last.end);
     range.start..end
 }

@@ -8,7 +8,7 @@
 //!   "claim": 6,                                    the number of the claim that run began with: part of names in use
 //!   "position": { "epoch": 1, "seq": 4711 },       everything up to it is in this manifest and those before; not behind memory
 //!   "before": { "epoch": 1, "seq": 4000 },         the same of the manifest before
-//!   "outputs": [{ "folder": "web/2026-11-21", "file": "lake-0123abcd-1-0000004001-0000.json.gz",
+//!   "outputs": [{ "directory": "web/2026-11-21", "file": "lake-0123abcd-1-0000004001-0000.json.gz",
 //!                 "ticket": "...", "bytes": 123, "records": 45 }]
 //! }
 //! ```
@@ -38,7 +38,7 @@ pub(super) struct Manifest {
 /// An output that a manifest names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Named {
-    pub(super) folder: String,
+    pub(super) directory: String,
     pub(super) file: String,
     pub(super) ticket: String,
     pub(super) bytes: u64,
@@ -111,7 +111,7 @@ mod tests {
     fn a_manifest_is_read_as_it_was_written_and_a_newer_one_is_refused() {
         let at = |seq| Some(Position { epoch: 3, seq });
         let named = Named {
-            folder: "web/a".into(),
+            directory: "web/a".into(),
             file: "f\"\u{1}".into(),
             ticket: "t".into(),
             bytes: u64::MAX,

@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> keep -> take -> [encode] -> [write] -> [settle]`
 //!
-//! Where to look: `run` takes and settles, `route` says which folder a record goes to, `encode` is where formats plug in,
+//! Where to look: `run` takes and settles, `route` says which directory a record goes to, `encode` is where formats plug in,
 //! `generation` holds the outputs that are open, `store` is the destination, `manifest` and `chain` are what is committed,
 //! `recover` is the start, `note` what this machine remembers.
 //!
@@ -44,8 +44,8 @@ pub(crate) use store::{Place, Published, Put, Store};
 pub(crate) struct Settings {
     /// The sink's name: part of the names of outputs and manifests.
     pub(crate) sink: String,
-    /// The folders of outputs below the root; may be empty.
-    pub(crate) folder: Template,
+    /// The directories of outputs below the root; may be empty.
+    pub(crate) directory: Template,
     /// Of strftime fields in it.
     pub(crate) zone: TimeZone,
     /// What names of outputs begin with.

@@ -23,21 +23,21 @@ const FILE_BYTES_MAX: u64 = 4096;
 
 /// The note of one sink.
 pub(super) struct Note {
-    folder: PathBuf,
+    directory: PathBuf,
     /// What it says: the chain's id and the number of the manifest.
     pub(super) said: Option<(u128, u64)>,
 }
 
 impl Note {
     /// Reads it; one that is not there or not whole says nothing.
-    pub(super) fn open(folder: &Path) -> Self {
+    pub(super) fn open(directory: &Path) -> Self {
         // One that cannot be read says nothing, too.
-        let bytes = state::read(&folder.join(NAME), FILE_BYTES_MAX, "")
+        let bytes = state::read(&directory.join(NAME), FILE_BYTES_MAX, "")
             .ok()
             .flatten();
         let said = bytes.and_then(|bytes| parse(&bytes));
         Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             said,
         }
     }
@@ -49,16 +49,16 @@ impl Note {
 
     /// Everything up to this manifest is published.
     pub(super) fn write(&mut self, id: u128, number: u64) -> Result<(), Failure> {
-        let path = self.folder.join(NAME);
-        let new = self.folder.join("published.new");
+        let path = self.directory.join(NAME);
+        let new = self.directory.join("published.new");
         let write = || -> io::Result<()> {
-            private::create_dir_all(&self.folder)?;
+            private::create_dir_all(&self.directory)?;
             let mut file = private::create(&new)?;
             let text = format!("{id:032x} {number}");
             writeln!(file, "{:08x} {text}", crc(&text))?;
             file.sync_all()?;
             fs::rename(&new, &path)?;
-            File::open(&self.folder)?.sync_all()
+            File::open(&self.directory)?.sync_all()
         };
         write()
             .map_err(|error| Failure::disk(format!("cannot write {}: {error}", path.display())))?;
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn a_damaged_note_says_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(NAME);
-        Note::open(folder.path()).write(0xabc, 417).unwrap();
-        assert!(Note::open(folder.path()).says(0xabc, 417));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(NAME);
+        Note::open(directory.path()).write(0xabc, 417).unwrap();
+        assert!(Note::open(directory.path()).says(0xabc, 417));
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
             for bit in 0..8 {
@@ -112,6 +112,6 @@ mod tests {
             assert_eq!(parse(&whole[..at]), None, "{at}");
         }
         fs::write(&path, format!("{:032x} 417\n", 0xabc)).unwrap();
-        assert!(Note::open(folder.path()).says(0xabc, 417));
+        assert!(Note::open(directory.path()).says(0xabc, 417));
     }
 }

@@ -113,8 +113,8 @@ pub(crate) fn no_give_up(node: &Node, retry: &Retry) -> Option<Problem> {
     })
 }
 
-/// Cuts a path into the folder that its own text names, the root of everything that is written, and the template of the
-/// folders below it.
+/// Cuts a path into the directory that its own text names, the root of everything that is written, and the template of the
+/// directories below it.
 pub(crate) fn split_root(path: &Template) -> (String, Template) {
     let text = path.as_str();
     let first = text.find(['{', '%']).unwrap_or(text.len());

@@ -52,7 +52,7 @@ pub(super) async fn recover<S: Store>(
             "an earlier run has published meanwhile; looking again",
         );
     }
-    store.drop_in_use(&chain.folder).await?;
+    store.drop_in_use(&chain.directory).await?;
     note.write(chain.id, chain.number)
 }
 

@@ -1,27 +1,27 @@
-//! From a batch to runs: neighbouring records that go to the same folder.
+//! From a batch to runs: neighbouring records that go to the same directory.
 //!
 //! `take -> [encode] -> write -> settle`
 //!
-//! A folder that all records of a batch share is rendered once. A run is short, so that the encoded text of a large batch
+//! A directory that all records of a batch share is rendered once. A run is short, so that the encoded text of a large batch
 //! never stands in memory as a whole and an output is not much larger than its rule says.
 
 use std::ops::Range;
 
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
-    event::events,
     format::{Reason, Reject},
+    record::records,
     template::{Depends, Missing, Renderer},
 };
 
 /// A run takes no more records once it has so many bytes.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Some records of a batch that go to the same folder.
+/// Some records of a batch that go to the same directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Which of the folders of the batch.
-    pub(super) folder: usize,
+    /// Which of the directories of the batch.
+    pub(super) directory: usize,
     /// Where they stand in the body.
     pub(super) range: Range<usize>,
 }
@@ -29,95 +29,95 @@ pub(super) struct Run {
 /// What a batch becomes.
 #[derive(Default)]
 pub(super) struct Routes {
-    /// The folders, as they come.
-    pub(super) folders: Vec<String>,
+    /// The directories, as they come.
+    pub(super) directories: Vec<String>,
     /// The runs, in order.
     pub(super) runs: Vec<Run>,
-    /// What has no folder.
+    /// What has no directory.
     pub(super) rejects: Vec<Reject>,
     name: Vec<u8>,
 }
 
 impl Routes {
-    /// Finds the folder of every record.
-    pub(super) fn take(&mut self, batch: &Batch, folder: &mut Renderer) {
-        self.folders.clear();
+    /// Finds the directory of every record.
+    pub(super) fn take(&mut self, batch: &Batch, directory: &mut Renderer) {
+        self.directories.clear();
         self.runs.clear();
         self.rejects.clear();
-        let depends = folder.depends();
+        let depends = directory.depends();
         // All lines of a batch have the same time.
         if depends < Depends::Time || depends == Depends::Time && batch.encoding == Encoding::Lines
         {
-            self.take_whole(batch, folder);
+            self.take_whole(batch, directory);
         } else {
-            self.take_apart(batch, folder);
+            self.take_apart(batch, directory);
         }
     }
 
-    fn take_whole(&mut self, batch: &Batch, folder: &mut Renderer) {
+    fn take_whole(&mut self, batch: &Batch, directory: &mut Renderer) {
         self.name.clear();
-        if let Err(missing) = folder.render_batch(batch, &mut self.name) {
-            let ranges = events(batch).map(|(range, _)| range);
+        if let Err(missing) = directory.render_batch(batch, &mut self.name) {
+            let ranges = records(batch).map(|(range, _)| range);
             self.rejects
-                .extend(ranges.map(|range| no_folder(range, &missing)));
+                .extend(ranges.map(|range| no_directory(range, &missing)));
             return;
         }
         self.enter();
         if batch.body.len() <= RUN_BYTES {
             self.runs.push(Run {
-                folder: 0,
+                directory: 0,
                 range: 0..batch.body.len(),
             });
             return;
         }
-        for (range, _) in events(batch) {
+        for (range, _) in records(batch) {
             self.push(0, range);
         }
     }
 
     /// Each record says where it goes.
-    fn take_apart(&mut self, batch: &Batch, folder: &mut Renderer) {
-        let by_time = folder.depends() == Depends::Time;
+    fn take_apart(&mut self, batch: &Batch, directory: &mut Renderer) {
+        let by_time = directory.depends() == Depends::Time;
         let mut known = None;
-        for (range, event) in events(batch) {
-            let same = by_time && known.is_some_and(|time| folder.same_time(time, event.time));
+        for (range, event) in records(batch) {
+            let same = by_time && known.is_some_and(|time| directory.same_time(time, event.time));
             if !same {
                 self.name.clear();
-                if let Err(missing) = folder.render(batch.into(), event, &mut self.name) {
-                    self.rejects.push(no_folder(range, &missing));
+                if let Err(missing) = directory.render(batch.into(), event, &mut self.name) {
+                    self.rejects.push(no_directory(range, &missing));
                     known = None;
                     continue;
                 }
-                let current = self.folders.last();
-                if current.is_none_or(|folder| folder.as_bytes() != self.name) {
+                let current = self.directories.last();
+                if current.is_none_or(|directory| directory.as_bytes() != self.name) {
                     self.enter();
                 }
                 known = Some(event.time);
             }
-            self.push(self.folders.len() - 1, range);
+            self.push(self.directories.len() - 1, range);
         }
     }
 
     fn enter(&mut self) {
         let name = String::from_utf8_lossy(&self.name);
-        self.folders.push(name.into_owned());
+        self.directories.push(name.into_owned());
     }
 
-    fn push(&mut self, folder: usize, range: Range<usize>) {
+    fn push(&mut self, directory: usize, range: Range<usize>) {
         match self.runs.last_mut() {
             Some(run)
-                if run.folder == folder
+                if run.directory == directory
                     && run.range.end == range.start
                     && run.range.len() < RUN_BYTES =>
             {
                 run.range.end = range.end;
             }
-            _ => self.runs.push(Run { folder, range }),
+            _ => self.runs.push(Run { directory, range }),
         }
     }
 }
 
-fn no_folder(range: Range<usize>, missing: &Missing) -> Reject {
+fn no_directory(range: Range<usize>, missing: &Missing) -> Reject {
     Reject {
         range,
         reason: Reason::Missing(missing.clone()),
@@ -140,9 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_folder_are_one_run() {
+    fn neighbours_of_one_directory_are_one_run() {
         let routes = routes("x/{.message}", &packed("t", "a\na\nb\na\n"));
-        assert_eq!(routes.folders, ["x/a", "x/b", "x/a"]);
+        assert_eq!(routes.directories, ["x/a", "x/b", "x/a"]);
         assert_eq!(routes.runs.len(), 3);
         assert_eq!(routes.runs[0].range.end, routes.runs[1].range.start);
     }
@@ -158,7 +158,7 @@ mod tests {
     fn a_large_batch_becomes_several_runs_of_whole_records() {
         let text = "0123456789abcde\n".repeat(100_000);
         let routes = routes("{tag}/%Y", &lines("web", &text));
-        assert_eq!(routes.folders, ["web/2023"]);
+        assert_eq!(routes.directories, ["web/2023"]);
         assert_eq!(routes.runs.len(), (16 * 100_000usize).div_ceil(RUN_BYTES));
         let mut end = 0;
         for run in &routes.runs {

@@ -2,15 +2,15 @@
 //!
 //! `[take] -> encode -> write -> [settle]`
 //!
-//! Cuts are collected until it is time for a manifest; then all outputs are finished, the manifest is put, what it names is
-//! published, and the cuts are settled. A failure ends the run: the next one recovers and, behind a durable channel, reads
+//! Checkpoints are collected until it is time for a manifest; then all outputs are finished, the manifest is put, what it names is
+//! published, and the checkpoints are settled. A failure ends the run: the next one recovers and, behind a durable channel, reads
 //! again what no manifest names.
 
 use std::time::{Duration, Instant};
 
 use millstream_pipeline::{
     failure::{Again, Failure},
-    inlet::{Cut, Event, Inlet},
+    inlet::{Checkpoint, Inlet, Item},
     meters::Meter,
     node::SinkContext,
     report::Reporter,
@@ -42,18 +42,18 @@ struct Running<'a, S: Store> {
     settings: &'a Settings,
     store: S,
     encode: Box<dyn Encode>,
-    folder: Renderer,
+    directory: Renderer,
     chain: Chain,
     note: Note,
     generation: Generation<S::Output>,
     routes: Routes,
     rejects: Vec<Reject>,
-    /// What has a folder that cannot be, and why.
+    /// What has a directory that cannot be, and why.
     refused: Vec<(std::ops::Range<usize>, String)>,
     /// What is settled with the next manifest.
-    cuts: Vec<Cut>,
-    /// Batches have come since the last cut.
-    uncut: bool,
+    checkpoints: Vec<Checkpoint>,
+    /// Batches have come since the last checkpoint.
+    unsettled: bool,
     /// Bytes that were taken since the last manifest.
     taken: usize,
     reporter: Reporter,
@@ -92,10 +92,10 @@ async fn work<S: Store>(
     let SinkContext {
         reporter,
         meters,
-        folder,
+        directory,
         ..
     } = context;
-    let mut note = Note::open(&folder);
+    let mut note = Note::open(&directory);
     let mut chain = own_chain(settings, &mut store, inlet, &note).await?;
     recover(&mut store, &mut chain, &mut note, &reporter).await?;
     // What became nothing (refused, for others) moves the cursor and needs no manifest.
@@ -107,15 +107,15 @@ async fn work<S: Store>(
         settings,
         store,
         encode,
-        folder: Renderer::path(&settings.folder, settings.zone.clone()),
+        directory: Renderer::path(&settings.directory, settings.zone.clone()),
         chain,
         note,
         generation: Generation::new(),
         routes: Routes::default(),
         rejects: Vec::new(),
         refused: Vec::new(),
-        cuts: Vec::new(),
-        uncut: false,
+        checkpoints: Vec::new(),
+        unsettled: false,
         taken: 0,
         reporter,
         published: [
@@ -164,28 +164,28 @@ impl<S: Store> Running<'_, S> {
                     None => std::future::pending().await,
                 }
             };
-            let event = tokio::select! {
+            let item = tokio::select! {
                 biased;
-                event = inlet.next() => Some(event?),
+                item = inlet.next() => Some(item?),
                 () = wait => None,
             };
-            match event {
-                Some(Some(Event::Batch(batch, position))) => {
-                    self.uncut = true;
+            match item {
+                Some(Some(Item::Batch(batch, position))) => {
+                    self.unsettled = true;
                     self.taken += batch.len();
                     self.take(inlet, &batch, position).await?;
-                    // Outputs that are full need not wait for the next cut.
+                    // Outputs that are full need not wait for the next checkpoint.
                     if self.generation.is_due()
-                        && let Some(cut) = inlet.cut_now()
+                        && let Some(checkpoint) = inlet.checkpoint_now()
                     {
-                        self.uncut = false;
-                        self.cuts.push(cut);
+                        self.unsettled = false;
+                        self.checkpoints.push(checkpoint);
                         self.commit(inlet).await?;
                     }
                 }
-                Some(Some(Event::Cut(cut))) => {
-                    self.uncut = false;
-                    self.cuts.push(cut);
+                Some(Some(Item::Checkpoint(checkpoint))) => {
+                    self.unsettled = false;
+                    self.checkpoints.push(checkpoint);
                     if self.is_due(inlet) {
                         self.commit(inlet).await?;
                     }
@@ -197,9 +197,9 @@ impl<S: Store> Running<'_, S> {
         }
     }
 
-    /// When to look at the clock again. A batch that came is followed by a cut within a second: then is the time.
+    /// When to look at the clock again. A batch that came is followed by a checkpoint within a second: then is the time.
     fn wake(&self) -> Option<Instant> {
-        let since = self.generation.since.filter(|_| !self.uncut)?;
+        let since = self.generation.since.filter(|_| !self.unsettled)?;
         let rotate = &self.settings.rotate;
         let interval = rotate.interval.map(|interval| since + interval);
         let idle = rotate.idle.map(|idle| self.generation.touched + idle);
@@ -230,7 +230,7 @@ impl<S: Store> Running<'_, S> {
         batch: &Batch,
         position: Option<Position>,
     ) -> Result<(), Failure> {
-        self.routes.take(batch, &mut self.folder);
+        self.routes.take(batch, &mut self.directory);
         if !self.routes.runs.is_empty() {
             self.generation.touch(self.settings, &self.chain, position);
         }
@@ -241,14 +241,14 @@ impl<S: Store> Running<'_, S> {
             encode: &mut *self.encode,
         };
         for run in self.routes.runs.drain(..) {
-            let folder = self.routes.folders.get(run.folder);
-            let folder = folder.map_or("", |folder| folder.trim_matches('/'));
-            if let Some(why) = to.store.misfit(folder) {
+            let directory = self.routes.directories.get(run.directory);
+            let directory = directory.map_or("", |directory| directory.trim_matches('/'));
+            if let Some(why) = to.store.misfit(directory) {
                 self.refused.push((run.range, why));
                 continue;
             }
             self.generation
-                .add(&mut to, folder, batch, run.range, &mut self.rejects)
+                .add(&mut to, directory, batch, run.range, &mut self.rejects)
                 .await?;
         }
         let rejects = self.routes.rejects.drain(..).chain(self.rejects.drain(..));
@@ -267,13 +267,13 @@ impl<S: Store> Running<'_, S> {
         Ok(())
     }
 
-    /// Finishes and publishes everything and settles what stands before it. Nothing has come since the last cut.
+    /// Finishes and publishes everything and settles what stands before it. Nothing has come since the last checkpoint.
     async fn commit(&mut self, inlet: &mut Inlet) -> Result<(), Failure> {
         let outputs = self.generation.end(&mut self.store).await?;
         self.taken = 0;
         let mut position = self.chain.position;
-        for cut in &mut self.cuts {
-            position = position.max(cut.kept().await?);
+        for checkpoint in &mut self.checkpoints {
+            position = position.max(checkpoint.kept().await?);
         }
         if !outputs.is_empty() {
             let bytes = outputs.iter().map(|named| named.bytes).sum();
@@ -298,8 +298,8 @@ impl<S: Store> Running<'_, S> {
                 format_args!("published {} outputs, {bytes} bytes", places.len()),
             );
         }
-        for cut in self.cuts.drain(..) {
-            inlet.settle(cut).await?;
+        for checkpoint in self.checkpoints.drain(..) {
+            inlet.settle(checkpoint).await?;
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ fn fenced(chain: &Chain) -> Failure {
         "manifest {} of {} was taken by another writer: another Millstream works with a copy of this data_dir and has gone on \
          from here; this one has published nothing of what it could not name and stops. Make sure that only one runs",
         chain.number + 1,
-        chain.folder
+        chain.directory
     );
     Failure::peer(text).never_again()
 }

@@ -10,26 +10,26 @@ use millstream_pipeline::failure::Failure;
 
 /// Longest part of a path that file systems and HDFS take.
 const PART_BYTES_MAX: usize = 255;
-/// Longest folder: object stores take 1,024 bytes as a whole, and the file's name comes behind it.
-const FOLDER_BYTES_MAX: usize = 700;
+/// Longest directory: object stores take 1,024 bytes as a whole, and the file's name comes behind it.
+const DIRECTORY_BYTES_MAX: usize = 700;
 
 /// Where an output stands, in use and published. Paths are relative to the root of the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Its folder once it is published; may be empty.
-    pub(crate) folder: String,
+    /// Its directory once it is published; may be empty.
+    pub(crate) directory: String,
     /// Its name there.
     pub(crate) file: String,
-    /// Where a store that renames keeps it meanwhile: below the chain's folder, whose name Hive and Spark pass over.
+    /// Where a store that renames keeps it meanwhile: below the chain's directory, whose name Hive and Spark pass over.
     pub(crate) in_use: String,
 }
 
 impl Place {
     /// The path of the published output.
     pub(crate) fn path(&self) -> String {
-        match self.folder.as_str() {
+        match self.directory.as_str() {
             "" => self.file.clone(),
-            folder => format!("{folder}/{}", self.file),
+            directory => format!("{directory}/{}", self.file),
         }
     }
 }
@@ -77,7 +77,7 @@ pub(crate) trait Store {
     /// written again.
     async fn withdraw(&mut self, place: &Place) -> Result<(), Failure>;
 
-    /// Drops what earlier runs have left in use of this chain, a folder: nobody will ever name it.
+    /// Drops what earlier runs have left in use of this chain, a directory: nobody will ever name it.
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure>;
 
     /// All outputs of a manifest are published.
@@ -85,9 +85,9 @@ pub(crate) trait Store {
         Ok(())
     }
 
-    /// Why no output can stand in this folder, if so: records are refused for it.
-    fn misfit(&self, folder: &str) -> Option<String> {
-        too_long(folder)
+    /// Why no output can stand in this directory, if so: records are refused for it.
+    fn misfit(&self, directory: &str) -> Option<String> {
+        too_long(directory)
     }
 
     /// No output can be larger.
@@ -98,8 +98,8 @@ pub(crate) trait Store {
     /// Creates a small file, whole and durable, unless there is one.
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure>;
 
-    /// The names in a folder, in any order; none if there is no such folder.
-    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure>;
+    /// The names in a directory, in any order; none if there is no such directory.
+    async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure>;
 
     /// A small file, if it is there.
     async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure>;
@@ -108,13 +108,13 @@ pub(crate) trait Store {
     async fn delete(&mut self, path: &str) -> Result<(), Failure>;
 }
 
-/// Why no output can stand in this folder because of its length, if so.
-pub(crate) fn too_long(folder: &str) -> Option<String> {
-    let long = folder.split('/').any(|part| part.len() > PART_BYTES_MAX);
-    (long || folder.len() > FOLDER_BYTES_MAX).then(|| {
+/// Why no output can stand in this directory because of its length, if so.
+pub(crate) fn too_long(directory: &str) -> Option<String> {
+    let long = directory.split('/').any(|part| part.len() > PART_BYTES_MAX);
+    (long || directory.len() > DIRECTORY_BYTES_MAX).then(|| {
         format!(
-            "a folder of {} bytes is too long, in a part or as a whole",
-            folder.len()
+            "a directory of {} bytes is too long, in a part or as a whole",
+            directory.len()
         )
     })
 }

@@ -11,7 +11,7 @@ use std::{fs::File, io, os::fd::AsFd, sync::Arc};
 use millstream_config::Node;
 use millstream_pipeline::{
     failure::Failure,
-    inlet::{Event, Inlet},
+    inlet::{Inlet, Item},
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
     promise::{Guarantee, Promise},
 };
@@ -82,16 +82,16 @@ impl Sink for Stdout {
 async fn run(inlet: &mut Inlet, mut writer: Writer<impl io::Write>) -> Result<(), Failure> {
     inlet.resume(None)?;
     loop {
-        let event = tokio::select! {
+        let item = tokio::select! {
             biased;
-            event = inlet.next() => event?,
+            item = inlet.next() => item?,
             () = std::future::ready(()), if writer.has_more() => {
                 writer.flush().map_err(|error| failure(&error))?;
                 continue;
             }
         };
-        match event {
-            Some(Event::Batch(batch, _)) => {
+        match item {
+            Some(Item::Batch(batch, _)) => {
                 let rejects = writer.write(&batch).map_err(|error| failure(&error))?;
                 for reject in rejects {
                     let record = batch.body.get(reject.range).unwrap_or_default();
@@ -100,9 +100,9 @@ async fn run(inlet: &mut Inlet, mut writer: Writer<impl io::Write>) -> Result<()
                         .await;
                 }
             }
-            Some(Event::Cut(cut)) => {
+            Some(Item::Checkpoint(checkpoint)) => {
                 writer.flush().map_err(|error| failure(&error))?;
-                inlet.settle(cut).await?;
+                inlet.settle(checkpoint).await?;
             }
             None => return Ok(()),
         }

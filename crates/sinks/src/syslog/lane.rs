@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> encode -> [write] -> [settle]`
 //!
-//! One task a lane, one connection. It promises that a cut is settled only when the system has taken every message before
+//! One task a lane, one connection. It promises that a checkpoint is settled only when the system has taken every message before
 //! it, or it is kept among the rejected. Messages leave when `batch` is full or nothing more is ready.
 
 use std::{ops::Range, time::Duration};
@@ -10,7 +10,7 @@ use std::{ops::Range, time::Duration};
 use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::Failure,
-    inlet::{Cut, Event, Inlet},
+    inlet::{Checkpoint, Inlet, Item},
     meters::Meter,
     node::SinkContext,
 };
@@ -66,7 +66,7 @@ struct LaneMeters {
 
 /// What happened.
 enum Next {
-    Event(Option<Event>),
+    Item(Option<Item>),
     Due,
     Look,
     Ended(Ended),
@@ -116,15 +116,15 @@ impl<'a> Lane<'a> {
         loop {
             let mut ended = false;
             let then = match self.next().await? {
-                Next::Event(Some(Event::Batch(batch, _))) => self.batch(batch).await,
-                Next::Event(Some(Event::Cut(mut cut))) => {
-                    let then = self.flush(Some(&mut cut)).await;
+                Next::Item(Some(Item::Batch(batch, _))) => self.batch(batch).await,
+                Next::Item(Some(Item::Checkpoint(mut checkpoint))) => {
+                    let then = self.flush(Some(&mut checkpoint)).await;
                     if then == Then::GoOn {
-                        self.inlet.settle(cut).await?;
+                        self.inlet.settle(checkpoint).await?;
                     }
                     then
                 }
-                Next::Event(None) => {
+                Next::Item(None) => {
                     ended = true;
                     self.flush(None).await
                 }
@@ -159,7 +159,7 @@ impl<'a> Lane<'a> {
             biased;
             ended = ended => Next::Ended(ended),
             () = at(look_at) => Next::Look,
-            event = self.inlet.next() => Next::Event(event?),
+            item = self.inlet.next() => Next::Item(item?),
             () = at(due), if waits => Next::Due,
         })
     }
@@ -193,8 +193,8 @@ impl<'a> Lane<'a> {
         full || self.messages.len() >= bytes
     }
 
-    /// Writes all that waits, however often the connection breaks. `cut`: the one that all of it stands before.
-    async fn flush(&mut self, mut cut: Option<&mut Cut>) -> Then {
+    /// Writes all that waits, however often the connection breaks. `checkpoint`: the one that all of it stands before.
+    async fn flush(&mut self, mut checkpoint: Option<&mut Checkpoint>) -> Then {
         while !self.messages.is_empty() {
             let ended = match self.write().await {
                 Ok(()) => break,
@@ -204,7 +204,7 @@ impl<'a> Lane<'a> {
             let since = *self.failing.get_or_insert_with(Instant::now);
             let limit = self.sink.retry.give_up.0;
             if limit.is_some_and(|limit| since.elapsed() >= limit) {
-                self.give_up(cut.as_deref_mut()).await;
+                self.give_up(checkpoint.as_deref_mut()).await;
                 break;
             }
             let wait = self.backoff.failed();
@@ -336,14 +336,14 @@ impl<'a> Lane<'a> {
         }
     }
 
-    async fn give_up(&mut self, mut cut: Option<&mut Cut>) {
+    async fn give_up(&mut self, mut checkpoint: Option<&mut Checkpoint>) {
         let (records, name) = (self.messages.count(), self.context.name.clone());
         let text = format_args!("{records} records that nobody took leave by {name}.rejected");
         self.context.reporter.error("give_up", text);
         self.meters.given_up.add(records as u64);
         for (batch, records) in self.messages.give_up() {
             let reason = "no server took it within `retry.give_up`";
-            self.reject(&batch, &records, reason, cut.as_deref_mut())
+            self.reject(&batch, &records, reason, checkpoint.as_deref_mut())
                 .await;
         }
     }
@@ -353,13 +353,17 @@ impl<'a> Lane<'a> {
         batch: &Batch,
         records: &[Range<usize>],
         reason: &str,
-        cut: Option<&mut Cut>,
+        checkpoint: Option<&mut Checkpoint>,
     ) {
         let records = records
             .iter()
             .filter_map(|record| batch.body.get(record.clone()));
-        match cut {
-            Some(cut) => self.inlet.reject_before(cut, batch, records, reason).await,
+        match checkpoint {
+            Some(checkpoint) => {
+                self.inlet
+                    .reject_before(checkpoint, batch, records, reason)
+                    .await
+            }
             None => self.inlet.reject(batch, records, reason).await,
         }
     }

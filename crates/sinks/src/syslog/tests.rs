@@ -188,8 +188,8 @@ fn nothing_is_lost_on_a_connection_that_was_closed_while_idle() {
 #[test]
 fn datagrams_by_udp_and_unix_hold_one_message_each() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
     let unix = UnixDatagram::bind(&path).unwrap();
     let port = udp.local_addr().unwrap().port();
     for url in [
@@ -222,8 +222,8 @@ fn datagrams_by_udp_and_unix_hold_one_message_each() {
 
 #[test]
 fn a_unix_stream_is_a_stream() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("log");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
     let listener = UnixListener::bind(&path).unwrap();
     let server = std::thread::spawn(move || {
         let mut text = String::new();

@@ -21,28 +21,28 @@ const GREETING: [u8; 4] = [0; 4];
 const OK: [u8; 3] = [0; 3];
 
 struct Rig {
-    folder: TempDir,
+    directory: TempDir,
     downstream: Downstream,
     running: Running,
 }
 
 impl Rig {
     fn new(options: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("s");
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
         let options = format!("{{\"listen\": \"unix://{}\"{options}}}", socket.display());
         let downstream = Downstream::memory();
-        let running = Running::start(&COMPONENT, &options, &downstream, folder.path());
+        let running = Running::start(&COMPONENT, &options, &downstream, directory.path());
         until("it listens", || socket.exists());
         Self {
-            folder,
+            directory,
             downstream,
             running,
         }
     }
 
     fn connect(&self) -> Client {
-        Client::new(self.folder.path())
+        Client::new(self.directory.path())
     }
 
     /// The bodies of all records.
@@ -74,8 +74,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(folder: &Path) -> Self {
-        let stream = UnixStream::connect(folder.join("s")).unwrap();
+    fn new(directory: &Path) -> Self {
+        let stream = UnixStream::connect(directory.join("s")).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();

@@ -1,6 +1,6 @@
-//! The plain folder that the mount hides: where programs write while nobody is here.
+//! The plain directory that the mount hides: where programs write while nobody is here.
 //!
-//! Its folders are those of the tree, in both directions: they are there when the mount is not. What goes wrong with that is
+//! Its directories are those of the tree, in both directions: they are there when the mount is not. What goes wrong with that is
 //! no error for anybody. Files in it are what follow.rs ships.
 
 use std::{
@@ -14,18 +14,18 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 
-/// Folders below folders, at most: a guard against odd trees.
+/// Directories below directories, at most: a guard against odd trees.
 const DEPTH_MAX: usize = 64;
 
-/// The folder, held open since before it was mounted over.
+/// The directory, held open since before it was mounted over.
 #[derive(Debug)]
 pub(super) struct Below {
-    folder: fs::File,
+    directory: fs::File,
 }
 
-/// A folder that was found.
+/// A directory that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FoundFolder {
+pub(super) struct FoundDirectory {
     pub path: PathBuf,
     pub mode: u32,
     pub uid: u32,
@@ -36,50 +36,50 @@ pub(super) struct FoundFolder {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Those above come before those below.
-    pub folders: Vec<FoundFolder>,
+    pub directories: Vec<FoundDirectory>,
     /// Files, sorted.
     pub files: Vec<PathBuf>,
 }
 
 impl Below {
-    /// Opens the folder; it must not be mounted over yet.
+    /// Opens the directory; it must not be mounted over yet.
     pub(super) fn open(mount: &Path) -> Result<Self, Failure> {
         let failed =
             |error: io::Error| Failure::disk(format!("cannot open {}: {error}", mount.display()));
         fs::create_dir_all(mount).map_err(failed)?;
-        let folder = fs::File::open(mount).map_err(failed)?;
-        if !folder.metadata().map_err(failed)?.is_dir() {
-            let text = format!("`mount`: {} is no folder", mount.display());
+        let directory = fs::File::open(mount).map_err(failed)?;
+        if !directory.metadata().map_err(failed)?.is_dir() {
+            let text = format!("`mount`: {} is no directory", mount.display());
             return Err(Failure::config(text));
         }
-        Ok(Self { folder })
+        Ok(Self { directory })
     }
 
     /// A way to what stands there that does not lead through the mount.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
-        let mut full = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
+        let mut full = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         full.push(path);
         full
     }
 
-    /// The folder itself.
+    /// The directory itself.
     pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
-        self.folder.metadata()
+        self.directory.metadata()
     }
 
     /// Everything that stands there; links and other things are left alone.
     pub(super) fn scan(&self) -> io::Result<Found> {
         let mut found = Found::default();
-        self.scan_folder(Path::new(""), 0, &mut found)?;
+        self.scan_directory(Path::new(""), 0, &mut found)?;
         found.files.sort();
         Ok(found)
     }
 
-    fn scan_folder(&self, folder: &Path, depth: usize, found: &mut Found) -> io::Result<()> {
-        let mut entries = fs::read_dir(self.path(folder))?.collect::<io::Result<Vec<_>>>()?;
+    fn scan_directory(&self, directory: &Path, depth: usize, found: &mut Found) -> io::Result<()> {
+        let mut entries = fs::read_dir(self.path(directory))?.collect::<io::Result<Vec<_>>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
-            let path = folder.join(entry.file_name());
+            let path = directory.join(entry.file_name());
             // It may be gone again.
             let Ok(metadata) = entry.metadata() else {
                 continue;
@@ -87,36 +87,36 @@ impl Below {
             if metadata.is_file() {
                 found.files.push(path);
             } else if metadata.is_dir() && depth < DEPTH_MAX {
-                found.folders.push(FoundFolder {
+                found.directories.push(FoundDirectory {
                     path: path.clone(),
                     mode: metadata.mode(),
                     uid: metadata.uid(),
                     gid: metadata.gid(),
                 });
                 // One that may not be read is there all the same.
-                let _ = self.scan_folder(&path, depth + 1, found);
+                let _ = self.scan_directory(&path, depth + 1, found);
             }
         }
         Ok(())
     }
 
-    pub(super) fn make_folder(&self, path: &Path, mode: u32) {
+    pub(super) fn make_directory(&self, path: &Path, mode: u32) {
         let mut builder = fs::DirBuilder::new();
         let _ = builder.mode(mode & 0o7777).create(self.path(path));
     }
 
-    /// Gives a folder the owner and the permissions that it has in the tree, as far as we may.
-    pub(super) fn change_folder(&self, path: &Path, mode: u32, uid: u32, gid: u32) {
+    /// Gives a directory the owner and the permissions that it has in the tree, as far as we may.
+    pub(super) fn change_directory(&self, path: &Path, mode: u32, uid: u32, gid: u32) {
         let path = self.path(path);
         let _ = chown(&path, Some(uid), Some(gid));
         let _ = fs::set_permissions(&path, fs::Permissions::from_mode(mode & 0o7777));
     }
 
-    pub(super) fn remove_folder(&self, path: &Path) {
+    pub(super) fn remove_directory(&self, path: &Path) {
         let _ = fs::remove_dir(self.path(path));
     }
 
-    pub(super) fn rename_folder(&self, from: &Path, to: &Path) {
+    pub(super) fn rename_directory(&self, from: &Path, to: &Path) {
         let _ = fs::rename(self.path(from), self.path(to));
     }
 }

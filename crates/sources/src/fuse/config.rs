@@ -11,7 +11,7 @@ use super::{
     Fuse,
     cutter::{Framing, How},
     filter::Filter,
-    rules::{NAMES, Rule, Rules, Text, folders_of, patterns},
+    rules::{NAMES, Rule, Rules, Text, directories_of, patterns},
     tree::{Owner, Recent},
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// The folder to mount over; it is made if it is not there.
+    /// The directory to mount over; it is made if it is not there.
     mount: String,
     /// What becomes of which files; the first rule whose `path` matches counts, when the file is opened.
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(super) struct Config {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RuleConfig {
-    /// Which files: patterns of paths below the mount, with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any folders).
+    /// Which files: patterns of paths below the mount, with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any directories).
     path: OneOrMany<String>,
     /// Their tag, as the option of the source.
     #[serde(default)]
@@ -89,7 +89,7 @@ struct RuleConfig {
     /// What becomes of a longer one.
     #[serde(default)]
     too_long: Option<TooLong>,
-    /// A real file that gets a copy of the records: a template of `{path}` and `{host}`, or a folder (with a slash at its
+    /// A real file that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (with a slash at its
     /// end) in which the path goes on.
     #[serde(default)]
     tee: Option<String>,
@@ -158,7 +158,7 @@ pub(super) fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     let mut problems = Vec::new();
     let mut wrong = |option: &str, why: String| problems.push(node.problem_at(option, why));
     if config.mount.is_empty() {
-        wrong("mount", "`mount` names no folder".to_owned());
+        wrong("mount", "`mount` names no directory".to_owned());
     }
     let umask = config.umask.as_deref().unwrap_or("0");
     let umask = u32::from_str_radix(umask, 8)
@@ -225,7 +225,7 @@ impl Config {
         let none = patterns([].into_iter()).map_err(|why| ("rules", why))?;
         Ok(Rule {
             paths: none,
-            folders: Vec::new(),
+            directories: Vec::new(),
             tag: Tagging::new(self.tag.as_deref(), &NAMES).map_err(|why| ("tag", why))?,
             how: Arc::new(How {
                 end: self.framing.check().map_err(|why| ("framing", why))?,
@@ -258,7 +258,7 @@ impl RuleConfig {
         let tee = self.tee.as_deref().map(Text::new).transpose();
         Ok(Rule {
             paths: patterns(paths()).map_err(|why| ("path", why))?,
-            folders: paths().filter_map(folders_of).collect(),
+            directories: paths().filter_map(directories_of).collect(),
             tag: Tagging::new(tag, &NAMES).map_err(|why| ("tag", why))?,
             how: Arc::new(How {
                 end: framing.check().map_err(|why| ("framing", why))?,

@@ -11,7 +11,7 @@ use super::{
     mounted::Mounted,
     session::{Reply, WRITE_BYTES_MAX},
     stream::Stream,
-    tree::{FOLDER, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Who},
+    tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Who},
 };
 
 /// How long the system may believe what it was told, in seconds: it knows itself what is changed through it, but not when
@@ -68,7 +68,7 @@ impl Mounted {
             Operation::SetAttributes(set) => {
                 let shown = self.attributes(|tree| tree.set(node, &set, now))?;
                 if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
-                    self.folder_changed(node);
+                    self.directory_changed(node);
                 }
                 Ok(shown)
             }
@@ -77,16 +77,16 @@ impl Mounted {
                 self.make(header, name, LINK | 0o777, Some(target))
             }
             Operation::MakeNode { name, mode } => self.make(header, name, mode, None),
-            Operation::MakeFolder { name, mode } => {
-                let made = self.make(header, name, FOLDER | mode & 0o7777, None)?;
-                self.folder_made(node, name);
+            Operation::MakeDirectory { name, mode } => {
+                let made = self.make(header, name, DIRECTORY | mode & 0o7777, None)?;
+                self.directory_made(node, name);
                 Ok(made)
             }
             Operation::Unlink { name } => {
                 self.tree().unlink(node, name, now)?;
                 Ok(Vec::new())
             }
-            Operation::RemoveFolder { name } => self.remove_folder(node, name),
+            Operation::RemoveDirectory { name } => self.remove_directory(node, name),
             Operation::Rename {
                 name,
                 to_node,
@@ -101,9 +101,11 @@ impl Mounted {
                 tree.read(node, offset, size)
             }
             Operation::Statistics => Ok(self.statistics()),
-            Operation::OpenFolder => Ok(fuse::opened(0, 0)),
-            Operation::ReadFolder { offset, size } => self.tree().list(node, offset, size),
-            Operation::ReleaseFolder | Operation::SyncFolder | Operation::Destroy => Ok(Vec::new()),
+            Operation::OpenDirectory => Ok(fuse::opened(0, 0)),
+            Operation::ReadDirectory { offset, size } => self.tree().list(node, offset, size),
+            Operation::ReleaseDirectory | Operation::SyncDirectory | Operation::Destroy => {
+                Ok(Vec::new())
+            }
             Operation::Allocate {
                 offset,
                 length,
@@ -142,52 +144,52 @@ impl Mounted {
         self.entry(|tree| tree.make(header.node, name, mode, target, who(header), now))
     }
 
-    /// The plain folder below gets the folder, too: what is written while nobody is here finds its place.
-    fn folder_made(&self, above: u64, name: &[u8]) {
+    /// The plain directory below gets the directory, too: what is written while nobody is here finds its place.
+    fn directory_made(&self, above: u64, name: &[u8]) {
         let tree = self.tree();
         let made = tree.number(above, name);
         let path = made.and_then(|made| tree.path(made));
         drop(tree);
         if let (Some(made), Some(path)) = (made, path) {
-            self.below.make_folder(&path, 0o700);
-            self.folder_changed(made);
+            self.below.make_directory(&path, 0o700);
+            self.directory_changed(made);
         }
     }
 
-    fn folder_changed(&self, node: u64) {
+    fn directory_changed(&self, node: u64) {
         let tree = self.tree();
         let shown = tree.attributes(node);
         let path = tree.path(node);
         drop(tree);
         if let (Ok(shown), Some(path)) = (shown, path)
-            && shown.mode & TYPE_MASK == FOLDER
+            && shown.mode & TYPE_MASK == DIRECTORY
             && node != fuse::ROOT
         {
             let (uid, gid) = (shown.uid, shown.gid);
-            self.below.change_folder(&path, shown.mode, uid, gid);
+            self.below.change_directory(&path, shown.mode, uid, gid);
         }
     }
 
-    fn remove_folder(&self, above: u64, name: &[u8]) -> Body {
+    fn remove_directory(&self, above: u64, name: &[u8]) -> Body {
         let mut tree = self.tree();
-        tree.remove_folder(above, name, Time::now())?;
+        tree.remove_directory(above, name, Time::now())?;
         let above = tree.path(above);
         drop(tree);
         if let Some(above) = above {
             self.below
-                .remove_folder(&above.join(OsStr::from_bytes(name)));
+                .remove_directory(&above.join(OsStr::from_bytes(name)));
         }
         Ok(Vec::new())
     }
 
     fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Body {
         let mut tree = self.tree();
-        let is_folder = tree.is_folder(from.0, from.1);
+        let is_directory = tree.is_directory(from.0, from.1);
         let paths = tree.path(from.0).zip(tree.path(to.0));
         tree.rename(from, to, flags, Time::now())?;
         drop(tree);
-        if let Some((above, into)) = paths.filter(|_| is_folder) {
-            self.below.rename_folder(
+        if let Some((above, into)) = paths.filter(|_| is_directory) {
+            self.below.rename_directory(
                 &above.join(OsStr::from_bytes(from.1)),
                 &into.join(OsStr::from_bytes(to.1)),
             );

@@ -33,7 +33,7 @@ const READ_BYTES: usize = 512 << 10;
 const START_BYTES: usize = 16;
 /// How often a file is looked at that somebody still writes.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often it is looked for new ones: programs whose working folder is below can still make some.
+/// How often it is looked for new ones: programs whose working directory is below can still make some.
 const LOOK_FOR_NEW: Duration = Duration::from_secs(5);
 /// Stands behind the name of a file that is about to be removed; its number follows, so that no two ever get one name: after
 /// a crash an older one of the same name may still be there.
@@ -71,7 +71,7 @@ pub(super) async fn follow(below: &Below, ship: &Arc<Ship>, mut stop: Stop, once
     loop {
         let found = below.scan().map(|found| found.files);
         if let Err(error) = &found {
-            let text = format_args!("the folder below the mount cannot be read: {error}");
+            let text = format_args!("the directory below the mount cannot be read: {error}");
             ship.context.reporter.error("below", text);
         }
         for path in found.unwrap_or_default() {

@@ -7,7 +7,7 @@
 //!   `filter.rs`: bytes to records; `tails.rs`: the bound on unfinished ones; `rules.rs`; `waiting.rs`: requests that have to wait, and how they are given up;
 //!   `quiet.rs`: records of several lines that are taken as whole after a while.
 //! - `tree/`: names and attributes; `handles.rs`: open files; `journal/`: unfinished lines that survive a crash.
-//! - `below.rs`, `follow.rs`: the plain folder below the mount, and what was written there while nobody was here.
+//! - `below.rs`, `follow.rs`: the plain directory below the mount, and what was written there while nobody was here.
 //! - `tee.rs`, `exec.rs`: copies to files and commands.
 //!
 //! It promises that a `write` that has returned is kept (behind a durable channel), that `fsync` returns when it is

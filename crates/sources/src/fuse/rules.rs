@@ -6,7 +6,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use jiff::tz::TimeZone;
 use millstream_record::{Time, Values};
 use millstream_wire::{
-    event::{Event, Record},
+    record::{Record, TimedRecord},
     template::{Renderer, Shared, Template},
 };
 
@@ -25,8 +25,8 @@ const SUFFIX_PARTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Rule {
     pub paths: GlobSet,
-    /// Folders that the patterns name without a wildcard: they are there from the start.
-    pub folders: Vec<String>,
+    /// Directories that the patterns name without a wildcard: they are there from the start.
+    pub directories: Vec<String>,
     pub tag: Tagging,
     pub how: Arc<How>,
     pub filter: Filter,
@@ -96,10 +96,10 @@ pub(super) fn patterns<'a>(paths: impl Iterator<Item = &'a str>) -> Result<GlobS
     set.build().map_err(|error| error.to_string())
 }
 
-/// The folders that stand in front of the first wildcard of a pattern.
-pub(super) fn folders_of(pattern: &str) -> Option<String> {
-    let (folders, _) = pattern.trim_start_matches('/').rsplit_once('/')?;
-    let plain: Vec<_> = folders
+/// The directories that stand in front of the first wildcard of a pattern.
+pub(super) fn directories_of(pattern: &str) -> Option<String> {
+    let (directories, _) = pattern.trim_start_matches('/').rsplit_once('/')?;
+    let plain: Vec<_> = directories
         .split('/')
         .take_while(|part| !part.contains(['*', '?', '[', '{', '\\']))
         .filter(|part| !["", ".", ".."].contains(part))
@@ -124,9 +124,9 @@ impl Text {
         batch_template(text, &NAMES).map(Self)
     }
 
-    /// Values are parts of a path and cannot leave their folder.
+    /// Values are parts of a path and cannot leave their directory.
     pub(super) fn render(&self, node: &str, path: &str, host: &str) -> String {
-        // The folder is the template's own, so the file's path goes on in it.
+        // The directory is the template's own, so the file's path goes on in it.
         if self.0.as_str().ends_with('/') {
             return Path::new(self.0.as_str())
                 .join(path)
@@ -137,7 +137,7 @@ impl Text {
             tag: node,
             values: &values(path, host),
         };
-        let event = Event {
+        let event = TimedRecord {
             time: Time::now(),
             record: Record::None,
         };
@@ -167,7 +167,7 @@ mod tests {
             let deny = (!deny.is_empty()).then_some(deny);
             Arc::new(Rule {
                 paths: patterns([path].into_iter()).unwrap(),
-                folders: Vec::new(),
+                directories: Vec::new(),
                 tag: Tagging::new(Some(path), &NAMES).unwrap(),
                 how: Arc::new(How {
                     end: super::super::cutter::End::Line,
@@ -211,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_patterns_are_known() {
-        assert_eq!(folders_of("audit/*.log"), Some("audit".to_owned()));
-        assert_eq!(folders_of("/a/b/**/c"), Some("a/b".to_owned()));
-        assert_eq!(folders_of("*/x"), None);
-        assert_eq!(folders_of("x.log"), None);
-        assert_eq!(folders_of("../x/y"), Some("x".to_owned()));
+    fn directories_of_patterns_are_known() {
+        assert_eq!(directories_of("audit/*.log"), Some("audit".to_owned()));
+        assert_eq!(directories_of("/a/b/**/c"), Some("a/b".to_owned()));
+        assert_eq!(directories_of("*/x"), None);
+        assert_eq!(directories_of("x.log"), None);
+        assert_eq!(directories_of("../x/y"), Some("x".to_owned()));
     }
 }

@@ -31,7 +31,7 @@ use super::{
     session::serve,
     stream::Stream,
     tails::Tails,
-    tree::{FOLDER, Tree, Who},
+    tree::{DIRECTORY, Tree, Who},
     waiting::Waiting,
     write::{Meters, Ship},
 };
@@ -76,7 +76,7 @@ pub(super) fn mount(
         .map_err(|refused| Failure::disk(format!("cannot mount {}: {refused}", full.display())))?;
     if !mount.is_guarded() {
         let text = "mounted without fusermount3 (package fuse3): if this process dies, writers get ENOTCONN until it runs \
-                    again; with it they write to the plain folder meanwhile";
+                    again; with it they write to the plain directory meanwhile";
         context.reporter.warn("unguarded", text);
     }
     Ok((device, mount, Arc::new(below)))
@@ -104,7 +104,7 @@ fn ship(options: Arc<Options>, context: SourceContext) -> Result<(Arc<Ship>, Vec
         left,
         mended,
         doubtful,
-    } = Journal::open(&context.folder, kept)?;
+    } = Journal::open(&context.directory, kept)?;
     if let Some(mended) = mended {
         context.reporter.error("damage", mended);
     }
@@ -164,7 +164,7 @@ pub(super) async fn once(
     Ok(())
 }
 
-/// The tree as it is at the start: the folders below, and those that rules name.
+/// The tree as it is at the start: the directories below, and those that rules name.
 fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     let root = below.metadata()?;
     let who = Who {
@@ -174,20 +174,25 @@ fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     let now = Time::now();
     let mut tree = Tree::new(options.owner, options.recent, who, root.mode(), now);
     for rule in options.rules.all() {
-        for folder in &rule.folders {
+        for directory in &rule.directories {
             let mut path = std::path::PathBuf::new();
-            for part in folder.split('/') {
+            for part in directory.split('/') {
                 path.push(part);
-                below.make_folder(&path, 0o755);
+                below.make_directory(&path, 0o755);
             }
         }
     }
-    for folder in below.scan()?.folders {
+    for directory in below.scan()?.directories {
         let who = Who {
-            uid: folder.uid,
-            gid: folder.gid,
+            uid: directory.uid,
+            gid: directory.gid,
         };
-        tree.make_path(&folder.path, FOLDER | folder.mode & 0o7777, who, now);
+        tree.make_path(
+            &directory.path,
+            DIRECTORY | directory.mode & 0o7777,
+            who,
+            now,
+        );
     }
     Ok(tree)
 }
@@ -200,7 +205,7 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::disk(format!(
-            "the folder below the mount cannot be read: {error}"
+            "the directory below the mount cannot be read: {error}"
         ))
     };
     let tree = tree(&options, &below).map_err(failed)?;
@@ -287,7 +292,7 @@ async fn close_all(mounted: Arc<Mounted>, mut all_done: mpsc::Receiver<()>) {
 }
 
 impl Tree {
-    /// Makes a folder by its path, if the folder above is there.
+    /// Makes a directory by its path, if the directory above is there.
     fn make_path(&mut self, path: &Path, mode: u32, who: Who, now: Time) {
         use std::os::unix::ffi::OsStrExt;
         let mut above = ROOT;

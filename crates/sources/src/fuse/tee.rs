@@ -52,8 +52,8 @@ impl Tee {
     }
 
     fn open(&self) -> io::Result<fs::File> {
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
+        if let Some(directory) = self.path.parent() {
+            fs::create_dir_all(directory)?;
         }
         let mut options = fs::File::options();
         let open = options.append(true).create(true).open(&self.path);
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_copy_that_was_moved_away_is_begun_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("below/copy");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("below/copy");
         let tee = Tee::new(path.clone());
         let batch = |body: &'static str| Batch {
             tag: "t".into(),
@@ -102,7 +102,7 @@ mod tests {
         };
         tee.write(&batch("a\n")).unwrap();
         tee.write(&batch("b\n")).unwrap();
-        let moved = folder.path().join("moved");
+        let moved = directory.path().join("moved");
         fs::rename(&path, &moved).unwrap();
         tee.write(&batch("c\n")).unwrap();
         assert_eq!(fs::read(moved).unwrap(), b"a\nb\n");

@@ -306,7 +306,7 @@ impl Ship {
     pub(super) fn journal_failed(&self, error: &io::Error) -> Errno {
         let text = format_args!(
             "an unfinished line cannot be kept in {}: {error}; the writer is told",
-            self.context.folder.display()
+            self.context.directory.display()
         );
         self.context.reporter.error("journal", text);
         Errno::from_io_error(error).unwrap_or(Errno::IO)

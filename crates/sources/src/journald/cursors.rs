@@ -55,7 +55,7 @@ pub(super) struct Place {
 /// The file and what stands in it from the last kept place on.
 #[derive(Debug)]
 pub(super) struct Cursors {
-    folder: PathBuf,
+    directory: PathBuf,
     id: u64,
     places: VecDeque<Place>,
     file: Option<fs::File>,
@@ -119,8 +119,8 @@ fn new_id() -> io::Result<u64> {
 
 impl Cursors {
     /// Reads what earlier runs have left; None: this is the first one.
-    pub(super) fn load(folder: &Path) -> Result<Option<Self>, Failure> {
-        let path = folder.join(NAME);
+    pub(super) fn load(directory: &Path) -> Result<Option<Self>, Failure> {
+        let path = directory.join(NAME);
         let Some(text) = state::read(&path, FILE_BYTES_MAX, REMEDY)? else {
             return Ok(None);
         };
@@ -137,7 +137,7 @@ impl Cursors {
             .chain(lines.filter_map(place))
             .collect();
         Ok(Some(Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             id,
             places,
             file: None,
@@ -146,10 +146,10 @@ impl Cursors {
     }
 
     /// Begins at a cursor; nothing is written yet.
-    pub(super) fn begin(folder: &Path, cursor: String) -> Result<Self, Failure> {
+    pub(super) fn begin(directory: &Path, cursor: String) -> Result<Self, Failure> {
         let id = new_id().map_err(|error| Failure::us(format!("no random number: {error}")))?;
         Ok(Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             id,
             places: [Place { count: 0, cursor }].into(),
             file: None,
@@ -185,7 +185,7 @@ impl Cursors {
         if self.last().count == count {
             return Ok(true);
         }
-        *self = Self::begin(&self.folder, self.last().cursor)?;
+        *self = Self::begin(&self.directory, self.last().cursor)?;
         Ok(false)
     }
 
@@ -225,15 +225,15 @@ impl Cursors {
 
     /// Writes the file with the places that are not forgotten. Blocks.
     pub(super) fn write_anew(&mut self) -> io::Result<fs::File> {
-        private::create_dir_all(&self.folder)?;
-        let new = self.folder.join(NEW_NAME);
+        private::create_dir_all(&self.directory)?;
+        let new = self.directory.join(NEW_NAME);
         let mut file = private::create(&new)?;
         let mut text = title(self.id);
         text.extend(self.places.iter().map(line));
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&new, self.folder.join(NAME))?;
-        fs::File::open(&self.folder)?.sync_all()?;
+        fs::rename(&new, self.directory.join(NAME))?;
+        fs::File::open(&self.directory)?.sync_all()?;
         self.grown = 0;
         Ok(file)
     }
@@ -252,18 +252,18 @@ mod tests {
 
     #[test]
     fn places_are_found_again_by_what_a_channel_has() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(Cursors::load(folder.path()).unwrap().is_none());
-        let mut cursors = Cursors::begin(folder.path(), String::new()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        assert!(Cursors::load(directory.path()).unwrap().is_none());
+        let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in [3, 5, 9] {
             cursors.add(at(count)).unwrap();
         }
         for (known, last) in [(Some(5), at(5)), (Some(9), at(9)), (None, Place::default())] {
-            let mut read = Cursors::load(folder.path()).unwrap().unwrap();
+            let mut read = Cursors::load(directory.path()).unwrap().unwrap();
             assert!(read.resume(known).unwrap());
             assert_eq!((read.last(), read.file_id()), (last, cursors.file_id()));
         }
-        let mut read = Cursors::load(folder.path()).unwrap().unwrap();
+        let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(!read.resume(Some(6)).unwrap());
         assert_eq!((read.last().count, read.last().cursor), (0, at(5).cursor));
         assert_ne!(read.file_id(), cursors.file_id());
@@ -271,8 +271,8 @@ mod tests {
 
     #[test]
     fn what_is_settled_is_forgotten_and_what_is_void_is_not_read_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut cursors = Cursors::begin(folder.path(), String::new()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in 1..9 {
             cursors.add(at(count)).unwrap();
         }
@@ -284,7 +284,7 @@ mod tests {
                 cursor: "other".to_owned(),
             })
             .unwrap();
-        let read = Cursors::load(folder.path()).unwrap().unwrap();
+        let read = Cursors::load(directory.path()).unwrap().unwrap();
         let counts: Vec<u64> = read.places.iter().map(|place| place.count).collect();
         assert_eq!(counts, [5, 6, 8]);
         assert_eq!(read.last().cursor, "other");
@@ -292,10 +292,10 @@ mod tests {
 
     #[test]
     fn a_torn_line_is_left_out_and_a_newer_version_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut cursors = Cursors::begin(folder.path(), "c".to_owned()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut cursors = Cursors::begin(directory.path(), "c".to_owned()).unwrap();
         cursors.add(at(1)).unwrap();
-        let path = folder.path().join(NAME);
+        let path = directory.path().join(NAME);
         let text = fs::read_to_string(&path).unwrap();
         for torn in [
             &text[..text.len() - 1],
@@ -304,13 +304,17 @@ mod tests {
         ] {
             fs::write(&path, torn).unwrap();
             assert_eq!(
-                Cursors::load(folder.path()).unwrap().unwrap().last().count,
+                Cursors::load(directory.path())
+                    .unwrap()
+                    .unwrap()
+                    .last()
+                    .count,
                 0
             );
         }
         let refused = |text: &str| {
             fs::write(&path, text).unwrap();
-            Cursors::load(folder.path()).unwrap_err().message
+            Cursors::load(directory.path()).unwrap_err().message
         };
         let id = cursors.file_id().inode;
         let newer = format!("{TITLE}3 {id:016x}");
@@ -325,23 +329,23 @@ mod tests {
         assert!(refused("").contains("damaged"));
         let before = format!("{TITLE}1 {id:016x}\n{}", line(&at(4)));
         fs::write(&path, before).unwrap();
-        let read = Cursors::load(folder.path()).unwrap().unwrap();
+        let read = Cursors::load(directory.path()).unwrap().unwrap();
         assert_eq!((read.file_id(), read.last()), (cursors.file_id(), at(4)));
     }
 
     #[test]
     fn no_flipped_bit_and_no_cut_leads_to_a_wrong_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut cursors = Cursors::begin(folder.path(), "s=1;i=0".to_owned()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut cursors = Cursors::begin(directory.path(), "s=1;i=0".to_owned()).unwrap();
         for count in 1..5 {
             cursors.add(at(count)).unwrap();
         }
-        let path = folder.path().join(NAME);
+        let path = directory.path().join(NAME);
         let whole = fs::read(&path).unwrap();
         let check = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             for count in 1..5 {
-                let Ok(Some(mut read)) = Cursors::load(folder.path()) else {
+                let Ok(Some(mut read)) = Cursors::load(directory.path()) else {
                     continue;
                 };
                 assert_eq!(read.file_id(), cursors.file_id());
@@ -371,19 +375,19 @@ mod tests {
 
     #[test]
     fn a_damaged_line_takes_no_other_with_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut cursors = Cursors::begin(folder.path(), String::new()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in 1..5 {
             cursors.add(at(count)).unwrap();
         }
-        let path = folder.path().join(NAME);
+        let path = directory.path().join(NAME);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("i=2", "i=7")).unwrap();
-        let mut read = Cursors::load(folder.path()).unwrap().unwrap();
+        let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(read.resume(Some(4)).unwrap());
         assert_eq!(read.last(), at(4));
         // What its line said is not known: it begins at the place before, with another identity.
-        let mut read = Cursors::load(folder.path()).unwrap().unwrap();
+        let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(!read.resume(Some(2)).unwrap());
         assert_eq!(read.last().cursor, at(1).cursor);
     }

@@ -66,7 +66,7 @@ impl Run {
     ) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
         let durable = origins.is_some();
-        let mut cursors = match Cursors::load(&context.folder)? {
+        let mut cursors = match Cursors::load(&context.directory)? {
             Some(mut cursors) => {
                 let id = cursors.file_id();
                 if let Some(origins) = origins {
@@ -85,13 +85,13 @@ impl Run {
                     true => child::newest(&config).map_err(Failure::peer)?,
                     false => None,
                 };
-                Cursors::begin(&context.folder, newest.unwrap_or_default())?
+                Cursors::begin(&context.directory, newest.unwrap_or_default())?
             }
         };
         cursors.write_anew().map_err(|error| {
-            let folder = context.folder.display();
+            let directory = context.directory.display();
             Failure::disk(format!(
-                "cannot write the place in the journal to {folder}: {error}"
+                "cannot write the place in the journal to {directory}: {error}"
             ))
         })?;
         let last = cursors.last();
@@ -332,9 +332,9 @@ impl Run {
             .map_err(|error| Failure::us(format!("a place was not written: {error}")))?;
         self.cursors = Some(cursors);
         outcome.map_err(|error| {
-            let folder = self.context.folder.display();
+            let directory = self.context.directory.display();
             Failure::disk(format!(
-                "cannot write the place in the journal to {folder}: {error}"
+                "cannot write the place in the journal to {directory}: {error}"
             ))
         })
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use millstream_record::{Batch, Encoding};
-use millstream_wire::event::{Record, events};
+use millstream_wire::record::{Record, records as records_of};
 
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
@@ -19,7 +19,7 @@ use crate::rig::{Downstream, Running, try_build, until};
 /// Where Debian has it.
 const WRITER: &str = "/lib/systemd/systemd-journal-remote";
 
-/// A journal that grows, and a folder for cursors.
+/// A journal that grows, and a directory for cursors.
 struct Journal {
     root: tempfile::TempDir,
     writer: Child,
@@ -103,10 +103,10 @@ impl Journal {
     }
 
     fn options(&self, more: &str) -> String {
-        let folder = self.root.path().join("journal");
+        let directory = self.root.path().join("journal");
         format!(
             r#"{{"command": ["journalctl", "--directory={}"]{more}}}"#,
-            folder.display()
+            directory.display()
         )
     }
 
@@ -122,7 +122,7 @@ impl Journal {
 fn records(to: &Downstream) -> Vec<rmpv::Value> {
     let of_batch = |batch: &Batch| {
         assert_eq!(batch.encoding, Encoding::Packed);
-        let records = events(batch).map(|(_, event)| {
+        let records = records_of(batch).map(|(_, event)| {
             let Record::Packed(mut record) = event.record else {
                 panic!()
             };
@@ -169,7 +169,7 @@ fn entries_arrive_as_they_are_written_with_all_fields_and_their_time() {
     assert_eq!(field(record, "_SYSTEMD_UNIT"), b"db.service");
     assert!(field(record, "__CURSOR").starts_with(b"s="));
     let batch = to.batches().pop().unwrap();
-    let time = events(&batch).last().unwrap().1.time;
+    let time = records_of(&batch).last().unwrap().1.time;
     assert_eq!(time.0, (1_700_000_000_000_004) * 1000);
     assert_eq!(
         (batch.tag.as_str(), batch.values.get("host")),

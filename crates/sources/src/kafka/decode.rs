@@ -5,12 +5,12 @@
 use millstream_kafka::Incoming;
 use millstream_record::Time;
 use millstream_wire::{
-    event::{FieldPath, Record},
     json::{self, Progress},
     msgpack::{
         Reader, Shape, entry_head, entry_shape, write_array_len, write_bin, write_int,
         write_map_len, write_nil, write_str, write_time, write_uint,
     },
+    record::{FieldPath, Record},
 };
 
 use super::options::{Fields, Format};

@@ -26,11 +26,11 @@ fn put(broker: &Broker, topic: &str, values: &[&str]) {
 
 /// A source with these options (in JSON, without the braces) before a broker in memory.
 fn start(broker: &Broker, options: &str, downstream: &Downstream, once: bool) -> Running {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = format!(r#"{{"brokers": "b:1", "group": "g", {options}}}"#);
     let node = rig::node(serde_json::from_str(&options).unwrap());
     let source = Kafka::new(&node, Arc::new(broker.clone())).unwrap();
-    Running::of(Box::new(source), downstream, folder.path(), once)
+    Running::of(Box::new(source), downstream, directory.path(), once)
 }
 
 fn run_once(broker: &Broker, options: &str, downstream: &Downstream) {
@@ -41,8 +41,8 @@ fn run_once(broker: &Broker, options: &str, downstream: &Downstream) {
 fn messages(batches: &[Batch]) -> Vec<String> {
     let mut all = Vec::new();
     for batch in batches {
-        for (_, event) in millstream_wire::event::events(batch) {
-            let path = millstream_wire::event::FieldPath::top("message");
+        for (_, event) in millstream_wire::record::records(batch) {
+            let path = millstream_wire::record::FieldPath::top("message");
             let text = path.find(event.record).unwrap().text().unwrap().to_vec();
             all.push(String::from_utf8(text).unwrap());
             assert_eq!(event.time, Time(1_700_000_000_123_000_000));

@@ -1,6 +1,6 @@
 //! Files that are done with: removed or renamed when everything of them is kept or settled (`when_done`).
 //!
-//! For folders into which whole files are put. A file is done with when it was read to its end and nothing was written to
+//! For directories into which whole files are put. A file is done with when it was read to its end and nothing was written to
 //! it for `rotate_wait`; what is written to it after that is not promised to be read.
 
 use std::{fs, io, path::Path};

@@ -50,7 +50,7 @@ pub(super) struct Stat {
     pub inode: Inode,
     /// Bytes.
     pub len: u64,
-    /// Whether it is a file and no folder, pipe or device.
+    /// Whether it is a file and no directory, pipe or device.
     pub is_file: bool,
     /// When it was written.
     pub written: SystemTime,
@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn a_mark_tells_whether_the_bytes_before_it_are_the_same() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
         fs::write(&path, [b'a'; 1000]).unwrap();
         let file = fs::File::open(&path).unwrap();
         let mark = Mark::read(&file, 600).unwrap().unwrap();

@@ -35,7 +35,7 @@ pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kube
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Kubernetes {
-    /// The kubelet's folder.
+    /// The kubelet's directory.
     root: String,
     /// The pod that is not read, because it is this one: `NAMESPACE/POD`, or a name in any namespace. Default: the
     /// environment's `POD_NAMESPACE` (else that of the service account) and `POD_NAME` (else its `HOSTNAME`, which is the

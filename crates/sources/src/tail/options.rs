@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Which files: paths with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any folders). Required, if there is no `kubernetes`.
+    /// Which files: paths with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any directories). Required, if there is no `kubernetes`.
     #[serde(default)]
     paths: OneOrMany<String>,
     /// The logs of the pods of this machine (`{}`): paths, framing `cri`, values `kubernetes.namespace`, `.pod`, `.container`
@@ -60,13 +60,13 @@ pub(super) struct Config {
     #[serde(default)]
     rate_max: Size,
     /// What becomes of a file that was read to its end, has been quiet for `rotate_wait`, and of which everything is kept
-    /// or settled: for folders into which whole files are put.
+    /// or settled: for directories into which whole files are put.
     #[serde(default)]
     when_done: WhenDone,
     /// How long a file that was renamed or removed must have been quiet before it is closed.
     #[serde(default = "rotate_wait")]
     rotate_wait: Period,
-    /// How often folders and files are looked at of which the kernel gives no notice; where a look at all takes more than
+    /// How often directories and files are looked at of which the kernel gives no notice; where a look at all takes more than
     /// a thousandth of that, as much less often, but at least once in six times that.
     #[serde(default = "rescan")]
     rescan: Period,

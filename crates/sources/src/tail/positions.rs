@@ -12,7 +12,7 @@
 //!
 //! Version 2 had no line `ran`, and version 1 no lines `was` either.
 //!
-//! The new file is written beside the old one, synced, renamed over it, and the folder is synced: after a crash there is
+//! The new file is written beside the old one, synced, renamed over it, and the directory is synced: after a crash there is
 //! the old one or the new one. It stands there from the first run on, also without a line: that it is there says that what
 //! is not in it is new, and is read from its beginning.
 
@@ -44,7 +44,7 @@ const REMEDY: &str = "restore it from a backup, or remove it and restart Millstr
 const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
 const WAS: &str = "was ";
-/// A file that nobody has seen for so long is forgotten; until then it may come back (an unmounted folder).
+/// A file that nobody has seen for so long is forgotten; until then it may come back (an unmounted directory).
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Where one file goes on.
@@ -92,8 +92,8 @@ pub(super) fn now() -> u64 {
 }
 
 /// Reads the positions; None if there are none yet.
-pub(super) fn load(folder: &Path) -> Result<Option<Positions>, Failure> {
-    let path = folder.join(NAME);
+pub(super) fn load(directory: &Path) -> Result<Option<Positions>, Failure> {
+    let path = directory.join(NAME);
     let Some(text) = state::read(&path, FILE_BYTES_MAX, REMEDY)? else {
         return Ok(None);
     };
@@ -185,8 +185,8 @@ fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &
 }
 
 /// Replaces the positions; they survive a power cut when this returns. Blocks.
-pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
-    private::create_dir_all(folder)?;
+pub(super) fn store(directory: &Path, positions: &Positions) -> io::Result<()> {
+    private::create_dir_all(directory)?;
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = format!("{TITLE}{VERSION}\n");
     if let Some(ran) = positions.ran {
@@ -202,12 +202,12 @@ pub(super) fn store(folder: &Path, positions: &Positions) -> io::Result<()> {
     }
     let crc = crc32c(text.as_bytes());
     let _ = writeln!(text, "end {crc:08x}");
-    let new = folder.join(NEW_NAME);
+    let new = directory.join(NEW_NAME);
     let mut file = private::create(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&new, folder.join(NAME))?;
-    fs::File::open(folder)?.sync_all()
+    fs::rename(&new, directory.join(NAME))?;
+    fs::File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
@@ -247,30 +247,30 @@ mod tests {
 
     #[test]
     fn positions_are_read_as_they_were_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("made/when/needed");
-        assert_eq!(load(&folder).unwrap(), None);
-        store(&folder, &Positions::default()).unwrap();
-        assert_eq!(load(&folder).unwrap(), Some(Positions::default()));
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().join("made/when/needed");
+        assert_eq!(load(&directory).unwrap(), None);
+        store(&directory, &Positions::default()).unwrap();
+        assert_eq!(load(&directory).unwrap(), Some(Positions::default()));
         let mut positions = example();
         let forgotten = Entry {
             seen: 5,
             ..positions.entries[0].clone()
         };
         positions.entries.push(forgotten);
-        store(&folder, &positions).unwrap();
-        assert_eq!(load(&folder).unwrap(), Some(example()));
+        store(&directory, &positions).unwrap();
+        assert_eq!(load(&directory).unwrap(), Some(example()));
     }
 
     #[test]
     fn positions_of_versions_1_and_2_are_read() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let file = "1 2 -3 ffff000000000001 12 00000abc 77 /var/log/a\n";
         for (version, was) in [(1, String::new()), (2, format!("was {file}"))] {
             let body = format!("{TITLE}{version}\n{was}{file}");
             let text = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
-            fs::write(folder.path().join(NAME), text).unwrap();
-            let positions = load(folder.path()).unwrap().unwrap();
+            fs::write(directory.path().join(NAME), text).unwrap();
+            let positions = load(directory.path()).unwrap().unwrap();
             let [entry] = &positions.entries[..] else {
                 panic!("{positions:?}");
             };
@@ -282,9 +282,9 @@ mod tests {
 
     #[test]
     fn a_damaged_or_newer_file_is_refused_by_name() {
-        let folder = tempfile::tempdir().unwrap();
-        store(folder.path(), &example()).unwrap();
-        let path = folder.path().join(NAME);
+        let directory = tempfile::tempdir().unwrap();
+        store(directory.path(), &example()).unwrap();
+        let path = directory.path().join(NAME);
         let text = fs::read_to_string(&path).unwrap();
         for broken in [
             text.replace(" 12 ", " 13 "),
@@ -293,7 +293,7 @@ mod tests {
             text.replace("positions 3", "positions 4"),
         ] {
             fs::write(&path, broken).unwrap();
-            let failure = load(folder.path()).unwrap_err();
+            let failure = load(directory.path()).unwrap_err();
             assert_eq!(failure.who, Who::State);
             assert!(
                 failure.message.contains("positions is damaged"),
@@ -303,10 +303,10 @@ mod tests {
         let body = format!("{TITLE}4\n");
         let newer = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
         fs::write(&path, newer).unwrap();
-        let failure = load(folder.path()).unwrap_err();
+        let failure = load(directory.path()).unwrap_err();
         assert!(failure.message.contains("version 4"), "{failure}");
         fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
-        let failure = load(folder.path()).unwrap_err();
+        let failure = load(directory.path()).unwrap_err();
         assert!(failure.message.contains("at most 256MiB"), "{failure}");
     }
 }

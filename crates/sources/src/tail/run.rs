@@ -96,7 +96,7 @@ impl Run {
     /// Reads what earlier runs have left.
     pub(super) fn new(options: Arc<Options>, context: SourceContext) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
-        let stored = positions::load(&context.folder)?;
+        let stored = positions::load(&context.directory)?;
         let had_run =
             stored.is_some() || origins.as_ref().is_some_and(|origins| !origins.is_empty());
         let watch = Watch::new().inspect_err(|error| {
@@ -235,9 +235,9 @@ impl Run {
     async fn scan(&mut self) {
         let started = Instant::now();
         let ran = Time(Time::now().0.saturating_sub(BIRTH_STEP.as_nanos() as i64));
-        // A folder that appeared may hold files from before it was watched.
+        // A directory that appeared may hold files from before it was watched.
         while let Some(scan) = self.walk().await {
-            let watched_all = self.watch_folders(&scan);
+            let watched_all = self.watch_directories(&scan);
             if self.first {
                 self.report_unmatched(&scan);
             }
@@ -284,23 +284,23 @@ impl Run {
     }
 
     /// True if all of them were watched already.
-    fn watch_folders(&mut self, scan: &Scan) -> bool {
-        for (folder, error) in &scan.unreadable {
-            let text = format_args!("cannot read the folder {}: {error}", folder.display());
-            self.context.reporter.warn("unreadable_folder", text);
+    fn watch_directories(&mut self, scan: &Scan) -> bool {
+        for (directory, error) in &scan.unreadable {
+            let text = format_args!("cannot read the directory {}: {error}", directory.display());
+            self.context.reporter.warn("unreadable_directory", text);
         }
         let Some(watch) = &mut self.watch else {
             return true;
         };
         let mut known = true;
-        for folder in &scan.folders {
-            match watch.folder(folder) {
+        for directory in &scan.directories {
+            match watch.directory(directory) {
                 Ok(new) => known &= !new,
                 Err(error) => self.context.reporter.warn(
                     "inotify",
                     format_args!(
                         "the kernel gives no notices of {} ({error}); it is looked at by time",
-                        folder.display()
+                        directory.display()
                     ),
                 ),
             }

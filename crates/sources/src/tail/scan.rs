@@ -1,8 +1,8 @@
-//! Which files the patterns name now: a walk through the folders.
+//! Which files the patterns name now: a walk through the directories.
 //!
 //! Besides the files that match, it reports those whose name begins with a name that matches (`app.log.1` beside
-//! `*.log`): what was renamed away is found again there, and its rest is read. Folders into which no pattern leads are
-//! not entered. Symbolic links are followed; each folder is entered once.
+//! `*.log`): what was renamed away is found again there, and its rest is read. Directories into which no pattern leads are
+//! not entered. Symbolic links are followed; each directory is entered once.
 
 use std::{
     collections::HashSet,
@@ -16,7 +16,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 
 use super::identity::Stat;
 
-/// Folders below folders, at most: a guard against odd trees.
+/// Directories below directories, at most: a guard against odd trees.
 const DEPTH_MAX: usize = 64;
 /// A suffix that rotation adds has at most this many parts.
 const SUFFIX_PARTS_MAX: usize = 8;
@@ -36,11 +36,11 @@ pub(super) struct Patterns {
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
-    /// The folder that the walk starts at: all up to the first part with a wildcard.
+    /// The directory that the walk starts at: all up to the first part with a wildcard.
     base: PathBuf,
-    /// What the folders below may be called, level by level, up to the first `**`.
+    /// What the directories below may be called, level by level, up to the first `**`.
     levels: Vec<GlobMatcher>,
-    /// Whether it goes on through any folders.
+    /// Whether it goes on through any directories.
     deep: bool,
 }
 
@@ -60,9 +60,9 @@ pub(super) struct Found {
 pub(super) struct Scan {
     /// The files, sorted by path.
     pub files: Vec<Found>,
-    /// The folders that were entered, and those from which a missing one would be seen to appear.
-    pub folders: Vec<PathBuf>,
-    /// Folders that could not be read, with why.
+    /// The directories that were entered, and those from which a missing one would be seen to appear.
+    pub directories: Vec<PathBuf>,
+    /// Directories that could not be read, with why.
     pub unreadable: Vec<(PathBuf, String)>,
     /// How many directories were searched for each pattern.
     pub searched: Vec<usize>,
@@ -91,8 +91,8 @@ fn is_literal(part: &str) -> bool {
 impl Pattern {
     fn new(pattern: &str) -> Result<Self, String> {
         let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).collect();
-        let folders = parts.len().saturating_sub(1);
-        let fixed = parts[..folders]
+        let directories = parts.len().saturating_sub(1);
+        let fixed = parts[..directories]
             .iter()
             .take_while(|part| is_literal(part))
             .count();
@@ -100,8 +100,8 @@ impl Pattern {
         base.extend(&parts[..fixed]);
         let mut levels = Vec::new();
         let mut deep = false;
-        for part in &parts[fixed..folders] {
-            // A brace that holds a slash spans levels: from there on any folder may lead to a match.
+        for part in &parts[fixed..directories] {
+            // A brace that holds a slash spans levels: from there on any directory may lead to a match.
             if part.contains("**") || part.matches('{').count() != part.matches('}').count() {
                 deep = true;
                 break;
@@ -117,7 +117,7 @@ impl Pattern {
         })
     }
 
-    /// Whether the walk goes on into a folder `depth` levels below the base.
+    /// Whether the walk goes on into a directory `depth` levels below the base.
     fn enters(&self, name: &OsStr, depth: usize) -> bool {
         match self.levels.get(depth) {
             Some(level) => level.is_match(Path::new(name)),
@@ -205,7 +205,7 @@ impl Patterns {
             .collect()
     }
 
-    /// Walks through all folders. Takes long in large trees: not for a data thread.
+    /// Walks through all directories. Takes long in large trees: not for a data thread.
     pub(super) fn scan(&self) -> Scan {
         let mut scan = Scan::default();
         let mut known = HashSet::new();
@@ -222,45 +222,48 @@ impl Patterns {
             scan.searched.push(entered.len());
         }
         scan.files.sort_by(|a, b| a.path.cmp(&b.path));
-        scan.folders.sort();
-        scan.folders.dedup();
+        scan.directories.sort();
+        scan.directories.dedup();
         scan
     }
 
     fn enter(
         &self,
         pattern: &Pattern,
-        folder: PathBuf,
+        directory: PathBuf,
         depth: usize,
         entered: &mut HashSet<(u64, u64)>,
         known: &mut HashSet<PathBuf>,
         scan: &mut Scan,
     ) {
-        let metadata = fs::metadata(&folder);
-        let entries = match (&metadata, fs::read_dir(&folder)) {
+        let metadata = fs::metadata(&directory);
+        let entries = match (&metadata, fs::read_dir(&directory)) {
             (Ok(metadata), Ok(entries)) if entered.insert((metadata.dev(), metadata.ino())) => {
                 entries
             }
             (Ok(_), Ok(_)) => return,
             (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                // It will appear in the nearest folder that is there.
-                let there = folder.ancestors().skip(1).find(|folder| folder.is_dir());
-                scan.folders.extend(there.map(Path::to_path_buf));
+                // It will appear in the nearest directory that is there.
+                let there = directory
+                    .ancestors()
+                    .skip(1)
+                    .find(|directory| directory.is_dir());
+                scan.directories.extend(there.map(Path::to_path_buf));
                 return;
             }
-            (_, Err(error)) => return scan.unreadable.push((folder, error.to_string())),
-            (Err(error), _) => return scan.unreadable.push((folder, error.to_string())),
+            (_, Err(error)) => return scan.unreadable.push((directory, error.to_string())),
+            (Err(error), _) => return scan.unreadable.push((directory, error.to_string())),
         };
-        scan.folders.push(folder.clone());
+        scan.directories.push(directory.clone());
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let path = folder.join(&name);
-            let is_folder = match entry.file_type() {
+            let path = directory.join(&name);
+            let is_directory = match entry.file_type() {
                 Ok(kind) if kind.is_dir() => true,
                 Ok(kind) if kind.is_symlink() => path.is_dir(),
                 _ => false,
             };
-            if !is_folder {
+            if !is_directory {
                 self.take_file(path, known, scan);
             } else if depth < DEPTH_MAX && pattern.enters(&name, depth) {
                 self.enter(pattern, path, depth + 1, entered, known, scan);
@@ -280,7 +283,7 @@ impl Patterns {
         if !matches && self.originals(&path).next().is_none() {
             return;
         }
-        // Gone since the folder was read, or a link to nothing: it was no file.
+        // Gone since the directory was read, or a link to nothing: it was no file.
         let Ok(stat) = Stat::at(&path) else { return };
         if stat.is_file {
             known.insert(path.clone());
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_and_a_loop_of_folders_ends() {
+    fn links_are_followed_and_a_loop_of_directories_ends() {
         let root = tree(&["x/a.log"]);
         std::os::unix::fs::symlink(root.path().join("x/a.log"), root.path().join("link.log"))
             .unwrap();
@@ -388,11 +391,11 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_that_a_missing_one_would_appear_in_is_told() {
+    fn the_directory_that_a_missing_one_would_appear_in_is_told() {
         let root = tree(&["x/a.log"]);
         let pattern = format!("{}/x/later/deeper/*.log", root.path().display());
         let scan = Patterns::new([pattern.as_str()], []).unwrap().scan();
-        assert_eq!(scan.folders, [root.path().join("x")]);
+        assert_eq!(scan.directories, [root.path().join("x")]);
     }
 
     #[test]

@@ -84,18 +84,18 @@ impl Run {
             entries: self.known.entries(),
             truncated: self.common.heads.truncated(),
         };
-        let folder = self.context.folder.clone();
+        let directory = self.context.directory.clone();
         let stored =
-            tokio::task::spawn_blocking(move || positions::store(&folder, &positions)).await;
+            tokio::task::spawn_blocking(move || positions::store(&directory, &positions)).await;
         match stored {
             Ok(Ok(())) => {
                 self.had_run = true;
                 self.unstored.clear();
             }
             Ok(Err(error)) => {
-                let folder = self.context.folder.display();
+                let directory = self.context.directory.display();
                 let text =
-                    format_args!("cannot write the positions to {folder}: {error}; retrying");
+                    format_args!("cannot write the positions to {directory}: {error}; retrying");
                 self.unstored.raise(Trouble::Retrying, text);
                 self.store_soon();
             }

@@ -16,7 +16,7 @@ use std::{
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
 
-/// A folder of logs and a folder for positions.
+/// A directory of logs and a directory for positions.
 struct Place {
     _root: tempfile::TempDir,
     logs: PathBuf,
@@ -193,7 +193,7 @@ fn a_stop_waits_for_the_answers_and_keeps_the_positions() {
 }
 
 #[test]
-fn a_file_and_a_folder_that_appear_are_read_from_their_beginning() {
+fn a_file_and_a_directory_that_appear_are_read_from_their_beginning() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("old.log"), "old\n");
     let running = place.start("**/*.log", r#", "start": "end", "rescan": "1h""#, &to);

@@ -1,6 +1,6 @@
-//! The kernel's notices: which folders changed, and which files were written.
+//! The kernel's notices: which directories changed, and which files were written.
 //!
-//! Folders are watched for names that come and go. A file is watched only while its reader waits at its end, and only
+//! Directories are watched for names that come and go. A file is watched only while its reader waits at its end, and only
 //! for one notice: a busy file costs nothing, an idle one neither. Where the kernel gives no notices (limits, network
 //! file systems), readers and the scan look by themselves, seldom.
 
@@ -33,7 +33,7 @@ pub(super) struct Alarm {
 /// The notices of one source.
 pub(super) struct Watch {
     inotify: AsyncFd<Inotify>,
-    folders: HashMap<i32, PathBuf>,
+    directories: HashMap<i32, PathBuf>,
     watched: HashSet<PathBuf>,
     alarms: Alarms,
 }
@@ -58,7 +58,7 @@ impl Watch {
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
             inotify,
-            folders: HashMap::new(),
+            directories: HashMap::new(),
             watched: HashSet::new(),
             alarms,
         })
@@ -69,8 +69,8 @@ impl Watch {
         self.alarms.clone()
     }
 
-    /// Watches a folder; true if it was not watched before.
-    pub(super) fn folder(&mut self, path: &Path) -> io::Result<bool> {
+    /// Watches a directory; true if it was not watched before.
+    pub(super) fn directory(&mut self, path: &Path) -> io::Result<bool> {
         if self.watched.contains(path) {
             return Ok(false);
         }
@@ -82,7 +82,7 @@ impl Watch {
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
         let watch = self.alarms.watches.add(path, mask)?;
-        self.folders
+        self.directories
             .insert(watch.get_watch_descriptor_id(), path.to_path_buf());
         Ok(self.watched.insert(path.to_path_buf()))
     }
@@ -111,8 +111,8 @@ impl Watch {
                     if let Some(alarm) = alarms.remove(&id) {
                         raise(&alarm);
                     }
-                    if let Some(folder) = self.folders.remove(&id) {
-                        self.watched.remove(&folder);
+                    if let Some(directory) = self.directories.remove(&id) {
+                        self.watched.remove(&directory);
                         changed = true;
                     }
                 } else if let Some(alarm) = alarms.remove(&id) {
@@ -121,10 +121,10 @@ impl Watch {
                 } else {
                     changed = true;
                 }
-                // A folder that was moved keeps its watch, but not its path: the next scan watches what is there then.
+                // A directory that was moved keeps its watch, but not its path: the next scan watches what is there then.
                 if event.mask.contains(EventMask::MOVE_SELF) {
-                    if let Some(folder) = self.folders.remove(&id) {
-                        self.watched.remove(&folder);
+                    if let Some(directory) = self.directories.remove(&id) {
+                        self.watched.remove(&directory);
                     }
                     let _ = self.alarms.watches.clone().remove(event.wd);
                 }

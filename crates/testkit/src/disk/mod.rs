@@ -1,6 +1,6 @@
 //! A disk that forgets: what [`millstream_sys::disk::Disk`] promises and not a bit more.
 //!
-//! Written sectors and changed names are *pending* until the file or the folder is synced. At a power cut any subset of
+//! Written sectors and changed names are *pending* until the file or the directory is synced. At a power cut any subset of
 //! what is pending survives, sector by sector (512 bytes) and name by name, in any of the versions a sector had since
 //! the last sync: the kernel may have written any of them. A kill keeps all of it, as the page cache does. A call can be
 //! made to fail, or to be the last one before the crash; a write that the crash hits is torn. After a failed sync the
@@ -41,9 +41,9 @@ pub enum Call {
     Sync,
     /// `File::allocate`.
     Allocate,
-    /// `Disk::sync_folder`.
-    SyncFolder,
-    /// `Disk::open` that creates, `Disk::rename`, `Disk::remove`, `Disk::create_folder`, `Disk::symlink`, `File::truncate`.
+    /// `Disk::sync_directory`.
+    SyncDirectory,
+    /// `Disk::open` that creates, `Disk::rename`, `Disk::remove`, `Disk::create_directory`, `Disk::symlink`, `File::truncate`.
     Name,
     /// `File::read_at`.
     Read,
@@ -54,7 +54,7 @@ pub enum Call {
 pub struct SimulatedDisk(Arc<Mutex<State>>);
 
 impl SimulatedDisk {
-    /// An empty disk with the folder `/` in it. Print `seed` when a test fails.
+    /// An empty disk with the directory `/` in it. Print `seed` when a test fails.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State::new(seed))))
     }
@@ -136,16 +136,16 @@ impl Disk for SimulatedDisk {
         self.lock().remove(path)
     }
 
-    fn create_folder(&self, path: &Path) -> io::Result<()> {
-        self.lock().create_folder(path)
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        self.lock().create_directory(path)
     }
 
-    fn sync_folder(&self, path: &Path) -> io::Result<()> {
-        self.lock().sync_folder(path)
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.lock().sync_directory(path)
     }
 
-    fn list(&self, folder: &Path) -> io::Result<Vec<OsString>> {
-        self.lock().list(folder)
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        self.lock().list(directory)
     }
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {

@@ -15,7 +15,7 @@ use crate::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     File(usize),
-    Folder,
+    Directory,
 }
 
 /// A change of names that is not durable yet.
@@ -27,9 +27,9 @@ enum Change {
 }
 
 impl Change {
-    fn in_folder(&self, folder: &Path) -> bool {
+    fn in_directory(&self, directory: &Path) -> bool {
         let (Self::Add(path, _) | Self::Rename(_, path, _) | Self::Remove(path, _)) = self;
-        path.parent() == Some(folder)
+        path.parent() == Some(directory)
     }
 
     fn apply(self, names: &mut BTreeMap<PathBuf, Entry>) {
@@ -71,7 +71,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(seed: u64) -> Self {
-        let root = BTreeMap::from([(PathBuf::from("/"), Entry::Folder)]);
+        let root = BTreeMap::from([(PathBuf::from("/"), Entry::Directory)]);
         Self {
             random: Random::new(seed),
             calls: 0,
@@ -107,12 +107,12 @@ impl State {
                 inode.cut_power(part, &mut self.random);
             }
         }
-        // A name in a folder that is gone is gone.
+        // A name in a directory that is gone is gone.
         let known = self.names.clone();
         self.names.retain(|path, _| {
             path.ancestors()
                 .skip(1)
-                .all(|folder| known.contains_key(folder))
+                .all(|directory| known.contains_key(directory))
         });
         for inode in &mut self.inodes {
             inode.locked_by = None;
@@ -161,14 +161,17 @@ impl State {
     pub(super) fn find(&self, path: &Path) -> io::Result<usize> {
         match self.names.get(path) {
             Some(Entry::File(inode)) => Ok(*inode),
-            Some(Entry::Folder) => Err(io::Error::from_raw_os_error(21)), // EISDIR
+            Some(Entry::Directory) => Err(io::Error::from_raw_os_error(21)), // EISDIR
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     fn parent_is_there(&self, path: &Path) -> io::Result<()> {
-        match path.parent().and_then(|folder| self.names.get(folder)) {
-            Some(Entry::Folder) => Ok(()),
+        match path
+            .parent()
+            .and_then(|directory| self.names.get(directory))
+        {
+            Some(Entry::Directory) => Ok(()),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
@@ -191,15 +194,15 @@ impl State {
         Ok(inode)
     }
 
-    pub(super) fn create_folder(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn create_directory(&mut self, path: &Path) -> io::Result<()> {
         self.parent_is_there(path)?;
         match self.names.get(path) {
-            Some(Entry::Folder) => return Ok(()),
+            Some(Entry::Directory) => return Ok(()),
             Some(Entry::File(_)) => return Err(io::ErrorKind::AlreadyExists.into()),
             None => {}
         }
         self.begin_whole(Call::Name)?;
-        self.change(Change::Add(path.to_owned(), Entry::Folder))
+        self.change(Change::Add(path.to_owned(), Entry::Directory))
     }
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
@@ -238,13 +241,13 @@ impl State {
         Ok(String::from_utf8_lossy(&target).into_owned().into())
     }
 
-    pub(super) fn sync_folder(&mut self, path: &Path) -> io::Result<()> {
-        if self.names.get(path) != Some(&Entry::Folder) {
+    pub(super) fn sync_directory(&mut self, path: &Path) -> io::Result<()> {
+        if self.names.get(path) != Some(&Entry::Directory) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        self.begin_whole(Call::SyncFolder)?;
+        self.begin_whole(Call::SyncDirectory)?;
         for change in std::mem::take(&mut self.pending) {
-            if change.in_folder(path) {
+            if change.in_directory(path) {
                 change.apply(&mut self.durable);
             } else {
                 self.pending.push(change);
@@ -253,14 +256,14 @@ impl State {
         self.end()
     }
 
-    pub(super) fn list(&self, folder: &Path) -> io::Result<Vec<OsString>> {
-        if self.names.get(folder) != Some(&Entry::Folder) {
+    pub(super) fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        if self.names.get(directory) != Some(&Entry::Directory) {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(self
             .names
             .keys()
-            .filter(|path| path.parent() == Some(folder))
+            .filter(|path| path.parent() == Some(directory))
             .filter_map(|path| path.file_name().map(ToOwned::to_owned))
             .collect())
     }
@@ -283,7 +286,7 @@ impl State {
             .values()
             .filter_map(|entry| match entry {
                 Entry::File(inode) => Some(*inode),
-                Entry::Folder => None,
+                Entry::Directory => None,
             })
             .collect();
         named.sort_unstable();
@@ -365,7 +368,7 @@ impl State {
             len: self.inodes[inode].len() as u64,
             device: 1,
             inode: inode as u64,
-            folder: false,
+            directory: false,
             file: true,
         })
     }
@@ -373,11 +376,11 @@ impl State {
     pub(super) fn metadata_of(&self, path: &Path) -> io::Result<Metadata> {
         match self.names.get(path) {
             Some(Entry::File(inode)) => self.metadata(*inode),
-            Some(Entry::Folder) => Ok(Metadata {
+            Some(Entry::Directory) => Ok(Metadata {
                 len: 0,
                 device: 1,
                 inode: u64::MAX,
-                folder: true,
+                directory: true,
                 file: false,
             }),
             None => Err(io::ErrorKind::NotFound.into()),

@@ -26,7 +26,7 @@ fn what_is_synced_survives_every_power_cut() {
     for seed in 0..200 {
         let disk = SimulatedDisk::new(seed);
         write(&disk, "/a", &[7; 5000]).sync().unwrap();
-        disk.sync_folder(Path::new("/")).unwrap();
+        disk.sync_directory(Path::new("/")).unwrap();
         disk.restart(Crash::Power);
         assert_eq!(read(&disk, "/a"), Some(vec![7; 5000]), "seed {seed}");
     }
@@ -83,7 +83,7 @@ fn after_a_failed_sync_a_second_one_proves_nothing() {
     for seed in 0..100 {
         let disk = SimulatedDisk::new(seed);
         let file = write(&disk, "/a", b"");
-        disk.sync_folder(Path::new("/")).unwrap();
+        disk.sync_directory(Path::new("/")).unwrap();
         file.write_at(&[IoSlice::new(&[1; 512])], 0).unwrap();
         disk.fail(Call::Sync, 1, 5);
         assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(5));

@@ -64,30 +64,30 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts one that keeps its data in `folder`, with more properties, such as `message.max.bytes=2000`.
+    /// Starts one that keeps its data in `directory`, with more properties, such as `message.max.bytes=2000`.
     ///
     /// # Panics
     /// When it does not start.
-    pub fn start(folder: &Path, properties: &[&str]) -> Self {
-        Self::start_with(folder, Listeners::default(), properties)
+    pub fn start(directory: &Path, properties: &[&str]) -> Self {
+        Self::start_with(directory, Listeners::default(), properties)
     }
 
     /// The same with more listeners.
     ///
     /// # Panics
     /// When it does not start.
-    pub fn start_with(folder: &Path, with: Listeners<'_>, properties: &[&str]) -> Self {
+    pub fn start_with(directory: &Path, with: Listeners<'_>, properties: &[&str]) -> Self {
         let (port, secure_port, controller) = (free_port(), free_port(), free_port());
         let mut text = PROPERTIES.to_owned();
         for line in properties {
             let _ = writeln!(text, "{line}");
         }
-        let data = folder.join("kafka");
+        let data = directory.join("kafka");
         let host = with.network.map_or(Ipv4Addr::LOCALHOST, Network::address);
         let mut listeners = format!("PLAINTEXT://{host}:{port}");
         if let Some(name) = with.name() {
             let _ = write!(listeners, ",{name}://{host}:{secure_port}");
-            with.describe(folder, name, &mut text);
+            with.describe(directory, name, &mut text);
         }
         let _ = write!(
             text,
@@ -95,9 +95,9 @@ impl Broker {
              listeners={listeners},CONTROLLER://127.0.0.1:{controller}\nlog.dirs={}\n",
             data.display()
         );
-        let config = folder.join("server.properties");
+        let config = directory.join("server.properties");
         write(&config, &text);
-        let log = folder.join("kafka.log");
+        let log = directory.join("kafka.log");
         format(&config, &log, with.sasl);
         let network = with.network.map(|network| network.name().to_owned());
         let server = Server::start_at("kafka", log, (host, port).into(), move || {
@@ -247,9 +247,9 @@ impl Listeners<'_> {
         }
     }
 
-    fn describe(&self, folder: &Path, name: &str, text: &mut String) {
+    fn describe(&self, directory: &Path, name: &str, text: &mut String) {
         if let Some(pem) = self.tls {
-            let path = folder.join("broker.pem");
+            let path = directory.join("broker.pem");
             write(&path, pem);
             let path = path.display();
             let _ = writeln!(text, "ssl.keystore.type=PEM\nssl.keystore.location={path}");
@@ -270,7 +270,7 @@ impl Listeners<'_> {
     }
 }
 
-/// Makes the folder of a broker.
+/// Makes the directory of a broker.
 fn format(config: &Path, log: &Path, sasl: bool) {
     let (user, password) = USER;
     let mut command = java();

@@ -176,7 +176,7 @@ impl Drop for Server {
     }
 }
 
-/// Copies a log to where it outlives the test's folder.
+/// Copies a log to where it outlives the test's directory.
 fn keep(name: &str, log: &Path) {
     let kept =
         std::env::temp_dir().join(format!("millstream-test-{name}-{}.log", std::process::id()));

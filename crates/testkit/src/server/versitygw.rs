@@ -1,4 +1,4 @@
-//! versitygw: an S3 server that keeps objects as files of a folder, checks signatures, and creates only if absent, atomically.
+//! versitygw: an S3 server that keeps objects as files of a directory, checks signatures, and creates only if absent, atomically.
 
 use std::{
     fs,
@@ -16,13 +16,13 @@ pub const ACCESS_KEY: &str = "millstream";
 /// The secret to it.
 pub const SECRET_KEY: &str = "millstream-secret";
 
-/// An S3 server over a folder, the buckets of which are folders in it.
+/// An S3 server over a directory, the buckets of which are directories in it.
 pub struct Versitygw {
     /// The process.
     pub server: Server,
     address: SocketAddr,
     secure: bool,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// What it is not as usual in.
@@ -35,23 +35,23 @@ pub struct Setup<'a> {
 }
 
 impl Versitygw {
-    /// Starts it over `folder` with one bucket.
+    /// Starts it over `directory` with one bucket.
     ///
     /// # Panics
     /// When it cannot be started.
-    pub fn start(folder: &Path, bucket: &str) -> Self {
-        Self::start_with(folder, bucket, &Setup::default())
+    pub fn start(directory: &Path, bucket: &str) -> Self {
+        Self::start_with(directory, bucket, &Setup::default())
     }
 
     /// The same, not as usual.
     ///
     /// # Panics
     /// When it cannot be started.
-    pub fn start_with(folder: &Path, bucket: &str, setup: &Setup<'_>) -> Self {
-        let made = fs::create_dir_all(folder.join("objects").join(bucket));
-        made.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    pub fn start_with(directory: &Path, bucket: &str, setup: &Setup<'_>) -> Self {
+        let made = fs::create_dir_all(directory.join("objects").join(bucket));
+        made.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
         let program = installed("versitygw");
-        let (log, objects) = (folder.join("versitygw.log"), folder.join("objects"));
+        let (log, objects) = (directory.join("versitygw.log"), directory.join("objects"));
         let ip = setup.network.map_or(Ipv4Addr::LOCALHOST, Network::address);
         let address = SocketAddr::new(IpAddr::V4(ip), free_port());
         let (tls, network) = (setup.tls.clone(), setup.network.map(Network::name));
@@ -73,7 +73,7 @@ impl Versitygw {
             server,
             address,
             secure: setup.tls.is_some(),
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
         }
     }
 
@@ -85,6 +85,6 @@ impl Versitygw {
 
     /// A bucket, as the files that its objects are.
     pub fn bucket(&self, bucket: &str) -> PathBuf {
-        self.folder.join("objects").join(bucket)
+        self.directory.join("objects").join(bucket)
     }
 }

@@ -17,10 +17,10 @@ use super::{
     value::{Plain, plain},
 };
 use crate::{
-    event::{Event, FieldPath, Value},
     json::{self, InvalidUtf8, append_string},
     lines::str_head,
     msgpack::{self, write_int, write_str},
+    record::{FieldPath, TimedRecord, Value},
     room::Room,
     template::{Depends, Missing, Renderer, Rfc3339, Shared, Single, Template, Unix, write_number},
 };
@@ -291,7 +291,7 @@ impl Added {
         &mut self,
         room: &mut Room<'_>,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         seen: u64,
         begun: bool,
     ) -> Result<(), Reason> {
@@ -329,7 +329,7 @@ impl Added {
         index: usize,
         room: &mut Room<'_>,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
     ) -> Result<(), Reason> {
         let Some(field) = self.fields.get_mut(index) else {
             return Ok(());

@@ -18,9 +18,9 @@ use super::{
     value::{Plain, behind, map_at, plain, text_at},
 };
 use crate::{
-    event::{self, Event, FieldPath, MESSAGE},
     json::Unfit,
     msgpack::{Head, Reader},
+    record::{self, FieldPath, MESSAGE, TimedRecord},
     room::Room,
 };
 
@@ -90,7 +90,7 @@ impl Csv {
         &mut self,
         room: &mut Room<'_>,
         body: &[u8],
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         of: Of<'_>,
     ) -> Result<(), Reason> {
         let start = room.position();
@@ -101,7 +101,7 @@ impl Csv {
             if column.at != NOWHERE {
                 plain::<Cell>(room, body, column.at, &mut self.scratch)?;
             } else if column.name.is_none() {
-                if let Some(event::Value::Packed(bytes)) = column.path.find(event.record) {
+                if let Some(record::Value::Packed(bytes)) = column.path.find(event.record) {
                     plain::<Cell>(room, bytes, 0, &mut self.scratch)?;
                 }
             } else if let Some(added) = column.added {

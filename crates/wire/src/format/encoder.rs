@@ -23,9 +23,9 @@ use super::{
     template::Text,
 };
 use crate::{
-    event::{Event, FieldPath, MESSAGE, Record},
     json::InvalidUtf8,
     msgpack as mp,
+    record::{FieldPath, MESSAGE, Record, TimedRecord},
     room::Room,
     template::{Renderer, Shared},
 };
@@ -88,7 +88,7 @@ pub struct Mark {
 
 impl Mark {
     /// The record, out of the batch that it is of.
-    pub fn event<'a>(&self, batch: &'a Batch) -> Event<'a> {
+    pub fn event<'a>(&self, batch: &'a Batch) -> TimedRecord<'a> {
         let record = match batch.encoding {
             Encoding::Lines => {
                 let line = batch.body.get(self.record..self.end).unwrap_or_default();
@@ -97,7 +97,7 @@ impl Mark {
             Encoding::Packed => Record::Packed(batch.body.get(self.record..).unwrap_or_default()),
         };
         let time = self.time;
-        Event { time, record }
+        TimedRecord { time, record }
     }
 }
 
@@ -157,16 +157,16 @@ pub(super) struct Of<'a> {
 }
 
 impl<'a> Of<'a> {
-    pub(super) fn line(self, line: &'a [u8]) -> Event<'a> {
-        Event {
+    pub(super) fn line(self, line: &'a [u8]) -> TimedRecord<'a> {
+        TimedRecord {
             time: self.received,
             record: Record::Line(line),
         }
     }
 
     #[inline(always)]
-    pub(super) fn packed(self, body: &'a [u8], head: mp::Head) -> Event<'a> {
-        Event {
+    pub(super) fn packed(self, body: &'a [u8], head: mp::Head) -> TimedRecord<'a> {
+        TimedRecord {
             time: head.time.unwrap_or(self.received),
             record: Record::Packed(body.get(head.record..).unwrap_or_default()),
         }
@@ -260,7 +260,7 @@ impl Encoder {
     }
 
     /// As [`Encoder::encode`] for the records that stand in `range` of the body: one or more whole ones, as
-    /// [`crate::event::events`] gives their places.
+    /// [`crate::record::records`] gives their places.
     pub fn encode_range(
         &mut self,
         batch: &Batch,

@@ -13,9 +13,9 @@ use super::{
     value::{map_at, other, text_at},
 };
 use crate::{
-    event::MESSAGE,
     json::{self, Unfit, append_string},
     msgpack::{Head, Reader},
+    record::MESSAGE,
     room::Room,
 };
 

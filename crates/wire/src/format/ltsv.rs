@@ -18,9 +18,9 @@ use super::{
     value::{Plain, map_at, plain, text_at},
 };
 use crate::{
-    event::MESSAGE,
     json::{self, Unfit},
     msgpack::{Head, Reader},
+    record::MESSAGE,
     room::Room,
 };
 

@@ -36,7 +36,7 @@ pub use add::Add;
 pub use encoder::{Encoder, Mark, Part};
 pub use options::{Format, Headers, OptionError, Options};
 
-use crate::{event::FieldPath, json::Unfit, template::Missing};
+use crate::{json::Unfit, record::FieldPath, template::Missing};
 
 /// A record that could not be written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use super::{
     value::behind,
 };
 use crate::{
-    event::MESSAGE,
     json::Unfit,
     msgpack::{Head, Reader, write_array_len, write_map_len, write_str, write_time},
+    record::MESSAGE,
     room::Room,
 };
 

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Add, Encoder};
-use crate::{event::FieldPath, json::InvalidUtf8, template::Template};
+use crate::{json::InvalidUtf8, record::FieldPath, template::Template};
 
 /// How a sink writes records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

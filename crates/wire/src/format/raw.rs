@@ -10,9 +10,9 @@ use super::{
     value::{behind, text_at},
 };
 use crate::{
-    event::{FieldPath, MESSAGE, Record, Value},
     json,
     msgpack::{self, Head},
+    record::{FieldPath, MESSAGE, Record, Value},
     room::Room,
 };
 

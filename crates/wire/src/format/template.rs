@@ -9,7 +9,7 @@ use super::{
     encoder::{Of, Write},
     value::behind,
 };
-use crate::{event::Event, msgpack::Head, room::Room, template::Renderer};
+use crate::{msgpack::Head, record::TimedRecord, room::Room, template::Renderer};
 
 #[derive(Debug)]
 pub(super) struct Text {
@@ -28,7 +28,12 @@ impl Text {
         }
     }
 
-    fn event(&mut self, room: &mut Room<'_>, event: Event<'_>, of: Of<'_>) -> Result<(), Reason> {
+    fn event(
+        &mut self,
+        room: &mut Room<'_>,
+        event: TimedRecord<'_>,
+        of: Of<'_>,
+    ) -> Result<(), Reason> {
         self.text.clear();
         self.renderer.render(of.shared, event, &mut self.text)?;
         room.bytes(&self.text);

@@ -12,7 +12,7 @@ use rmpv::Value;
 use serde_json::json;
 
 use super::*;
-use crate::{event::events, template::Template};
+use crate::{record::records, template::Template};
 
 /// The time of all records.
 const EVENT_TEXT: &str = "2023-11-14T22:13:20.123456789Z";
@@ -93,7 +93,7 @@ fn encode_bytes(options: &Options, batch: &Batch) -> (Vec<u8>, Vec<Reject>) {
     assert_eq!(encoded + rejects.len() as u32, batch.count);
     // One record at a time gives the same.
     let (mut single, mut single_rejects) = (b"before".to_vec(), Vec::new());
-    for (range, _) in events(batch) {
+    for (range, _) in records(batch) {
         encoder.encode_range(batch, range, &mut single, &mut single_rejects);
     }
     assert_eq!((&single, &single_rejects), (&out, &rejects));
@@ -241,7 +241,7 @@ fn a_record_without_what_a_template_asks_for_is_rejected_and_its_neighbours_go_o
     let batch = packed(&[map([]), map([("user", 1.into())]), map([("a", "b".into())])]);
     let (out, rejects) = encode_bytes(&options, &batch);
     assert_eq!(out, b"{\"user\":1,\"u\":1}\n");
-    let places: Vec<_> = events(&batch).map(|(range, _)| range).collect();
+    let places: Vec<_> = records(&batch).map(|(range, _)| range).collect();
     assert_eq!(
         rejects.iter().map(|r| r.range.clone()).collect::<Vec<_>>(),
         [places[0].clone(), places[2].clone()]

@@ -46,7 +46,7 @@ pub mod capability {
     pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
     /// Writes of more than one page.
     pub const BIG_WRITES: u32 = 1 << 5;
-    /// Lookups and listings of one folder side by side.
+    /// Lookups and listings of one directory side by side.
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// Requests of more than 32 pages.
     pub const MAX_PAGES: u32 = 1 << 22;

@@ -98,14 +98,14 @@ pub enum Operation<'a> {
         name: &'a [u8],
         mode: u32,
     },
-    MakeFolder {
+    MakeDirectory {
         name: &'a [u8],
         mode: u32,
     },
     Unlink {
         name: &'a [u8],
     },
-    RemoveFolder {
+    RemoveDirectory {
         name: &'a [u8],
     },
     Rename {
@@ -141,13 +141,13 @@ pub enum Operation<'a> {
     Sync {
         handle: u64,
     },
-    OpenFolder,
-    ReadFolder {
+    OpenDirectory,
+    ReadDirectory {
         offset: u64,
         size: u32,
     },
-    ReleaseFolder,
-    SyncFolder,
+    ReleaseDirectory,
+    SyncDirectory,
     Allocate {
         handle: u64,
         offset: u64,
@@ -222,9 +222,9 @@ fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
                 body.u32()?
             },
         },
-        27 => Operation::OpenFolder,
-        29 => Operation::ReleaseFolder,
-        30 => Operation::SyncFolder,
+        27 => Operation::OpenDirectory,
+        29 => Operation::ReleaseDirectory,
+        30 => Operation::SyncDirectory,
         36 => Operation::Interrupt {
             unique: body.u64()?,
         },
@@ -240,7 +240,7 @@ fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
     })
 }
 
-/// Operations that name something in a folder.
+/// Operations that name something in a directory.
 fn names<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
     Some(match opcode {
         1 => Operation::Lookup { name: body.name()? },
@@ -260,13 +260,13 @@ fn names<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
         9 => {
             let mode = body.u32()?;
             body.skip(4)?;
-            Operation::MakeFolder {
+            Operation::MakeDirectory {
                 name: body.name()?,
                 mode,
             }
         }
         10 => Operation::Unlink { name: body.name()? },
-        11 => Operation::RemoveFolder { name: body.name()? },
+        11 => Operation::RemoveDirectory { name: body.name()? },
         12 | 45 => rename(opcode == 45, body)?,
         35 => {
             let (flags, mode) = (body.u32()?, body.u32()?);
@@ -301,7 +301,7 @@ fn read<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
             offset,
             size,
         },
-        _ => Operation::ReadFolder { offset, size },
+        _ => Operation::ReadDirectory { offset, size },
     })
 }
 

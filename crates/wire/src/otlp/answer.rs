@@ -7,9 +7,9 @@
 
 use super::protobuf::{Field, Fields};
 use crate::{
-    event::{FieldPath, Record, Value},
     json::{append_string, to_msgpack},
     msgpack::Reader,
+    record::{FieldPath, Record, Value},
 };
 
 /// The encoding of a request, and so of its answer.

@@ -15,8 +15,8 @@ use millstream_record::Time;
 
 use super::{Form, known::Known, value::Stack, write_json, write_protobuf};
 use crate::{
-    event::{Event, Record},
     json::Unfit,
+    record::{Record, TimedRecord},
     template::{Renderer, Shared, Template},
 };
 
@@ -66,7 +66,7 @@ impl Encoder {
     pub fn record(
         &mut self,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         received: Time,
         out: &mut Vec<u8>,
         around: &mut Vec<u8>,
@@ -83,7 +83,7 @@ impl Encoder {
     fn write(
         &mut self,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         received: Time,
         out: &mut Vec<u8>,
         around: &mut Vec<u8>,
@@ -130,7 +130,7 @@ impl Encoder {
     }
 
     /// Renders the attributes of the resource.
-    fn render(&mut self, shared: Shared<'_>, event: Event<'_>) {
+    fn render(&mut self, shared: Shared<'_>, event: TimedRecord<'_>) {
         let mut used = 0;
         for (place, (_, renderer)) in self.resource.iter_mut().enumerate() {
             if self.rendered.len() == used {

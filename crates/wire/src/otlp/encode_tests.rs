@@ -8,8 +8,8 @@ use rmpv::Value;
 
 use super::*;
 use crate::{
-    event::events,
     json::{Progress, to_msgpack},
+    record::records,
     template::Template,
 };
 
@@ -41,7 +41,7 @@ fn again(form: Form, batch: &Batch) -> Vec<Value> {
     let missing = Template::parse("{nobody}").unwrap();
     let mut encoder = Encoder::new(form, [("gone", &missing), ("service.name", &template)]);
     let (mut text, mut around, mut places) = (Vec::new(), Vec::new(), Vec::new());
-    for (_, event) in events(batch) {
+    for (_, event) in records(batch) {
         let (start, before) = (text.len(), around.len());
         encoder
             .record(batch.into(), event, RECEIVED, &mut text, &mut around)
@@ -193,7 +193,7 @@ fn what_is_too_deep_is_refused_and_leaves_nothing() {
     let batch = batch(&[map(vec![("message", value)])]);
     for form in [Form::Protobuf, Form::Json] {
         let mut encoder = Encoder::new(form, []);
-        let (_, event) = events(&batch).next().unwrap();
+        let (_, event) = records(&batch).next().unwrap();
         let (mut text, mut around) = (b"before".to_vec(), Vec::new());
         let told = encoder.record((&batch).into(), event, RECEIVED, &mut text, &mut around);
         assert!(told.is_err());

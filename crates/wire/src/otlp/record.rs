@@ -4,8 +4,8 @@ use millstream_record::Time;
 
 use super::Bad;
 use crate::{
-    event::MESSAGE,
     msgpack::{write_array_len, write_int, write_str, write_str_head, write_time, write_uint},
+    record::MESSAGE,
 };
 
 /// What a record takes beside what stands in the request, at most: the names of its fields, heads, ids as digits.

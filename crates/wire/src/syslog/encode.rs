@@ -16,9 +16,9 @@ use jiff::tz::TimeZone;
 
 use super::{priority, structured_text};
 use crate::{
-    event::{Event, Record},
     json,
     msgpack::Reader,
+    record::{Record, TimedRecord},
     template::{Renderer, Shared, Template, write_number},
 };
 
@@ -133,7 +133,7 @@ impl Encoder {
     }
 
     /// Appends the header of a record, up to where its text begins.
-    pub fn head(&mut self, shared: Shared<'_>, event: Event<'_>, out: &mut Vec<u8>) {
+    pub fn head(&mut self, shared: Shared<'_>, event: TimedRecord<'_>, out: &mut Vec<u8>) {
         let fields = Fields::of(event.record);
         let facility = number(fields.facility, priority::facility).unwrap_or(self.facility);
         let severity = number(fields.severity, priority::severity).unwrap_or(self.severity);
@@ -150,7 +150,7 @@ impl Encoder {
         &mut self,
         fields: &Fields<'_>,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) {
         out.extend_from_slice(b"1 ");
@@ -179,7 +179,7 @@ impl Encoder {
         &mut self,
         fields: &Fields<'_>,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) {
         // Every time there is can be shown in this way.
@@ -203,7 +203,7 @@ impl Encoder {
         &mut self,
         fields: &Fields<'_>,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) {
         text_of(fields.host, &mut self.scratch);
@@ -215,7 +215,7 @@ impl Encoder {
     }
 
     /// The app, in the scratch.
-    fn app(&mut self, fields: &Fields<'_>, shared: Shared<'_>, event: Event<'_>) {
+    fn app(&mut self, fields: &Fields<'_>, shared: Shared<'_>, event: TimedRecord<'_>) {
         text_of(fields.app, &mut self.scratch);
         if self.scratch.is_empty() {
             let _ = self.app.render(shared, event, &mut self.scratch);

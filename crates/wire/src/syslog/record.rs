@@ -9,7 +9,7 @@ use super::{
     structured,
     time::Moment,
 };
-use crate::{event::MESSAGE, room::Room};
+use crate::{record::MESSAGE, room::Room};
 
 /// Where a record's parts stand.
 #[derive(Clone, Copy, Debug)]

@@ -34,7 +34,7 @@ pub(crate) use clock::Rfc3339;
 pub(crate) use render::write_number;
 pub use render::{Missing, Renderer, Shared};
 
-use crate::event::FieldPath;
+use crate::record::FieldPath;
 
 /// A checked template. Cloning shares it.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{Zoned, fmt::strtime};
 
 use super::{Changes, Part, TemplateError, Unix};
-use crate::event::FieldPath;
+use crate::record::FieldPath;
 
 pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
     let mut reader = Reader {

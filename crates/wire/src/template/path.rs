@@ -1,4 +1,4 @@
-//! Values as parts of a path: none can leave the folder that the template's own text names.
+//! Values as parts of a path: none can leave the directory that the template's own text names.
 //!
 //! ```text
 //! `/`, NUL, other control characters, bytes that are no UTF-8     each becomes _

@@ -14,8 +14,8 @@ use super::{
     path,
 };
 use crate::{
-    event::{Event, MESSAGE, Record, Value},
     json::{self, InvalidUtf8},
+    record::{MESSAGE, Record, TimedRecord, Value},
     room::Room,
 };
 
@@ -90,7 +90,7 @@ impl Renderer {
         }
     }
 
-    /// Renders a path (or the path of a URL): every value is one part of it and cannot leave the folder that the
+    /// Renders a path (or the path of a URL): every value is one part of it and cannot leave the directory that the
     /// template's own text names. `/`, control characters and bytes that are no UTF-8 become `_`; so do an empty value
     /// and a value of dots only. Values are cut at 200 bytes.
     pub fn path(template: &Template, zone: TimeZone) -> Self {
@@ -146,7 +146,7 @@ impl Renderer {
     pub fn render(
         &mut self,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Missing> {
         let start = out.len();
@@ -160,7 +160,7 @@ impl Renderer {
     fn parts(
         &mut self,
         shared: Shared<'_>,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Missing> {
         let mut clocks = self.clocks.iter_mut();
@@ -221,7 +221,7 @@ impl Renderer {
     /// # Errors
     /// [`Missing`]: then `out` is as it was.
     pub fn render_batch(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), Missing> {
-        let event = Event {
+        let event = TimedRecord {
             time: batch.received,
             record: Record::None,
         };
@@ -263,7 +263,7 @@ fn write_value(value: &[u8], written: Written, out: &mut Vec<u8>) {
 fn json_part(
     part: &Part,
     shared: Shared<'_>,
-    event: Event<'_>,
+    event: TimedRecord<'_>,
     room: &mut Room<'_>,
 ) -> Result<(), Missing> {
     let missing = |name: &Arc<str>| Missing { name: name.clone() };

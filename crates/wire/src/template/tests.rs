@@ -1,4 +1,4 @@
-//! Templates against jiff, and paths against whoever wants to leave their folder.
+//! Templates against jiff, and paths against whoever wants to leave their directory.
 
 use std::path::{Component, Path};
 
@@ -7,7 +7,7 @@ use millstream_record::{Time, Values};
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{Event, Record};
+use crate::record::{Record, TimedRecord};
 
 const TIME: Time = Time(1_700_000_000_012_345_678);
 
@@ -36,7 +36,7 @@ fn run(
         values: &values,
     };
     let mut out = b"before".to_vec();
-    let result = renderer.render(shared, Event { time, record }, &mut out);
+    let result = renderer.render(shared, TimedRecord { time, record }, &mut out);
     let text = String::from_utf8(out.split_off(6)).unwrap();
     match result {
         Ok(()) => Ok(text),
@@ -190,7 +190,7 @@ fn values_stay_one_part_of_a_path() {
 
 proptest! {
     #[test]
-    fn no_value_leaves_its_folder(a in "[./\\\\a\u{0}\u{1}]{0,6}", b in "[./é]{0,4}") {
+    fn no_value_leaves_its_directory(a in "[./\\\\a\u{0}\u{1}]{0,6}", b in "[./é]{0,4}") {
         let template = Template::parse("/srv/logs/{tag}{.message}/.{.message}/x{tag}").unwrap();
         let mut renderer = Renderer::path(&template, TimeZone::UTC);
         let text = run(&mut renderer, &a, Record::Line(b.as_bytes()), TIME).unwrap();

@@ -28,7 +28,7 @@ use super::{
 /// The writer of one channel. One thread owns it.
 pub struct Log {
     pub(super) disk: Arc<dyn Disk>,
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
     pub(super) options: Options,
     pub(super) channel: ChannelId,
     /// Held as long as the log is open.
@@ -298,7 +298,7 @@ impl Log {
         if let Some((lowest, _)) = self.index.lock().cursors() {
             self.known.settled = lowest;
         }
-        let path = record_path(&self.folder);
+        let path = record_path(&self.directory);
         let failed = |error| Error::disk("writing the record of the channel", &path, error);
         if self.record.is_none() {
             self.record = match Record::open(&*self.disk, &path) {
@@ -315,7 +315,7 @@ impl Log {
     pub fn check_place(&self) -> Result<(), Error> {
         let (path, file) = match &self.open {
             Some(open) => (open.segment.path.clone(), &open.segment.file),
-            None => (self.folder.join("lock"), &self.lock),
+            None => (self.directory.join("lock"), &self.lock),
         };
         let is_there = match (self.disk.metadata(&path), file.metadata()) {
             (Ok(named), Ok(held)) => (named.device, named.inode) == (held.device, held.inode),
@@ -326,7 +326,7 @@ impl Log {
         match is_there {
             true => Ok(()),
             false => Err(Error::Gone {
-                path: self.folder.clone(),
+                path: self.directory.clone(),
             }),
         }
     }

@@ -117,10 +117,10 @@ impl Log {
             Some(consumer) if consumer.taken.is_none() => {}
             _ => return Err(Error::Consumer(name.to_owned())),
         }
-        let path = self.folder.join(cursor_name(name));
+        let path = self.directory.join(cursor_name(name));
         let failed = |error| Error::disk("removing a cursor", &path, error);
         self.disk.remove(&path).map_err(failed)?;
-        self.disk.sync_folder(&self.folder).map_err(failed)?;
+        self.disk.sync_directory(&self.directory).map_err(failed)?;
         state.consumers.remove(name);
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Log {
 
     fn make_cursor(&self, name: &str) -> Result<(), Error> {
         let position = before_oldest(&self.index.lock());
-        let path = self.folder.join(cursor_name(name));
+        let path = self.directory.join(cursor_name(name));
         let failed = |error| Error::disk("making a cursor", &path, error);
         // Left by a crash, or by a full disk, in the middle of this.
         match self.disk.remove(&path) {
@@ -170,7 +170,7 @@ impl Log {
             _ => {}
         }
         let cursor = Cursor::create(&*self.disk, &path, self.channel, position).map_err(failed)?;
-        self.disk.sync_folder(&self.folder).map_err(failed)?;
+        self.disk.sync_directory(&self.directory).map_err(failed)?;
         let mut state = self.index.lock();
         state.consumers.insert(name.to_owned(), consumer(cursor));
         Ok(())

@@ -42,8 +42,8 @@ struct World {
 impl World {
     fn new(random: &mut Random) -> Self {
         let disk = SimulatedDisk::new(1);
-        for folder in ["/data", "/data/channels"] {
-            disk.create_folder(Path::new(folder)).unwrap();
+        for directory in ["/data", "/data/channels"] {
+            disk.create_directory(Path::new(directory)).unwrap();
         }
         let mut world = Self {
             disk,
@@ -92,10 +92,10 @@ impl World {
     /// All files of the channel, and what they hold.
     fn files(&self) -> Files {
         let record = record_path(Path::new(HERE));
-        let folders = [Path::new(HERE), record.parent().unwrap()];
-        let paths = folders.into_iter().flat_map(|folder| {
-            let names = self.disk.list(folder).unwrap();
-            names.into_iter().map(move |name| folder.join(name))
+        let directories = [Path::new(HERE), record.parent().unwrap()];
+        let paths = directories.into_iter().flat_map(|directory| {
+            let names = self.disk.list(directory).unwrap();
+            names.into_iter().map(move |name| directory.join(name))
         });
         paths.map(|path| (path.clone(), self.read(&path))).collect()
     }

@@ -47,7 +47,7 @@ pub enum Error {
     /// `size_max` is reached, or a consumer is behind by more than it may be. What is staged stays staged: call
     /// `commit` again when the consumer has gone on.
     Full {
-        /// The folder of the channel.
+        /// The directory of the channel.
         path: PathBuf,
         /// The consumer that is furthest behind, if there is one.
         consumer: Option<String>,
@@ -147,8 +147,8 @@ impl fmt::Display for Error {
                  channel away to begin a new channel",
                 path.display()
             ),
-            Self::NoChannel(folder) => {
-                write!(f, "{}: there is no channel here", folder.display())
+            Self::NoChannel(directory) => {
+                write!(f, "{}: there is no channel here", directory.display())
             }
             Self::Disk {
                 doing,

@@ -7,7 +7,7 @@ use millstream_testkit::{Crash, SimulatedDisk};
 
 use super::{
     Behind, Error, Log, Options, Reader, Sync,
-    tests::{FOLDER, at, drain, keep, names, open_with, options, reader},
+    tests::{DIRECTORY, at, drain, keep, names, open_with, options, reader},
 };
 
 const MIB: u64 = 1 << 20;
@@ -23,9 +23,9 @@ fn large() -> Options {
 /// Takes all the room that is left.
 fn fill(disk: &SimulatedDisk, name: &str) -> std::sync::Arc<dyn File> {
     let ballast = disk.open(Path::new(name), Open::Create).unwrap();
-    let free = disk.space(Path::new(FOLDER)).unwrap().free;
+    let free = disk.space(Path::new(DIRECTORY)).unwrap().free;
     ballast.allocate(free).unwrap();
-    assert_eq!(disk.space(Path::new(FOLDER)).unwrap().free, 0);
+    assert_eq!(disk.space(Path::new(DIRECTORY)).unwrap().free, 0);
     ballast
 }
 
@@ -130,8 +130,8 @@ fn segments_are_smaller_where_the_disk_is_small() {
     // As soon as there is ample room, segments have their usual size, and the small ones go.
     disk.set_capacity(1 << 40);
     let usual = || {
-        let files = disk.list(Path::new(FOLDER)).unwrap();
-        let bytes = |name| disk.metadata(&Path::new(FOLDER).join(name)).unwrap().len;
+        let files = disk.list(Path::new(DIRECTORY)).unwrap();
+        let bytes = |name| disk.metadata(&Path::new(DIRECTORY).join(name)).unwrap().len;
         files.into_iter().map(bytes).any(|bytes| bytes == 64 * MIB)
     };
     let (mut next, mut seen) = (waits + 1, waits);

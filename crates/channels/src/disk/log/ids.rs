@@ -64,7 +64,7 @@ pub(super) fn ids_bytes(entries: usize) -> u64 {
     (HEADER_BYTES + entries * ENTRY_BYTES) as u64
 }
 
-/// Writes and syncs the id file; its name is synced with the folder by whoever relies on it.
+/// Writes and syncs the id file; its name is synced with the directory by whoever relies on it.
 pub(super) fn write_ids(
     disk: &dyn Disk,
     path: &Path,

@@ -17,7 +17,7 @@ use super::{
     ChannelId, Error,
     consumers::cursor_name,
     cursor::{Cursor, CursorFound},
-    folder::{list, read_identity, take_lock, was_moved},
+    directory::{list, read_identity, take_lock, was_moved},
     frame::Kind,
     loss::{Look, Loss, Losses},
     record::{Known, record_path},
@@ -86,8 +86,8 @@ pub enum Seen {
     },
 }
 
-/// A channel's folder, read only.
-pub struct Folder {
+/// A channel's directory, read only.
+pub struct Directory {
     /// The id of the channel.
     pub channel: ChannelId,
     /// Its segments, in order.
@@ -97,24 +97,24 @@ pub struct Folder {
     opened: Vec<Arc<Segment>>,
 }
 
-impl Folder {
-    /// Looks into a folder.
-    pub fn open(disk: &dyn Disk, folder: &Path) -> Result<Self, Error> {
-        let path = folder.join("channel");
+impl Directory {
+    /// Looks into a directory.
+    pub fn open(disk: &dyn Disk, directory: &Path) -> Result<Self, Error> {
+        let path = directory.join("channel");
         let Some(channel) = read_identity(disk, &path)? else {
-            let names = list(disk, folder).unwrap_or_default();
+            let names = list(disk, directory).unwrap_or_default();
             let is_one = |name: &String| name == "channel" || number_in(name, ".seg").is_some();
             return Err(match names.iter().any(is_one) {
                 true => Error::NoIdentity(path),
-                false => Error::NoChannel(folder.to_owned()),
+                false => Error::NoChannel(directory.to_owned()),
             });
         };
-        let names = list(disk, folder)?;
-        let (opened, segments) = open_segments(disk, folder, &names, &channel)?;
+        let names = list(disk, directory)?;
+        let (opened, segments) = open_segments(disk, directory, &names, &channel)?;
         let mut consumers = Vec::new();
         for name in &names {
             if let Some(consumer) = name.strip_suffix(".cursor") {
-                let path = folder.join(name);
+                let path = directory.join(name);
                 let position = match Cursor::open(disk, &path, channel, Open::Read)? {
                     CursorFound::Good(cursor) => Some(cursor.position),
                     CursorFound::Damaged => None,
@@ -130,10 +130,15 @@ impl Folder {
         })
     }
 
-    /// What is missing of the channel in `folder`, which is this one: what a start would find, where a pass over all frames has
+    /// What is missing of the channel in `directory`, which is this one: what a start would find, where a pass over all frames has
     /// seen `span`. Of a channel that is in use only what is missing between frames, as its ends move.
-    pub fn missing(&self, disk: &dyn Disk, folder: &Path, span: &Span) -> Result<Vec<Loss>, Error> {
-        let record = record_path(folder);
+    pub fn missing(
+        &self,
+        disk: &dyn Disk,
+        directory: &Path,
+        span: &Span,
+    ) -> Result<Vec<Loss>, Error> {
+        let record = record_path(directory);
         let known = Known::read(disk, &record)
             .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
         let settled = self.consumers.iter().filter_map(|(_, settled)| *settled);
@@ -146,7 +151,7 @@ impl Folder {
             cursors: settled.clone().min().zip(settled.max()),
             known,
         };
-        if is_in_use(disk, folder)? {
+        if is_in_use(disk, directory)? {
             (look.cursors, look.known) = (None, None);
         }
         Ok(look.losses())
@@ -202,7 +207,7 @@ impl Folder {
 
     fn read_from(&self, at: usize, after: Position) -> Frames<'_> {
         Frames {
-            folder: self,
+            directory: self,
             after,
             at,
             walk: None,
@@ -238,8 +243,8 @@ impl Span {
 }
 
 /// Whether a process has the channel open.
-fn is_in_use(disk: &dyn Disk, folder: &Path) -> Result<bool, Error> {
-    let path = folder.join("lock");
+fn is_in_use(disk: &dyn Disk, directory: &Path) -> Result<bool, Error> {
+    let path = directory.join("lock");
     let tried = match disk.open(&path, Open::Read) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         opened => opened.and_then(|lock| lock.try_lock()),
@@ -249,44 +254,44 @@ fn is_in_use(disk: &dyn Disk, folder: &Path) -> Result<bool, Error> {
         .map_err(|error| Error::disk("looking at the lock", &path, error))
 }
 
-/// The losses of the channel in `folder` that no operator has accepted: those that are remembered, and those of `found`. Its
+/// The losses of the channel in `directory` that no operator has accepted: those that are remembered, and those of `found`. Its
 /// directory need not be there.
 pub fn unaccepted(
     disk: Arc<dyn Disk>,
-    folder: &Path,
+    directory: &Path,
     found: Vec<Loss>,
 ) -> Result<Vec<Loss>, Error> {
-    let losses = read_losses(disk, folder)?;
+    let losses = read_losses(disk, directory)?;
     let mut unaccepted = losses.open();
     unaccepted.extend(found.into_iter().filter(|loss| !losses.knows(loss)));
     Ok(unaccepted)
 }
 
-/// The loss of the whole channel in `folder`, if its directory is gone or empty and something is known of it.
-pub fn gone(disk: &dyn Disk, folder: &Path) -> Result<Option<Loss>, Error> {
-    let record = record_path(folder);
+/// The loss of the whole channel in `directory`, if its directory is gone or empty and something is known of it.
+pub fn gone(disk: &dyn Disk, directory: &Path) -> Result<Option<Loss>, Error> {
+    let record = record_path(directory);
     let known = Known::read(disk, &record)
         .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
-    let there = read_identity(disk, &folder.join("channel"))?;
-    let gone = known.filter(|known| there.is_none() && !was_moved(disk, folder, known.channel));
+    let there = read_identity(disk, &directory.join("channel"))?;
+    let gone = known.filter(|known| there.is_none() && !was_moved(disk, directory, known.channel));
     Ok(gone.map(|known| known.directory()))
 }
 
-fn read_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Losses, Error> {
-    let record = record_path(folder);
+fn read_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Losses, Error> {
+    let record = record_path(directory);
     Losses::read(disk, &record)
         .map_err(|error| Error::disk("reading the losses of the channel", &record, error))
 }
 
-/// An operator accepts everything that is missing of the channel in `folder`: from now on a start does not report it. The
+/// An operator accepts everything that is missing of the channel in `directory`: from now on a start does not report it. The
 /// channel must not be in use. Returns what was not accepted before.
-pub fn accept_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Vec<Loss>, Error> {
-    let losses = read_losses(Arc::clone(&disk), folder)?;
-    let failed = |error| Error::disk("writing the losses of the channel", folder, error);
-    let (missing, _lock) = match gone(&*disk, folder)? {
+pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>, Error> {
+    let losses = read_losses(Arc::clone(&disk), directory)?;
+    let failed = |error| Error::disk("writing the losses of the channel", directory, error);
+    let (missing, _lock) = match gone(&*disk, directory)? {
         Some(gone) => (vec![gone], None),
         None => {
-            let found = Folder::open(&*disk, folder)?;
+            let found = Directory::open(&*disk, directory)?;
             let mut span = Span::default();
             for seen in found.read(Position::default()) {
                 if let Seen::Frame(frame) = seen? {
@@ -294,8 +299,8 @@ pub fn accept_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Vec<Loss>, Er
                 }
             }
             // Before the lock is taken: the channel counts as in use after that.
-            let missing = found.missing(&*disk, folder, &span)?;
-            (missing, Some(take_lock(&*disk, folder)?))
+            let missing = found.missing(&*disk, directory, &span)?;
+            (missing, Some(take_lock(&*disk, directory)?))
         }
     };
     for loss in missing {
@@ -307,14 +312,20 @@ pub fn accept_losses(disk: Arc<dyn Disk>, folder: &Path) -> Result<Vec<Loss>, Er
 /// Opens all segments, each with its end as far as a header tells.
 fn open_segments(
     disk: &dyn Disk,
-    folder: &Path,
+    directory: &Path,
     names: &[String],
     channel: &ChannelId,
 ) -> Result<(Vec<Arc<Segment>>, Vec<SegmentFound>), Error> {
     let mut all = Vec::new();
     for name in names {
         if let Some(number) = number_in(name, ".seg") {
-            all.extend(look(disk, folder.join(name), number, channel, Open::Read)?);
+            all.extend(look(
+                disk,
+                directory.join(name),
+                number,
+                channel,
+                Open::Read,
+            )?);
         }
     }
     all.sort_by_key(|found| found.number);
@@ -346,7 +357,7 @@ fn open_segments(
 
 /// Reads through a log.
 pub struct Frames<'a> {
-    folder: &'a Folder,
+    directory: &'a Directory,
     after: Position,
     at: usize,
     walk: Option<Walk<'a>>,
@@ -373,7 +384,7 @@ impl Iterator for Frames<'_> {
                     _ => continue,
                 }
             }
-            let Some(segment) = self.folder.opened.get(self.at) else {
+            let Some(segment) = self.directory.opened.get(self.at) else {
                 self.ended = true;
                 return Some(Ok(Seen::End {
                     torn_bytes: self.torn_bytes,
@@ -396,8 +407,8 @@ impl Iterator for Frames<'_> {
 impl<'a> Frames<'a> {
     /// Reads one frame of a segment, or finds its end.
     fn step(&mut self, segment: &'a Segment) -> std::io::Result<Option<Seen>> {
-        let channel = self.folder.channel;
-        let closed = self.folder.segments[self.at].frame_bytes.is_some();
+        let channel = self.directory.channel;
+        let closed = self.directory.segments[self.at].frame_bytes.is_some();
         let walk = self
             .walk
             .get_or_insert_with(|| Walk::new(segment, channel, segment.end()));
@@ -474,14 +485,14 @@ impl Iterator for Positions<'_> {
 /// batches were passed over.
 pub fn skip<E: From<Error>>(
     disk: &dyn Disk,
-    folder: &Path,
+    directory: &Path,
     consumer: &str,
     to: Position,
     mut each: impl FnMut(&Frame) -> Result<(), E>,
 ) -> Result<u64, E> {
-    let found = Folder::open(disk, folder)?;
-    let _lock = take_lock(disk, folder)?;
-    let path = folder.join(cursor_name(consumer));
+    let found = Directory::open(disk, directory)?;
+    let _lock = take_lock(disk, directory)?;
+    let path = directory.join(cursor_name(consumer));
     check_known(&found, consumer)?;
     let CursorFound::Good(mut cursor) = Cursor::open(disk, &path, found.channel, Open::Write)?
     else {
@@ -505,7 +516,7 @@ pub fn skip<E: From<Error>>(
     Ok(passed)
 }
 
-fn check_known(found: &Folder, consumer: &str) -> Result<(), Error> {
+fn check_known(found: &Directory, consumer: &str) -> Result<(), Error> {
     let known: Vec<String> = found
         .consumers
         .iter()
@@ -522,11 +533,11 @@ fn check_known(found: &Folder, consumer: &str) -> Result<(), Error> {
 
 /// Removes a consumer's cursor: what only it has not settled is given up at the next start. The channel must not be in use.
 /// A consumer for which a sink read after the last start is forgotten only by `force`.
-pub fn forget(disk: &dyn Disk, folder: &Path, consumer: &str, force: bool) -> Result<(), Error> {
-    let found = Folder::open(disk, folder)?;
-    let _lock = take_lock(disk, folder)?;
+pub fn forget(disk: &dyn Disk, directory: &Path, consumer: &str, force: bool) -> Result<(), Error> {
+    let found = Directory::open(disk, directory)?;
+    let _lock = take_lock(disk, directory)?;
     check_known(&found, consumer)?;
-    let path = folder.join(cursor_name(consumer));
+    let path = directory.join(cursor_name(consumer));
     if let CursorFound::Good(cursor) = Cursor::open(disk, &path, found.channel, Open::Read)?
         && cursor.is_configured()
         && !force
@@ -535,5 +546,5 @@ pub fn forget(disk: &dyn Disk, folder: &Path, consumer: &str, force: bool) -> Re
     }
     let failed = |error| Error::disk("removing a cursor", &path, error);
     disk.remove(&path).map_err(failed)?;
-    disk.sync_folder(folder).map_err(failed)
+    disk.sync_directory(directory).map_err(failed)
 }

@@ -354,7 +354,7 @@ impl Losses {
         file.sync()?;
         self.disk.rename(&new, &self.path)?;
         self.disk
-            .sync_folder(self.path.parent().unwrap_or(Path::new(".")))
+            .sync_directory(self.path.parent().unwrap_or(Path::new(".")))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(bool, Loss)>> {

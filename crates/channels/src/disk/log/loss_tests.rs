@@ -13,7 +13,7 @@ use millstream_testkit::{Crash, SimulatedDisk};
 
 use super::{
     Behind, ChannelId, Log, Loss, Missing, Recovered, Sync, Then,
-    inspect::{self, Folder, Seen, Span},
+    inspect::{self, Directory, Seen, Span},
     segment::segment_name,
     tests::{at, drain, keep, names, open, options, reader},
 };
@@ -23,19 +23,19 @@ const HERE: &str = "/data/channels/buffer";
 /// A disk with a data_dir and a channel in it.
 struct Place {
     disk: SimulatedDisk,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Place {
     fn new() -> Self {
         let disk = SimulatedDisk::new(1);
-        disk.create_folder(Path::new("/data")).unwrap();
-        disk.create_folder(Path::new("/data/channels")).unwrap();
-        disk.sync_folder(Path::new("/")).unwrap();
-        disk.sync_folder(Path::new("/data")).unwrap();
+        disk.create_directory(Path::new("/data")).unwrap();
+        disk.create_directory(Path::new("/data/channels")).unwrap();
+        disk.sync_directory(Path::new("/")).unwrap();
+        disk.sync_directory(Path::new("/data")).unwrap();
         Self {
             disk,
-            folder: HERE.into(),
+            directory: HERE.into(),
         }
     }
 
@@ -43,7 +43,7 @@ impl Place {
         let disk = Arc::new(self.disk.clone());
         Log::open(
             disk,
-            &self.folder,
+            &self.directory,
             options(Sync::Batch),
             ChannelId([id; 16]),
         )
@@ -75,8 +75,8 @@ impl Place {
     }
 
     fn segments(&self) -> Vec<PathBuf> {
-        let names = self.disk.list(&self.folder).unwrap();
-        let paths = names.iter().map(|name| self.folder.join(name));
+        let names = self.disk.list(&self.directory).unwrap();
+        let paths = names.iter().map(|name| self.directory.join(name));
         paths
             .filter(|path| path.extension().is_some_and(|end| end == "seg"))
             .collect()
@@ -84,17 +84,19 @@ impl Place {
 
     /// What `millstream channel verify` finds.
     fn verified(&self) -> Vec<Loss> {
-        if let Some(gone) = inspect::gone(&self.disk, &self.folder).unwrap() {
+        if let Some(gone) = inspect::gone(&self.disk, &self.directory).unwrap() {
             return vec![gone];
         }
-        let folder = Folder::open(&self.disk, &self.folder).unwrap();
+        let directory = Directory::open(&self.disk, &self.directory).unwrap();
         let mut span = Span::default();
-        for seen in folder.read(Position::default()) {
+        for seen in directory.read(Position::default()) {
             if let Seen::Frame(frame) = seen.unwrap() {
                 span.see(frame.position);
             }
         }
-        folder.missing(&self.disk, &self.folder, &span).unwrap()
+        directory
+            .missing(&self.disk, &self.directory, &span)
+            .unwrap()
     }
 
     /// Checks that this and nothing else is missing, before and after every start until it is accepted, whatever comes
@@ -126,7 +128,8 @@ impl Place {
         let (log, found) = self.open();
         assert_eq!(seqs(&found.losses), expected, "the next start");
         drop(log);
-        let accepted = inspect::accept_losses(Arc::new(self.disk.clone()), &self.folder).unwrap();
+        let accepted =
+            inspect::accept_losses(Arc::new(self.disk.clone()), &self.directory).unwrap();
         assert_eq!(seqs(&accepted), expected, "accepted");
         for _ in 0..2 {
             let (log, found) = self.open();
@@ -134,7 +137,10 @@ impl Place {
             drop(log);
             let found = self.verified();
             let disk = Arc::new(self.disk.clone());
-            assert_eq!(inspect::unaccepted(disk, &self.folder, found).unwrap(), []);
+            assert_eq!(
+                inspect::unaccepted(disk, &self.directory, found).unwrap(),
+                []
+            );
         }
     }
 }
@@ -149,8 +155,8 @@ fn numbers(range: std::ops::Range<u64>) -> Vec<u64> {
 
 /// The first seq of each segment.
 fn firsts(place: &Place) -> Vec<u64> {
-    let folder = Folder::open(&place.disk, &place.folder).unwrap();
-    folder
+    let directory = Directory::open(&place.disk, &place.directory).unwrap();
+    directory
         .segments
         .iter()
         .map(|found| found.first.seq)
@@ -168,11 +174,11 @@ fn a_channel_that_was_stopped_or_killed_misses_nothing() {
         // The record of a renamed channel goes with nothing; the old name is free for a new one.
         let renamed = Place {
             disk: place.disk.clone(),
-            folder: "/data/channels/renamed".into(),
+            directory: "/data/channels/renamed".into(),
         };
-        renamed.disk.create_folder(&renamed.folder).unwrap();
-        for name in place.disk.list(&place.folder).unwrap() {
-            let (from, to) = (place.folder.join(&name), renamed.folder.join(&name));
+        renamed.disk.create_directory(&renamed.directory).unwrap();
+        for name in place.disk.list(&place.directory).unwrap() {
+            let (from, to) = (place.directory.join(&name), renamed.directory.join(&name));
             place.disk.rename(&from, &to).unwrap();
         }
         let (log, found) = renamed.open();
@@ -190,8 +196,8 @@ fn a_channel_that_was_stopped_or_killed_misses_nothing() {
 fn a_missing_directory_is_named() {
     for clean in [true, false] {
         let place = Place::filled(clean);
-        for name in place.disk.list(&place.folder).unwrap() {
-            place.disk.remove(&place.folder.join(name)).unwrap();
+        for name in place.disk.list(&place.directory).unwrap() {
+            place.disk.remove(&place.directory.join(name)).unwrap();
         }
         if clean {
             place.misses(Missing::Directory, 10, 60, &[]);
@@ -280,7 +286,7 @@ fn swapped_segments_get_their_names_back_and_a_copy_is_put_aside() {
     let place = Place::filled(true);
     let segments = place.segments();
     let (one, two) = (&segments[1], &segments[4]);
-    let aside = place.folder.join("aside");
+    let aside = place.directory.join("aside");
     place.disk.rename(one, &aside).unwrap();
     place.disk.rename(two, one).unwrap();
     place.disk.rename(&aside, two).unwrap();
@@ -298,7 +304,7 @@ fn swapped_segments_get_their_names_back_and_a_copy_is_put_aside() {
     let third = place.disk.open(&segments[2], Open::Read).unwrap();
     let mut bytes = Vec::new();
     third.read_at(&mut bytes, 1 << 20, 0).unwrap();
-    let copy = place.folder.join(segment_name(99));
+    let copy = place.directory.join(segment_name(99));
     let file = place.disk.open(&copy, Open::Create).unwrap();
     file.write_at(&[IoSlice::new(&bytes)], 0).unwrap();
     drop((file, third));
@@ -308,7 +314,7 @@ fn swapped_segments_get_their_names_back_and_a_copy_is_put_aside() {
         drain(&mut reader(&log, Behind::default())).0,
         numbers(10..60)
     );
-    let kept = place.disk.list(&place.folder).unwrap();
+    let kept = place.disk.list(&place.directory).unwrap();
     let bad = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".bad");
     assert_eq!(kept.iter().filter(|name| bad(name)).count(), 1);
 }
@@ -353,7 +359,7 @@ fn what_was_skipped_is_no_loss_at_the_next_start() {
 #[test]
 fn the_identity_of_a_channel_is_restored_from_its_record() {
     let place = Place::filled(true);
-    place.disk.remove(&place.folder.join("channel")).unwrap();
+    place.disk.remove(&place.directory.join("channel")).unwrap();
     let (log, found) = place.open();
     assert_eq!(found.channel, ChannelId([1; 16]));
     assert_eq!(found.losses, []);

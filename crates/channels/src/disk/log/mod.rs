@@ -1,13 +1,13 @@
 //! The segment log.
 //!
 //! ```text
-//! FOLDER/channel            format version and random id of the channel (recover.rs)
-//! FOLDER/lock               held by the process that has the channel open
-//! FOLDER/0000000017.seg     a segment: header (segment.rs) and frames (frame.rs)
-//! FOLDER/0000000016.ids     the chunk ids of a closed segment (ids.rs); outlives the segment
-//! FOLDER/0000000016.bad     a segment in which damage was found, put aside once nobody needs it any more
-//! FOLDER/free-12.seg        a used segment waiting to be written over
-//! FOLDER/NAME.cursor        where the consumer NAME is (cursor.rs)
+//! DIRECTORY/channel            format version and random id of the channel (recover.rs)
+//! DIRECTORY/lock               held by the process that has the channel open
+//! DIRECTORY/0000000017.seg     a segment: header (segment.rs) and frames (frame.rs)
+//! DIRECTORY/0000000016.ids     the chunk ids of a closed segment (ids.rs); outlives the segment
+//! DIRECTORY/0000000016.bad     a segment in which damage was found, put aside once nobody needs it any more
+//! DIRECTORY/free-12.seg        a used segment waiting to be written over
+//! DIRECTORY/NAME.cursor        where the consumer NAME is (cursor.rs)
 //!
 //! channel-records/NAME.record   what is known of the channel when its directory is gone (record.rs)
 //! channel-records/NAME.losses   what is missing of it, and whether an operator has accepted that (loss.rs)
@@ -25,8 +25,8 @@ mod consumers;
 mod cursor;
 #[cfg(test)]
 mod damage_tests;
+mod directory;
 mod error;
-mod folder;
 mod frame;
 #[cfg(test)]
 mod full_tests;

@@ -43,10 +43,10 @@ const CHANNELS: &str = "channels";
 /// The directory of their records.
 const RECORDS: &str = "channel-records";
 
-/// The path of the record of the channel in `folder`.
-pub(super) fn record_path(folder: &Path) -> PathBuf {
-    let name = folder.file_name().unwrap_or_default();
-    let records = match folder.parent() {
+/// The path of the record of the channel in `directory`.
+pub(super) fn record_path(directory: &Path) -> PathBuf {
+    let name = directory.file_name().unwrap_or_default();
+    let records = match directory.parent() {
         Some(parent) if parent.ends_with(CHANNELS) => parent.with_file_name(RECORDS),
         Some(parent) => parent.to_owned(),
         None => PathBuf::new(),
@@ -189,9 +189,9 @@ impl Record {
     fn create(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn File>> {
         let records = path.parent().unwrap_or(Path::new("."));
         if let Some(above) = records.parent().filter(|_| disk.metadata(records).is_err()) {
-            disk.create_folder(records)?;
+            disk.create_directory(records)?;
             let here = above.as_os_str().is_empty();
-            disk.sync_folder(if here { Path::new(".") } else { above })?;
+            disk.sync_directory(if here { Path::new(".") } else { above })?;
         }
         let file = disk.open(path, Open::Create)?;
         // Both pages are written, so that no later write needs room.
@@ -199,7 +199,7 @@ impl Record {
             .allocate(2 * PAGE)
             .and_then(|()| file.write_at(&[IoSlice::new(&[0; 2 * PAGE as usize])], 0))
             .and_then(|()| file.sync())
-            .and_then(|()| disk.sync_folder(records));
+            .and_then(|()| disk.sync_directory(records));
         if let Err(error) = made {
             // An empty record would say nothing; the next start makes it.
             let _ = disk.remove(path);

@@ -21,7 +21,7 @@ use super::{
     commit::{Log, Previous},
     consumers::consumer,
     cursor::{Cursor, CursorFound},
-    folder::{identify, list, take_lock, was_moved},
+    directory::{identify, list, take_lock, was_moved},
     frame::Kind,
     ids::{ids_name, read_ids},
     index::Index,
@@ -60,31 +60,31 @@ pub struct Recovered {
 }
 
 impl Log {
-    /// Opens the channel in `folder` and makes it if there is none, with the id `fresh` (random). The parent of the
-    /// folder must be there. Nothing is written for new frames yet: a full disk does not stop a start.
+    /// Opens the channel in `directory` and makes it if there is none, with the id `fresh` (random). The parent of the
+    /// directory must be there. Nothing is written for new frames yet: a full disk does not stop a start.
     pub fn open(
         disk: Arc<dyn Disk>,
-        folder: &Path,
+        directory: &Path,
         options: Options,
         fresh: ChannelId,
     ) -> Result<(Self, Recovered), Error> {
-        let lock = take_lock(&*disk, folder)?;
-        let names = list(&*disk, folder)?;
-        let record = record_path(folder);
+        let lock = take_lock(&*disk, directory)?;
+        let names = list(&*disk, directory)?;
+        let record = record_path(directory);
         let failed = |error| Error::disk("reading the record of the channel", &record, error);
         let known = Known::read(&*disk, &record).map_err(failed)?;
         let losses = Losses::read(Arc::clone(&disk), &record).map_err(failed)?;
         let remembered = known.map(|known| known.channel);
-        let channel = identify(&*disk, folder, &names, fresh, remembered)?;
+        let channel = identify(&*disk, directory, &names, fresh, remembered)?;
         let mut finds = Finds::default();
         let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
         if known.is_none() && !is_new && is_damaged(&*disk, &record).map_err(failed)? {
             let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
             finds.damage.push((record.clone(), what));
         }
-        let found = survey(&*disk, folder, &names, &channel, &mut finds.damage)?;
+        let found = survey(&*disk, directory, &names, &channel, &mut finds.damage)?;
         let mut log = Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             options,
             channel,
             lock,
@@ -122,8 +122,8 @@ impl Log {
         let tail = log.restore_segments(found, &names, &mut finds)?;
         // The newest names may be known to the page cache alone.
         log.disk
-            .sync_folder(folder)
-            .map_err(|error| Error::disk("opening the channel", folder, error))?;
+            .sync_directory(directory)
+            .map_err(|error| Error::disk("opening the channel", directory, error))?;
         log.open_cursors(&names, &mut finds.damage)?;
         log.take_blanks(&names)?;
         let recovered = log.finish_start(tail, finds, known);
@@ -208,7 +208,7 @@ impl Log {
         damage: &mut Damage,
     ) -> Result<(), Error> {
         for number in numbers {
-            let path = self.folder.join(ids_name(number));
+            let path = self.directory.join(ids_name(number));
             let records = read_ids(&*self.disk, &path, &self.channel, number)
                 .map_err(|error| Error::disk("reading ids", &path, error))?;
             if records.is_none() {
@@ -230,7 +230,7 @@ impl Log {
         if count == 0 {
             return Ok(());
         }
-        let path = self.folder.join(ids_name(segment.number));
+        let path = self.directory.join(ids_name(segment.number));
         let records = read_ids(&*self.disk, &path, &self.channel, segment.number)
             .map_err(|error| Error::disk("reading ids", &path, error))?;
         match records {
@@ -288,7 +288,7 @@ impl Log {
             let Some(consumer_name) = name.strip_suffix(".cursor") else {
                 continue;
             };
-            let path = self.folder.join(name);
+            let path = self.directory.join(name);
             match Cursor::open(&*self.disk, &path, self.channel, Open::Write)? {
                 CursorFound::Good(mut cursor) => {
                     let failed = |error| Error::disk("writing a cursor again", &path, error);
@@ -311,7 +311,7 @@ impl Log {
             let Some(number) = blank_number_in(name) else {
                 continue;
             };
-            let path = self.folder.join(name);
+            let path = self.directory.join(name);
             let failed = |error| Error::disk("opening a used segment", &path, error);
             let file = self.disk.open(&path, Open::Write).map_err(failed)?;
             let bytes = file.metadata().map_err(failed)?.len;
@@ -396,7 +396,7 @@ impl Log {
         let mut losses = look.losses();
         if let Some(known) = look.known
             && known.channel != self.channel
-            && !was_moved(&*self.disk, &self.folder, known.channel)
+            && !was_moved(&*self.disk, &self.directory, known.channel)
         {
             losses.push(known.directory());
         }

@@ -21,7 +21,7 @@ impl Log {
     /// The open segment has failed: stages again what is not durable in it.
     pub(super) fn repair(&mut self, doing: &'static str, error: io::Error) -> Result<(), Error> {
         let Some(mut open) = self.open.take() else {
-            return self.fail(doing, self.folder.clone(), error);
+            return self.fail(doing, self.directory.clone(), error);
         };
         let path = open.segment.path.clone();
         let published = open.segment.end();

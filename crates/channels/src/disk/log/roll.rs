@@ -159,7 +159,7 @@ impl Log {
         if live + usual > self.options.size_max && !alone && !self.skip_for_room()? {
             let state = self.index.lock();
             return Err(Error::Full {
-                path: self.folder.clone(),
+                path: self.directory.clone(),
                 consumer: state.slowest().map(|(name, _)| name.clone()),
             });
         }
@@ -218,7 +218,7 @@ impl Log {
                 Ok(())
             }
             Err(error) if is_no_room(&error) => Err(Error::NoRoom {
-                path: self.folder.clone(),
+                path: self.directory.clone(),
                 shortage: Some(Shortage {
                     needed: bytes,
                     free: self.free_bytes(),
@@ -231,7 +231,7 @@ impl Log {
 
     /// Bytes that are free on the disk, as far as the system says.
     fn free_bytes(&self) -> u64 {
-        let space = self.disk.space(&self.folder);
+        let space = self.disk.space(&self.directory);
         space.map_or(u64::MAX, |space| space.free)
     }
 
@@ -265,7 +265,7 @@ impl Log {
     /// The path of a blank, a name that none ever had while the log was open, and its bytes.
     fn next_blank(&mut self, bytes: u64) -> (PathBuf, u64) {
         self.blank_number += 1;
-        (self.folder.join(blank_name(self.blank_number)), bytes)
+        (self.directory.join(blank_name(self.blank_number)), bytes)
     }
 
     fn write_previous_ids(&mut self) -> Result<(), Error> {
@@ -273,7 +273,7 @@ impl Log {
         if previous.ids_written {
             return Ok(());
         }
-        let path = self.folder.join(ids_name(previous.number));
+        let path = self.directory.join(ids_name(previous.number));
         write_ids(
             &*self.disk,
             &path,
@@ -309,19 +309,19 @@ impl Log {
             files: self.files.sorted(),
         };
         let encoded = header.encode(&self.channel);
-        let path = self.folder.join(segment_name(header.number));
+        let path = self.directory.join(segment_name(header.number));
         let blank = self.blanks.remove(place);
         // A power cut could give a blank its old name back. It must not be written over before that is ruled out, or the old
         // segment looks damaged.
         let durable = match self.blank_unsynced {
-            true => self.disk.sync_folder(&self.folder),
+            true => self.disk.sync_directory(&self.directory),
             false => Ok(()),
         };
         let opened = durable
             .and_then(|()| blank.file.write_at(&[IoSlice::new(&encoded)], 0))
             .and_then(|()| blank.file.sync())
             .and_then(|()| self.disk.rename(&blank.path, &path))
-            .and_then(|()| self.disk.sync_folder(&self.folder));
+            .and_then(|()| self.disk.sync_directory(&self.directory));
         if let Err(error) = opened {
             // The file is not used again; one more is tried, in the next round of the caller.
             if is_no_room(&error) {
@@ -381,7 +381,7 @@ impl Log {
             if end > self.window.first() {
                 break;
             }
-            let path = self.folder.join(ids_name(number));
+            let path = self.directory.join(ids_name(number));
             self.disk
                 .remove(&path)
                 .map_err(|error| Error::disk("removing an id file", &path, error))?;
@@ -435,7 +435,7 @@ impl Log {
                 }
                 if behind.then == Then::Block {
                     return Err(Error::Full {
-                        path: self.folder.clone(),
+                        path: self.directory.clone(),
                         consumer: Some(name),
                     });
                 }

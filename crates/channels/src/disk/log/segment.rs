@@ -286,9 +286,9 @@ pub struct Blank {
 impl Blank {
     /// Makes one ahead of time, unless the disk is so full that the room may be needed for something else first.
     pub fn create_ahead(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
-        let folder = path.parent().unwrap_or(Path::new("."));
+        let directory = path.parent().unwrap_or(Path::new("."));
         let ample = disk
-            .space(folder)
+            .space(directory)
             .map_or(true, |space| space.free / AMPLE >= bytes);
         match ample {
             true => Self::create(disk, path, bytes),

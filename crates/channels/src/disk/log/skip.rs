@@ -98,7 +98,7 @@ impl Log {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if skipped.to > cursor.position {
-            let path = self.folder.join(cursor_name(name));
+            let path = self.directory.join(cursor_name(name));
             cursor
                 .pass_on(skipped.to)
                 .map_err(|error| Error::disk("committing the cursor", &path, error))?;

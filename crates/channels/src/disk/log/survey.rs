@@ -1,4 +1,4 @@
-//! Which files of a folder are segments of the log: their headers, in order.
+//! Which files of a directory are segments of the log: their headers, in order.
 
 use std::{
     path::{Path, PathBuf},
@@ -76,18 +76,18 @@ impl Survey {
 /// What is wrong with a channel's files: where, and what.
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
-/// Opens all segments of the folder in order. A file that stands under the name of another segment gets its own name back;
+/// Opens all segments of the directory in order. A file that stands under the name of another segment gets its own name back;
 /// one that is no segment of this channel is put aside, never removed, because it may hold records that are missing.
 pub(super) fn survey(
     disk: &dyn Disk,
-    folder: &Path,
+    directory: &Path,
     names: &[String],
     channel: &ChannelId,
     damage: &mut Damage,
 ) -> Result<Vec<Survey>, Error> {
     let (mut found, mut misnamed) = (Vec::new(), Vec::new());
     for name in names {
-        let path = folder.join(name);
+        let path = directory.join(name);
         let Some(number) = number_in(name, ".seg").or_else(|| moved_number_in(name)) else {
             continue;
         };
@@ -96,7 +96,7 @@ pub(super) fn survey(
                 if segment.header.is_none() {
                     damage.push((path.clone(), "the header of the segment is damaged"));
                 }
-                let named = path == folder.join(segment_name(segment.number));
+                let named = path == directory.join(segment_name(segment.number));
                 let list = if named { &mut found } else { &mut misnamed };
                 list.push(segment);
             }
@@ -106,7 +106,7 @@ pub(super) fn survey(
             }
         }
     }
-    rename_back(disk, folder, channel, &mut found, misnamed, damage)?;
+    rename_back(disk, directory, channel, &mut found, misnamed, damage)?;
     found.sort_by_key(|segment| segment.number);
     Ok(found)
 }
@@ -114,14 +114,14 @@ pub(super) fn survey(
 /// Gives segments their own names back. Names may have been swapped, so all of them step aside first.
 fn rename_back(
     disk: &dyn Disk,
-    folder: &Path,
+    directory: &Path,
     channel: &ChannelId,
     found: &mut Vec<Survey>,
     mut misnamed: Vec<Survey>,
     damage: &mut Damage,
 ) -> Result<(), Error> {
     for (place, segment) in misnamed.iter_mut().enumerate() {
-        let moved = folder.join(moved_name(segment.number, place));
+        let moved = directory.join(moved_name(segment.number, place));
         if segment.path != moved {
             rename(disk, &segment.path, &moved)?;
         }
@@ -139,7 +139,7 @@ fn rename_back(
             damage.push((aside, "a second copy of a segment; it was put aside"));
             continue;
         }
-        let path = folder.join(segment_name(segment.number));
+        let path = directory.join(segment_name(segment.number));
         rename(disk, &segment.path, &path)?;
         damage.push((
             path.clone(),

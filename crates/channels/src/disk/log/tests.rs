@@ -12,11 +12,11 @@ use millstream_testkit::{Call, Crash, SimulatedDisk};
 
 use super::{
     Behind, ChannelId, Error, Item, Log, Lost, Options, Reader, Skipped, Sync, Then,
-    inspect::{self, Folder, Seen},
+    inspect::{self, Directory, Seen},
 };
 
 pub(super) const SEGMENT: u64 = 16 << 10;
-pub(super) const FOLDER: &str = "/c";
+pub(super) const DIRECTORY: &str = "/c";
 
 pub(super) fn options(sync: Sync) -> Options {
     Options {
@@ -34,7 +34,7 @@ pub(super) fn open(disk: &SimulatedDisk) -> Log {
 
 pub(super) fn open_with(disk: &SimulatedDisk, options: Options) -> Log {
     let disk = Arc::new(disk.clone());
-    let opened = Log::open(disk, Path::new(FOLDER), options, ChannelId([1; 16]));
+    let opened = Log::open(disk, Path::new(DIRECTORY), options, ChannelId([1; 16]));
     opened.unwrap().0
 }
 
@@ -98,7 +98,7 @@ pub(super) fn drain(reader: &mut Reader) -> (Vec<u64>, Vec<Lost>) {
 }
 
 pub(super) fn names(disk: &SimulatedDisk) -> Vec<String> {
-    let names = disk.list(Path::new(FOLDER)).unwrap();
+    let names = disk.list(Path::new(DIRECTORY)).unwrap();
     names
         .into_iter()
         .map(|n| n.into_string().unwrap())
@@ -237,7 +237,7 @@ fn damage_is_named_passed_over_and_put_aside() {
     let mut log = open(&disk);
     let mut sink = reader(&log, Behind::default());
     keep(&mut log, 0..60).unwrap();
-    let damaged = PathBuf::from(format!("{FOLDER}/0000000002.seg"));
+    let damaged = PathBuf::from(format!("{DIRECTORY}/0000000002.seg"));
     assert!(disk.damage(&damaged, 4096 + 3000));
     let (numbers, lost) = drain(&mut sink);
     assert_eq!((numbers.len(), lost.len()), (59, 1), "{lost:?}");
@@ -259,11 +259,11 @@ fn damage_below_the_last_synced_end_is_no_torn_tail() {
     keep(&mut log, 0..8).unwrap();
     drop(log);
     disk.restart(Crash::Kill);
-    let path = PathBuf::from(format!("{FOLDER}/0000000001.seg"));
+    let path = PathBuf::from(format!("{DIRECTORY}/0000000001.seg"));
     assert!(disk.damage(&path, 4096 + 3000));
     let (log, recovered) = Log::open(
         Arc::new(disk.clone()),
-        Path::new(FOLDER),
+        Path::new(DIRECTORY),
         options(Sync::Batch),
         ChannelId([9; 16]),
     )
@@ -346,7 +346,7 @@ fn a_second_process_is_refused() {
     let again = |options| {
         let opened = Log::open(
             Arc::new(disk.clone()),
-            Path::new(FOLDER),
+            Path::new(DIRECTORY),
             options,
             ChannelId([1; 16]),
         );
@@ -516,14 +516,14 @@ fn the_operator_sees_reads_and_skips() {
     drop(reader(&log, Behind::default()));
     keep(&mut log, 0..30).unwrap();
     log.close(at(30)).unwrap();
-    let folder = Folder::open(&disk, Path::new(FOLDER)).unwrap();
+    let directory = Directory::open(&disk, Path::new(DIRECTORY)).unwrap();
     assert_eq!(
-        folder.consumers,
+        directory.consumers,
         [("sink".to_owned(), Some(Position::default()))]
     );
-    assert!(folder.segments.len() > 2);
+    assert!(directory.segments.len() > 2);
     let mut frames = 0;
-    for seen in folder.read(Position { epoch: 1, seq: 10 }) {
+    for seen in directory.read(Position { epoch: 1, seq: 10 }) {
         match seen.unwrap() {
             Seen::Frame(frame) => frames += usize::from(frame.position.seq > 10),
             Seen::End { torn_bytes, clean } => assert!(torn_bytes == 0 && clean),
@@ -532,15 +532,15 @@ fn the_operator_sees_reads_and_skips() {
     }
     assert_eq!(frames, 20);
     let to = Position { epoch: 1, seq: 25 };
-    let passed = inspect::skip::<Error>(&disk, Path::new(FOLDER), "sink", to, |_| Ok(()));
+    let passed = inspect::skip::<Error>(&disk, Path::new(DIRECTORY), "sink", to, |_| Ok(()));
     assert_eq!(passed.unwrap(), 25);
     let log = open(&disk);
     let mut sink = reader(&log, Behind::default());
     assert_eq!(drain(&mut sink).0, [25, 26, 27, 28, 29]);
     drop((sink, log));
     the_sink_cannot_go_back_behind_it(&disk);
-    assert!(disk.damage(&folder.segments[0].path, 4096 + 3000));
-    let seen: Vec<_> = folder
+    assert!(disk.damage(&directory.segments[0].path, 4096 + 3000));
+    let seen: Vec<_> = directory
         .read(Position::default())
         .map(Result::unwrap)
         .collect();
@@ -551,21 +551,21 @@ fn the_operator_sees_reads_and_skips() {
 #[test]
 fn the_operator_finds_positions() {
     let disk = SimulatedDisk::new(1);
-    let folder = || Folder::open(&disk, Path::new(FOLDER));
-    assert!(matches!(folder(), Err(Error::NoChannel(_))));
+    let directory = || Directory::open(&disk, Path::new(DIRECTORY));
+    assert!(matches!(directory(), Err(Error::NoChannel(_))));
     let log = open(&disk);
     drop(reader(&log, Behind::default()));
     drop(log);
-    assert_eq!(folder().unwrap().span().unwrap(), None);
+    assert_eq!(directory().unwrap().span().unwrap(), None);
     // Not closed in order, so the next start begins an epoch.
     keep(&mut open(&disk), 0..20).unwrap();
     let mut log = open(&disk);
     keep(&mut log, 20..40).unwrap();
     log.close(at(40)).unwrap();
-    let folder = folder().unwrap();
+    let directory = directory().unwrap();
     let position = |epoch, seq| Position { epoch, seq };
     let (first, last) = (position(1, 1), position(2, 40));
-    assert_eq!(folder.span().unwrap(), Some((first, last)));
+    assert_eq!(directory.span().unwrap(), Some((first, last)));
     for (asked, before, behind) in [
         (position(0, 9), None, Some(first)),
         (
@@ -582,7 +582,11 @@ fn the_operator_finds_positions() {
         (position(2, 80), Some(last), None),
         (position(3, 1), Some(last), None),
     ] {
-        assert_eq!(folder.around(asked).unwrap(), (before, behind), "{asked}");
+        assert_eq!(
+            directory.around(asked).unwrap(),
+            (before, behind),
+            "{asked}"
+        );
     }
 }
 
@@ -594,7 +598,7 @@ fn a_consumer_is_forgotten_when_no_sink_reads_for_it() {
     keep(&mut log, 0..5).unwrap();
     log.note_gone();
     log.close(at(5)).unwrap();
-    let forget = |name, force| inspect::forget(&disk, Path::new(FOLDER), name, force);
+    let forget = |name, force| inspect::forget(&disk, Path::new(DIRECTORY), name, force);
     match forget("other", true) {
         Err(Error::UnknownConsumer { known, .. }) => assert_eq!(known, ["sink"]),
         other => panic!("{other:?}"),
@@ -676,15 +680,15 @@ fn of_a_gathered_batch_only_the_repeats_are_cut_out() {
 /// `testdata/version-1` is what Millstream 0.1 left behind when its frames had no receive time.
 #[test]
 fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_3() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata/version-1");
     for name in ["0000000001.seg", "channel", "out.cursor"] {
-        std::fs::copy(golden.join(name), folder.path().join(name)).unwrap();
+        std::fs::copy(golden.join(name), directory.path().join(name)).unwrap();
     }
     let open = || {
         let disk = Arc::new(millstream_sys::disk::HostDisk);
         let options = options(Sync::Batch);
-        Log::open(disk, folder.path(), options, ChannelId([1; 16])).unwrap()
+        Log::open(disk, directory.path(), options, ChannelId([1; 16])).unwrap()
     };
     let (mut log, recovered) = open();
     assert!(
@@ -717,6 +721,6 @@ fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_3() {
     }
     // The old one's only time is its keep time; the new one's is the wall clock's, whatever the channel's clock says.
     assert_eq!(found, [(kept, 2), (Time(5), 1)]);
-    let segment = std::fs::read(folder.path().join("0000000002.seg")).unwrap();
+    let segment = std::fs::read(directory.path().join("0000000002.seg")).unwrap();
     assert_eq!(segment[8..12], 3_u32.to_le_bytes());
 }

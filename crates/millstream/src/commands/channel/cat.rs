@@ -36,10 +36,10 @@ impl Cat {
     /// Writes; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
         let tags = TagFilter::new(self.tags.iter().map(String::as_str)).map_err(Trouble)?;
-        let folder = self.at.open()?;
+        let directory = self.at.open()?;
         let mut records = Records::new(BufWriter::new(stdout().lock()), self.format)?;
         let (mut batches, mut damaged) = (0, false);
-        for seen in folder.read(self.after) {
+        for seen in directory.read(self.after) {
             match seen? {
                 Seen::Frame(frame) if tags.takes(frame.batch.tag.as_str()) => {
                     match records.write(&frame.batch) {

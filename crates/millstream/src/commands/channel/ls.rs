@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::Timestamp;
-use millstream_channels::disk::log::inspect::Folder;
+use millstream_channels::disk::log::inspect::Directory;
 use millstream_record::{Position, Time};
 
 use super::{At, Trouble, read::account};
@@ -18,17 +18,21 @@ pub struct Ls {
 impl Ls {
     /// Lists; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        let folder = self.at.open()?;
-        let mut out = format!("channel {}\n\n{}\n", folder.channel, segments(&folder));
-        out.push_str(&consumers(&folder)?);
+        let directory = self.at.open()?;
+        let mut out = format!(
+            "channel {}\n\n{}\n",
+            directory.channel,
+            segments(&directory)
+        );
+        out.push_str(&consumers(&directory)?);
         Ok(page::print(&out))
     }
 }
 
-fn segments(folder: &Folder) -> String {
+fn segments(directory: &Directory) -> String {
     let heads = ["SEGMENT", "FIRST", "FRAMES TAKE", "FILE TAKES", "SINCE", ""];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for segment in &folder.segments {
+    for segment in &directory.segments {
         let file = segment.path.file_name().unwrap_or_default();
         let note = if segment.header_damaged {
             "its header is damaged"
@@ -47,16 +51,16 @@ fn segments(folder: &Folder) -> String {
     columns(0, &rows, &[2, 3])
 }
 
-fn consumers(folder: &Folder) -> Result<String, Trouble> {
+fn consumers(directory: &Directory) -> Result<String, Trouble> {
     // One pass over what the slowest has before it serves all.
-    let cursors: Vec<Position> = folder
+    let cursors: Vec<Position> = directory
         .consumers
         .iter()
         .map(|(_, cursor)| cursor.unwrap_or_default())
         .collect();
     let from = cursors.iter().min().copied().unwrap_or_default();
     let mut behind = vec![(0u64, 0u64, 0u64); cursors.len()];
-    account(folder, from, |position, records, bytes| {
+    account(directory, from, |position, records, bytes| {
         for (behind, cursor) in behind.iter_mut().zip(&cursors) {
             if position > *cursor {
                 behind.0 += 1;
@@ -73,7 +77,7 @@ fn consumers(folder: &Folder) -> Result<String, Trouble> {
         "BYTES BEFORE IT",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for ((name, cursor), behind) in folder.consumers.iter().zip(behind) {
+    for ((name, cursor), behind) in directory.consumers.iter().zip(behind) {
         rows.push(vec![
             name.clone(),
             cursor.map_or("damaged".to_owned(), |cursor| cursor.to_string()),

@@ -1,4 +1,4 @@
-//! `millstream channel`: looks into a disk channel's folder, and passes a consumer over what it cannot take.
+//! `millstream channel`: looks into a disk channel's directory, and passes a consumer over what it cannot take.
 
 mod cat;
 mod forget;
@@ -11,7 +11,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use millstream_channels::disk::log::{Error, inspect::Folder};
+use millstream_channels::disk::log::{Error, inspect::Directory};
 use millstream_record::Position;
 use millstream_sys::disk::HostDisk;
 
@@ -81,8 +81,8 @@ struct At {
 
 impl At {
     /// Looks into it. Where no channel is, the error names those nearby.
-    fn open(&self) -> Result<Folder, Trouble> {
-        match Folder::open(&HostDisk, &self.path) {
+    fn open(&self) -> Result<Directory, Trouble> {
+        match Directory::open(&HostDisk, &self.path) {
             Err(error @ Error::NoChannel(_)) => {
                 let near = channels_near(&self.path);
                 Err(Trouble(match near.is_empty() {

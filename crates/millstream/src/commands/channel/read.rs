@@ -1,6 +1,6 @@
 //! Reading through a log while counting, for `ls` and `verify`.
 
-use millstream_channels::disk::log::inspect::{Damage, Folder, Seen, Span};
+use millstream_channels::disk::log::inspect::{Damage, Directory, Seen, Span};
 use millstream_record::Position;
 
 use super::Trouble;
@@ -28,12 +28,12 @@ pub struct Account {
 
 /// Reads through the log behind `after`; `also` sees each batch: its position, records and bytes.
 pub fn account(
-    folder: &Folder,
+    directory: &Directory,
     after: Position,
     mut also: impl FnMut(Position, u64, u64),
 ) -> Result<Account, Trouble> {
     let mut account = Account::default();
-    for seen in folder.read(after) {
+    for seen in directory.read(after) {
         match seen? {
             Seen::Frame(frame) => {
                 let (records, bytes) = (u64::from(frame.batch.count), frame.batch.len() as u64);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use millstream_channels::disk::log::inspect::{self, Folder, Seen};
+use millstream_channels::disk::log::inspect::{self, Directory, Seen};
 use millstream_record::Position;
 use millstream_sys::disk::HostDisk;
 
@@ -39,16 +39,16 @@ pub struct Skip {
 impl Skip {
     /// Skips; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
-        let folder = self.at.open()?;
+        let directory = self.at.open()?;
         let (path, consumer) = (&self.at.path, &self.consumer);
         // To the beginning: moves nothing, and fails now if the channel is in use or has no such consumer.
         inspect::skip(&HostDisk, path, consumer, Position::default(), |_| {
             Ok::<_, Trouble>(())
         })?;
-        let to = self.target(&folder)?;
+        let to = self.target(&directory)?;
         let settled =
             |(name, cursor): &(String, Option<Position>)| (name == consumer).then_some(*cursor);
-        let cursor = folder
+        let cursor = directory
             .consumers
             .iter()
             .find_map(settled)
@@ -58,7 +58,7 @@ impl Skip {
             let text = format!("nothing to pass over: {consumer} has settled up to {cursor}\n");
             return Ok(page::print(&text));
         }
-        let (records, last) = self.save(&folder, cursor, to.unwrap_or_default())?;
+        let (records, last) = self.save(&directory, cursor, to.unwrap_or_default())?;
         // What is passed over is on the disk; only now the cursor moves.
         let batches = inspect::skip(&HostDisk, path, consumer, last, |_| Ok::<_, Trouble>(()))?;
         Ok(page::print(&format!(
@@ -70,8 +70,8 @@ impl Skip {
     }
 
     /// The last position to pass over; `None` if the channel is empty.
-    fn target(&self, folder: &Folder) -> Result<Option<Position>, Trouble> {
-        let span = folder.span()?;
+    fn target(&self, directory: &Directory) -> Result<Option<Position>, Trouble> {
+        let span = directory.span()?;
         let to = match (self.to.as_str(), span) {
             ("end", span) => return Ok(span.map(|(_, last)| last)),
             (text, _) => position(text).map_err(Trouble)?,
@@ -81,7 +81,7 @@ impl Skip {
                 "there is no position {to}: the channel is empty"
             )));
         };
-        let near = match folder.around(to)? {
+        let near = match directory.around(to)? {
             (Some(before), _) if before == to => return Ok(Some(to)),
             (Some(before), Some(behind)) => {
                 format!("; the nearest are {before} and {behind}")
@@ -96,7 +96,7 @@ impl Skip {
     /// Writes and syncs what stands between the cursor and `to`; how many records, and the last position.
     fn save(
         &self,
-        folder: &Folder,
+        directory: &Directory,
         cursor: Position,
         to: Position,
     ) -> Result<(u64, Position), Trouble> {
@@ -105,7 +105,7 @@ impl Skip {
         let file = File::create_new(&self.output).map_err(fail)?;
         let mut records = Records::new(BufWriter::new(file), self.format)?;
         let mut last = cursor;
-        for seen in folder.read(cursor) {
+        for seen in directory.read(cursor) {
             if let Seen::Frame(frame) = seen? {
                 if frame.position > to {
                     break;

@@ -31,9 +31,9 @@ impl Verify {
         {
             return Ok(complain(path, 0, &losses));
         }
-        let folder = self.at.open()?;
-        let found = account(&folder, Position::default(), |_, _, _| {})?;
-        let mut out = format!("channel {}\n", folder.channel);
+        let directory = self.at.open()?;
+        let found = account(&directory, Position::default(), |_, _, _| {})?;
+        let mut out = format!("channel {}\n", directory.channel);
         match found.span {
             Some((first, last)) => out.push_str(&format!(
                 "{} batches, {} records, {}, from {first} to {last}\n",
@@ -64,7 +64,7 @@ impl Verify {
             let at = damage.offset;
             out.push_str(&format!("DAMAGE {after}: {path} from byte {at} on\n"));
         }
-        let damaged = folder.consumers.iter().filter(|(_, at)| at.is_none());
+        let damaged = directory.consumers.iter().filter(|(_, at)| at.is_none());
         let mut unsound = found.damage.len();
         for (name, _) in damaged {
             unsound += 1;
@@ -73,7 +73,7 @@ impl Verify {
             ));
         }
         page::print(&out);
-        let losses = unaccepted(folder.missing(&HostDisk, path, &found.positions)?)?;
+        let losses = unaccepted(directory.missing(&HostDisk, path, &found.positions)?)?;
         Ok(complain(path, unsound, &losses))
     }
 }

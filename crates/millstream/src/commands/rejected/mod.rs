@@ -11,7 +11,7 @@ use std::{
 use clap::{Args, Subcommand};
 use millstream_pipeline::{
     reject,
-    rejected::{RejectedFile, folder},
+    rejected::{RejectedFile, directory},
 };
 
 use crate::{config, exit, page};
@@ -81,7 +81,7 @@ impl Which {
             let text = format!("the data_dir {} does not exist", data_dir.display());
             return Err(page::complain(&text, exit::FAILED));
         }
-        Ok(folder(&data_dir))
+        Ok(directory(&data_dir))
     }
 
     /// Gives every record to `each`, until that fails. What stands in a file and is no whole record is named on stderr.

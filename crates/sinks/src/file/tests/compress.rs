@@ -26,10 +26,10 @@ fn numbered(count: usize) -> String {
 fn what_is_compressed_is_read_by_the_tools_of_others_run_after_run() {
     for (compression, tool, end) in TOOLS {
         for upstream in [Upstream::memory(), Upstream::durable(7)] {
-            let folder = tempfile::tempdir().unwrap();
+            let directory = tempfile::tempdir().unwrap();
             let name = format!("a.{end}");
             let options = options(
-                folder.path(),
+                directory.path(),
                 &name,
                 &format!(r#""format": "raw", "compression": "{compression}""#),
             );
@@ -37,9 +37,9 @@ fn what_is_compressed_is_read_by_the_tools_of_others_run_after_run() {
             for _ in 0..2 {
                 upstream.put(lines("t", &text), false);
                 upstream.put(packed("t", "packed\n"), false);
-                run(folder.path(), &options, &upstream);
+                run(directory.path(), &options, &upstream);
             }
-            let file = folder.path().join("out").join(&name);
+            let file = directory.path().join("out").join(&name);
             let expected = format!("{text}packed\n").repeat(2);
             assert!(unpack(tool, &file) == expected);
             let length = fs::metadata(file).unwrap().len() as usize;
@@ -55,7 +55,7 @@ fn what_is_compressed_is_read_by_the_tools_of_others_run_after_run() {
 #[test]
 fn compressed_files_are_rotated_by_the_size_they_have_and_keep_their_ending() {
     for (compression, tool, end) in TOOLS {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
         let text = numbered(100_000);
         for _ in 0..3 {
@@ -64,10 +64,10 @@ fn compressed_files_are_rotated_by_the_size_they_have_and_keep_their_ending() {
         let more = format!(
             r#""format": "raw", "compression": "{compression}", "rotate": {{"size": "50KB"}}"#
         );
-        let options = options(folder.path(), &format!("a.log.{end}"), &more);
-        run(folder.path(), &options, &upstream);
+        let options = options(directory.path(), &format!("a.log.{end}"), &more);
+        run(directory.path(), &options, &upstream);
         let current = format!("a.log.{end}");
-        let mut names = names(folder.path());
+        let mut names = names(directory.path());
         names.retain(|name| *name != current);
         let number = |name: &String| -> u64 {
             let name = name.strip_suffix(&format!(".{end}")).unwrap();
@@ -77,7 +77,7 @@ fn compressed_files_are_rotated_by_the_size_they_have_and_keep_their_ending() {
         assert!(names.len() >= 3, "{names:?}");
         let mut all = String::new();
         for name in names.iter().chain([&current]) {
-            let path = folder.path().join("out").join(name);
+            let path = directory.path().join("out").join(name);
             let length = fs::metadata(&path).unwrap().len();
             assert!(length <= 50_000, "{name}: {length}");
             assert!(length > 45_000 || *name == current, "{name}: {length}");
@@ -91,7 +91,7 @@ fn compressed_files_are_rotated_by_the_size_they_have_and_keep_their_ending() {
 
 #[test]
 fn thousands_of_compressed_files_are_written_with_few_open() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let values: Vec<String> = (0..700).map(|n| n.to_string()).collect();
     for _ in 0..3 {
@@ -100,12 +100,12 @@ fn thousands_of_compressed_files_are_written_with_few_open() {
     }
     let more = r#""open_files": 60, "format": "raw", "field": "x", "compression": "zstd""#;
     run(
-        folder.path(),
-        &options(folder.path(), "{.x}", more),
+        directory.path(),
+        &options(directory.path(), "{.x}", more),
         &upstream,
     );
     for n in 0..700 {
-        let path = folder.path().join("out").join(n.to_string());
+        let path = directory.path().join("out").join(n.to_string());
         let mut file = fs::File::open(path).unwrap();
         let mut text = Vec::new();
         zstd_of(&mut file, &mut text);
@@ -126,24 +126,24 @@ fn zstd_of(file: &mut fs::File, text: &mut Vec<u8>) {
 
 #[test]
 fn a_file_that_was_compressed_in_another_way_is_set_aside() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let with = |compression: &str| {
         let more = format!(r#""format": "raw", "compression": "{compression}""#);
-        options(folder.path(), "a", &more)
+        options(directory.path(), "a", &more)
     };
     for (n, compression) in ["none", "gzip", "gzip", "zstd", "none"].iter().enumerate() {
         upstream.put(lines("t", &format!("{n}\n")), false);
-        run(folder.path(), &with(compression), &upstream);
+        run(directory.path(), &with(compression), &upstream);
     }
-    assert_eq!(read(folder.path(), "a"), "4\n");
-    let mut old: Vec<_> = names(folder.path());
+    assert_eq!(read(directory.path(), "a"), "4\n");
+    let mut old: Vec<_> = names(directory.path());
     old.retain(|name| name != "a");
     old.sort_by_key(|name| name.rsplit_once('-').unwrap().1.to_owned());
     let texts: Vec<_> = old
         .iter()
         .zip(["cat", "zcat", "zstdcat"])
-        .map(|(name, tool)| unpack(tool, &folder.path().join("out").join(name)))
+        .map(|(name, tool)| unpack(tool, &directory.path().join("out").join(name)))
         .collect();
     assert_eq!(texts, ["0\n", "1\n2\n", "3\n"]);
 }
@@ -151,14 +151,14 @@ fn a_file_that_was_compressed_in_another_way_is_set_aside() {
 #[test]
 fn what_a_kill_has_torn_off_behind_memory_does_not_spoil_what_follows() {
     for (compression, tool, _) in TOOLS {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let more = format!(r#""format": "raw", "compression": "{compression}""#);
-        let options = options(folder.path(), "a", &more);
-        let path = folder.path().join("out/a");
+        let options = options(directory.path(), "a", &more);
+        let path = directory.path().join("out/a");
         let put = |text: &str| {
             let upstream = Upstream::memory();
             upstream.put(lines("t", text), false);
-            run(folder.path(), &options, &upstream);
+            run(directory.path(), &options, &upstream);
         };
         put("1\n");
         let first = fs::read(&path).unwrap();
@@ -175,39 +175,39 @@ fn what_a_kill_has_torn_off_behind_memory_does_not_spoil_what_follows() {
 
 #[test]
 fn a_compressed_file_that_was_cut_by_somebody_is_set_aside_and_what_follows_can_be_read() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let more = r#""format": "raw", "compression": "gzip""#;
-    let options = options(folder.path(), "a.gz", more);
-    let path = folder.path().join("out/a.gz");
+    let options = options(directory.path(), "a.gz", more);
+    let path = directory.path().join("out/a.gz");
     let upstream = Upstream::durable(7);
     upstream.put(lines("t", "1\n"), false);
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     let whole = fs::read(&path).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_len(whole.len() as u64 - 3).unwrap();
     upstream.put(lines("t", "2\n"), false);
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     assert_eq!(unpack("zcat", &path), "2\n");
-    let names = names(folder.path());
+    let names = names(directory.path());
     assert_eq!(names.len(), 2);
-    let aside = folder.path().join("out").join(&names[0]);
+    let aside = directory.path().join("out").join(&names[0]);
     assert_eq!(fs::read(aside).unwrap(), whole[..whole.len() - 3]);
 }
 
 #[test]
 fn every_file_starts_with_the_header_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let more = r#""format": "csv", "columns": ["message", "tag"], "add": {"tag": "{tag}"}, "header": true,
         "rotate": {"records": 3}"#;
-    let options = options(folder.path(), "a.csv", more);
+    let options = options(directory.path(), "a.csv", more);
     for text in ["1\n2\n", "3\n4\n5\n6\n7\n"] {
         upstream.put(lines("t", text), false);
-        run(folder.path(), &options, &upstream);
+        run(directory.path(), &options, &upstream);
     }
-    let mut texts: Vec<_> = names(folder.path())
+    let mut texts: Vec<_> = names(directory.path())
         .iter()
-        .map(|name| read(folder.path(), name))
+        .map(|name| read(directory.path(), name))
         .collect();
     texts.sort();
     assert_eq!(

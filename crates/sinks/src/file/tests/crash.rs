@@ -176,7 +176,7 @@ impl Case {
             pool: Pool::new(1 << 20),
             meters,
             reporter: Reporter::new("sink"),
-            folder: "/data/sinks/sink".into(),
+            directory: "/data/sinks/sink".into(),
             lane: 0,
         };
         let (ended, errors) = logged_errors(|| block_on(sink.run(&mut inlet, context)));
@@ -282,12 +282,12 @@ fn bytes_are_none(bytes: &[u8]) -> String {
     String::new()
 }
 
-/// All files below `folder`: the rotated ones of a path in their order, then the path.
-pub(super) fn files(disk: &SimulatedDisk, folder: &Path) -> Vec<PathBuf> {
+/// All files below `directory`: the rotated ones of a path in their order, then the path.
+pub(super) fn files(disk: &SimulatedDisk, directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for name in disk.list(folder).unwrap() {
-        let path = folder.join(name);
-        match disk.metadata(&path).unwrap().folder {
+    for name in disk.list(directory).unwrap() {
+        let path = directory.join(name);
+        match disk.metadata(&path).unwrap().directory {
             true => files.extend(self::files(disk, &path)),
             false => files.push(path),
         }
@@ -324,7 +324,7 @@ pub(super) const ONE_FILE: Case = Case {
     cut_every: 2,
     meddle: None,
 };
-pub(super) const FOLDERS: Case = Case {
+pub(super) const DIRECTORIES: Case = Case {
     options: "{ path: '/out/x/{tag}/%H', format: raw, open_files: 1 }",
     cut_every: 3,
     meddle: None,
@@ -366,7 +366,7 @@ const MSGPACK_ZSTD: Case = Case {
 };
 const CASES: [Case; 10] = [
     ONE_FILE,
-    FOLDERS,
+    DIRECTORIES,
     ROTATED,
     MOVED,
     GZIP,
@@ -376,7 +376,7 @@ const CASES: [Case; 10] = [
     LTSV,
     MSGPACK_ZSTD,
 ];
-/// Somebody renames the file, after it was committed, and does not sync the folder.
+/// Somebody renames the file, after it was committed, and does not sync the directory.
 const MOVED: Case = Case {
     options: "{ path: /out/all, format: raw }",
     cut_every: 2,
@@ -492,11 +492,18 @@ fn a_power_cut_at_any_step_loses_and_repeats_nothing() {
 
 #[test]
 fn failing_calls_at_any_step_lose_and_repeat_nothing_even_when_the_power_fails_next() {
-    for case in [ONE_FILE, FOLDERS, ROTATED, GZIP, ZSTD_ROTATED, CSV_ROTATED] {
+    for case in [
+        ONE_FILE,
+        DIRECTORIES,
+        ROTATED,
+        GZIP,
+        ZSTD_ROTATED,
+        CSV_ROTATED,
+    ] {
         for (n, call) in [
             Call::Write,
             Call::Sync,
-            Call::SyncFolder,
+            Call::SyncDirectory,
             Call::Name,
             Call::Allocate,
         ]

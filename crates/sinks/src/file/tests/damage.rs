@@ -11,7 +11,7 @@ use millstream_sys::disk::{Disk, Open};
 use millstream_testkit::{Crash, Random, SimulatedDisk};
 
 use super::crash::{
-    CSV_ROTATED, Case, FOLDERS, GZIP, ONE_FILE, ROTATED, State, ZSTD_ROTATED, files, records,
+    CSV_ROTATED, Case, DIRECTORIES, GZIP, ONE_FILE, ROTATED, State, ZSTD_ROTATED, files, records,
 };
 
 const JOURNALS: [&str; 2] = ["/data/sinks/sink/journal.0", "/data/sinks/sink/journal.1"];
@@ -52,7 +52,7 @@ impl Damage {
             }
             Self::Remove => {
                 disk.remove(path).unwrap();
-                disk.sync_folder(path.parent().unwrap()).unwrap();
+                disk.sync_directory(path.parent().unwrap()).unwrap();
             }
         }
     }
@@ -144,7 +144,14 @@ fn no_flipped_bit_in_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
 
 #[test]
 fn no_damage_to_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
-    let cases = [ONE_FILE, FOLDERS, ROTATED, GZIP, ZSTD_ROTATED, CSV_ROTATED];
+    let cases = [
+        ONE_FILE,
+        DIRECTORIES,
+        ROTATED,
+        GZIP,
+        ZSTD_ROTATED,
+        CSV_ROTATED,
+    ];
     for (seed, case) in (0..600).zip(cases.iter().cycle()) {
         let mut random = Random::new(seed);
         damage_after_a_stop(case, random.below(3), Damage::random(&mut random));
@@ -155,7 +162,7 @@ fn no_damage_to_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
 fn damage_to_the_journal_after_a_crash_loses_nothing_and_what_comes_twice_is_named() {
     let (mut doubled, mut exact) = (0, 0);
     for seed in 0..600 {
-        let case = &[ONE_FILE, FOLDERS, ROTATED][seed as usize % 3];
+        let case = &[ONE_FILE, DIRECTORIES, ROTATED][seed as usize % 3];
         let mut random = Random::new(seed);
         let disk = SimulatedDisk::new(seed);
         let state = Arc::new(Mutex::new(State::default()));

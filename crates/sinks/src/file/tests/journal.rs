@@ -11,7 +11,7 @@ use crate::file::{
     table::{Change, Head, Row, Table},
 };
 
-const FOLDER: &str = "/data/sinks/sink";
+const DIRECTORY: &str = "/data/sinks/sink";
 
 fn row(n: u64) -> Row {
     Row {
@@ -65,7 +65,7 @@ fn decode(records: &[Vec<u8>]) -> Table {
 }
 
 fn open(disk: &SimulatedDisk) -> (Journal, Table) {
-    let (mut journal, found) = Journal::open(disk, Path::new(FOLDER), true).unwrap();
+    let (mut journal, found) = Journal::open(disk, Path::new(DIRECTORY), true).unwrap();
     let table = match found {
         Found::Records(records) => decode(&records),
         Found::Nothing => Table::default(),
@@ -132,10 +132,10 @@ fn damage_is_found_wherever_it_is_also_in_the_last_record() {
         let (mut journal, mut table) = open(&disk);
         append(&mut journal, &mut table, 0, 20);
         drop(journal);
-        let side = Path::new(FOLDER).join(["journal.0", "journal.1"][random.below(2) as usize]);
+        let side = Path::new(DIRECTORY).join(["journal.0", "journal.1"][random.below(2) as usize]);
         assert!(disk.damage(&side, random.below(1500)));
         disk.restart(Crash::Kill);
-        match Journal::open(&disk, Path::new(FOLDER), true).unwrap().1 {
+        match Journal::open(&disk, Path::new(DIRECTORY), true).unwrap().1 {
             Found::Damage(..) => {}
             Found::Nothing => panic!("seed {seed}: a journal was there"),
             // The file that does not count may be damaged at will.
@@ -164,15 +164,15 @@ fn no_bytes_make_the_table_panic() {
 #[test]
 fn two_processes_cannot_have_the_same_journal() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
-    let first = Journal::open(&*disk, Path::new(FOLDER), true).unwrap();
-    let failure = Journal::open(&*disk, Path::new(FOLDER), true)
+    let first = Journal::open(&*disk, Path::new(DIRECTORY), true).unwrap();
+    let failure = Journal::open(&*disk, Path::new(DIRECTORY), true)
         .err()
         .unwrap();
     assert!(failure.message.contains("another Millstream"), "{failure}");
     drop(first);
-    assert!(Journal::open(&*disk, Path::new(FOLDER), true).is_ok());
+    assert!(Journal::open(&*disk, Path::new(DIRECTORY), true).is_ok());
     assert!(
-        disk.open(&Path::new(FOLDER).join("journal.1"), Open::Read)
+        disk.open(&Path::new(DIRECTORY).join("journal.1"), Open::Read)
             .is_ok()
     );
 }

@@ -7,37 +7,37 @@ use crate::rig::{Upstream, lines};
 
 const DAY: i64 = 86_400_000_000_000;
 
-fn link(folder: &Path, name: &str) -> String {
-    let link = fs::read_link(folder.join("out").join(name)).unwrap();
+fn link(directory: &Path, name: &str) -> String {
+    let link = fs::read_link(directory.join("out").join(name)).unwrap();
     link.to_str().unwrap().to_owned()
 }
 
-/// Options with the link `latest` below the output folder.
-fn linked(folder: &Path, path: &str, latest: &str) -> String {
-    let latest = folder.join("out").join(latest);
+/// Options with the link `latest` below the output directory.
+fn linked(directory: &Path, path: &str, latest: &str) -> String {
+    let latest = directory.join("out").join(latest);
     let more = format!(r#""format": "raw", "field": "x", "latest": {latest:?}"#);
-    options(folder, path, &more)
+    options(directory, path, &more)
 }
 
 #[test]
 fn the_link_leads_to_the_newest_file_and_late_records_do_not_turn_it_back() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
-    let options = linked(folder.path(), "{tag}.%F.log", "{tag}.log");
+    let options = linked(directory.path(), "{tag}.%F.log", "{tag}.log");
     for (day, value) in [(1, "a"), (2, "b"), (1, "late"), (0, "very late")] {
         upstream.put(entries("web", day * DAY, &[("x", value)]), false);
     }
     upstream.put(entries("db", 0, &[("x", "c")]), false);
-    run(folder.path(), &options, &upstream);
-    assert_eq!(link(folder.path(), "web.log"), "web.1970-01-03.log");
-    assert_eq!(read(folder.path(), "web.log"), "b\n");
-    assert_eq!(link(folder.path(), "db.log"), "db.1970-01-01.log");
-    assert_eq!(read(folder.path(), "web.1970-01-02.log"), "a\nlate\n");
+    run(directory.path(), &options, &upstream);
+    assert_eq!(link(directory.path(), "web.log"), "web.1970-01-03.log");
+    assert_eq!(read(directory.path(), "web.log"), "b\n");
+    assert_eq!(link(directory.path(), "db.log"), "db.1970-01-01.log");
+    assert_eq!(read(directory.path(), "web.1970-01-02.log"), "a\nlate\n");
     // A later run goes on, and leaves nothing of the change behind.
     upstream.put(entries("web", 3 * DAY, &[("x", "d")]), false);
-    run(folder.path(), &options, &upstream);
-    assert_eq!(read(folder.path(), "web.log"), "d\n");
-    let hidden = names(folder.path());
+    run(directory.path(), &options, &upstream);
+    assert_eq!(read(directory.path(), "web.log"), "d\n");
+    let hidden = names(directory.path());
     assert!(
         !hidden.iter().any(|name| name.starts_with('.')),
         "{hidden:?}"
@@ -45,57 +45,57 @@ fn the_link_leads_to_the_newest_file_and_late_records_do_not_turn_it_back() {
 }
 
 #[test]
-fn a_link_in_another_folder_leads_there_by_the_whole_path_and_survives_rotation() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_link_in_another_directory_leads_there_by_the_whole_path_and_survives_rotation() {
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
-    let options = linked(folder.path(), "a.log", "links/now");
+    let options = linked(directory.path(), "a.log", "links/now");
     let options = options.replace(r#""field""#, r#""rotate": {"records": 1}, "field""#);
     let options = options.replace(r#""field": "x", "#, "");
     upstream.put(lines("t", "1\n2\n"), false);
-    fs::create_dir_all(folder.path().join("out/links")).unwrap();
+    fs::create_dir_all(directory.path().join("out/links")).unwrap();
     // Left by a run that was killed.
-    std::os::unix::fs::symlink("nowhere", folder.path().join("out/links/.now.new")).unwrap();
-    run(folder.path(), &options, &upstream);
-    let path = folder.path().join("out/a.log");
-    assert_eq!(link(folder.path(), "links/now"), path.to_str().unwrap());
-    assert_eq!(read(folder.path(), "links/now"), "2\n");
+    std::os::unix::fs::symlink("nowhere", directory.path().join("out/links/.now.new")).unwrap();
+    run(directory.path(), &options, &upstream);
+    let path = directory.path().join("out/a.log");
+    assert_eq!(link(directory.path(), "links/now"), path.to_str().unwrap());
+    assert_eq!(read(directory.path(), "links/now"), "2\n");
 }
 
 #[test]
 fn a_file_that_has_the_name_of_the_link_is_left_as_it_is_and_stops_nobody() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
-    fs::create_dir(folder.path().join("out")).unwrap();
-    fs::write(folder.path().join("out/now"), "mine").unwrap();
-    let options = linked(folder.path(), "a.log", "now");
+    fs::create_dir(directory.path().join("out")).unwrap();
+    fs::write(directory.path().join("out/now"), "mine").unwrap();
+    let options = linked(directory.path(), "a.log", "now");
     upstream.put(entries("t", 0, &[("x", "1")]), false);
-    run(folder.path(), &options, &upstream);
-    assert_eq!(read(folder.path(), "now"), "mine");
-    assert_eq!(read(folder.path(), "a.log"), "1\n");
+    run(directory.path(), &options, &upstream);
+    assert_eq!(read(directory.path(), "now"), "mine");
+    assert_eq!(read(directory.path(), "a.log"), "1\n");
     assert_eq!(upstream.settled(), 1);
 }
 
 #[test]
 fn an_output_is_never_written_through_a_link_to_another_output() {
     for first in ["a", "a.x"] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
         // The link of `a` and the file of `a.x` have the same name.
-        let options = linked(folder.path(), "{tag}", "{tag}.x");
+        let options = linked(directory.path(), "{tag}", "{tag}.x");
         let second = if first == "a" { "a.x" } else { "a" };
         for round in ["1", "2"] {
             for tag in [first, second] {
                 upstream.put(entries(tag, 0, &[("x", &format!("{tag} {round}"))]), false);
             }
-            run(folder.path(), &options, &upstream);
+            run(directory.path(), &options, &upstream);
         }
-        assert_eq!(read(folder.path(), "a"), "a 1\na 2\n", "{first} first");
+        assert_eq!(read(directory.path(), "a"), "a 1\na 2\n", "{first} first");
         assert_eq!(
-            read(folder.path(), "a.x"),
+            read(directory.path(), "a.x"),
             "a.x 1\na.x 2\n",
             "{first} first"
         );
-        let made = folder.path().join("out/a.x");
+        let made = directory.path().join("out/a.x");
         assert!(
             fs::symlink_metadata(made).unwrap().is_file(),
             "{first} first"

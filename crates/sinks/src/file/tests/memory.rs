@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 
 /// Runs a sink over `total` bytes in batches of `piece`; the pages of its file at the end, and the most bytes that were
 /// seen on their way to the disk.
-fn write(folder: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
+fn write(directory: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
     let upstream = Upstream::durable(7);
     let line = "x".repeat(127) + "\n";
     let batch = lines("t", &line.repeat((piece / 128) as usize));
@@ -26,8 +26,8 @@ fn write(folder: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
         upstream.put(batch.clone(), false);
     }
     let more = format!(r#""format": "raw"{more}"#);
-    let options = options(folder, "a", &more);
-    let path = folder.join("out/a");
+    let options = options(directory, "a", &more);
+    let path = directory.join("out/a");
     let (done, look) = (AtomicBool::new(false), &path);
     let most = thread::scope(|scope| {
         let most = scope.spawn(|| {
@@ -40,7 +40,7 @@ fn write(folder: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
             }
             most
         });
-        run(folder, &options, &upstream);
+        run(directory, &options, &upstream);
         done.store(true, Ordering::Relaxed);
         most.join().unwrap()
     });
@@ -52,23 +52,23 @@ fn write(folder: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
 #[test]
 fn what_was_written_leaves_the_page_cache_whether_in_large_pieces_or_small() {
     for piece in [MIB, 64 << 10] {
-        let folder = tempfile::tempdir().unwrap();
-        let (left, _) = write(folder.path(), "", piece, 128 * MIB);
+        let directory = tempfile::tempdir().unwrap();
+        let (left, _) = write(directory.path(), "", piece, 128 * MIB);
         // The kernel keeps pages together in pieces of up to 2 MiB; the one that still grows is not let go.
         assert!(left.cached * PAGE_BYTES <= 4 * MIB, "{piece}: {left:?}");
         assert_eq!(left.dirty + left.writeback, 0);
     }
-    let folder = tempfile::tempdir().unwrap();
-    let (left, _) = write(folder.path(), r#", "cache": "keep""#, MIB, 32 * MIB);
+    let directory = tempfile::tempdir().unwrap();
+    let (left, _) = write(directory.path(), r#", "cache": "keep""#, MIB, 32 * MIB);
     assert_eq!(left.cached * PAGE_BYTES, 32 * MIB, "as asked for");
 }
 
 #[test]
 fn no_more_than_dirty_max_is_written_and_not_yet_on_the_disk() {
     for cache in ["keep", "drop"] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let more = format!(r#", "cache": "{cache}", "dirty_max": "8MiB""#);
-        let (_, most) = write(folder.path(), &more, MIB, 256 * MIB);
+        let (_, most) = write(directory.path(), &more, MIB, 256 * MIB);
         // One write more, which is what is waited for next, and what stands beside it in its piece.
         assert!(most <= 12 * MIB, "{cache}: {} KiB", most >> 10);
         assert!(most > 0, "nothing was seen");

@@ -26,9 +26,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// Options with `path` below `folder`, and `more` of them.
-fn options(folder: &Path, path: &str, more: &str) -> String {
-    let path = folder.join("out").join(path);
+/// Options with `path` below `directory`, and `more` of them.
+fn options(directory: &Path, path: &str, more: &str) -> String {
+    let path = directory.join("out").join(path);
     format!(
         r#"{{"path": {path:?}{}{more}}}"#,
         if more.is_empty() { "" } else { ", " }
@@ -36,20 +36,20 @@ fn options(folder: &Path, path: &str, more: &str) -> String {
 }
 
 /// Runs a sink with these options over what stands in `upstream`, to its end.
-fn run(folder: &Path, options: &str, upstream: &Upstream) -> Rig {
+fn run(directory: &Path, options: &str, upstream: &Upstream) -> Rig {
     upstream.close();
-    let mut rig = Rig::new(&COMPONENT, options, upstream, &folder.join("state"));
+    let mut rig = Rig::new(&COMPONENT, options, upstream, &directory.join("state"));
     block_on(rig.run()).unwrap();
     rig
 }
 
-fn read(folder: &Path, path: &str) -> String {
-    fs::read_to_string(folder.join("out").join(path)).unwrap()
+fn read(directory: &Path, path: &str) -> String {
+    fs::read_to_string(directory.join("out").join(path)).unwrap()
 }
 
-/// The names in the output folder.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder.join("out")).unwrap();
+/// The names in the output directory.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory.join("out")).unwrap();
     let mut names: Vec<_> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -92,42 +92,45 @@ fn each_format_writes_what_it_should() {
         ),
     ];
     for (more, expected) in cases {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::memory();
         upstream.put(packed("t", "a\nb\n"), true);
         run(
-            folder.path(),
-            &options(folder.path(), "a.log", more),
+            directory.path(),
+            &options(directory.path(), "a.log", more),
             &upstream,
         );
-        assert_eq!(read(folder.path(), "a.log"), expected, "{more}");
+        assert_eq!(read(directory.path(), "a.log"), expected, "{more}");
     }
 }
 
 #[test]
 fn msgpack_is_written_as_it_came() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let batch = packed("t", "a\nb\n");
     upstream.put(batch.clone(), true);
     run(
-        folder.path(),
-        &options(folder.path(), "a", r#""format": "msgpack""#),
+        directory.path(),
+        &options(directory.path(), "a", r#""format": "msgpack""#),
         &upstream,
     );
-    assert_eq!(fs::read(folder.path().join("out/a")).unwrap(), batch.body);
+    assert_eq!(
+        fs::read(directory.path().join("out/a")).unwrap(),
+        batch.body
+    );
 }
 
 #[test]
 fn what_it_takes_is_settled_and_counted() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let receipts: Vec<_> = (0..3)
         .map(|_| upstream.put(lines("t", "a\nb\n"), true))
         .collect();
     let rig = run(
-        folder.path(),
-        &options(folder.path(), "a", r#""format": "raw""#),
+        directory.path(),
+        &options(directory.path(), "a", r#""format": "raw""#),
         &upstream,
     );
     assert!(
@@ -141,23 +144,23 @@ fn what_it_takes_is_settled_and_counted() {
 
 #[test]
 fn a_file_that_exists_is_appended_to() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("out")).unwrap();
-    fs::write(folder.path().join("out/a"), "old\n").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("out")).unwrap();
+    fs::write(directory.path().join("out/a"), "old\n").unwrap();
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
         upstream.put(lines("t", "new\n"), false);
         run(
-            folder.path(),
-            &options(folder.path(), "a", r#""format": "raw""#),
+            directory.path(),
+            &options(directory.path(), "a", r#""format": "raw""#),
             &upstream,
         );
     }
-    assert_eq!(read(folder.path(), "a"), "old\nnew\nnew\n");
+    assert_eq!(read(directory.path(), "a"), "old\nnew\nnew\n");
 }
 
 #[test]
 fn a_path_may_depend_on_the_tag_the_time_and_the_record() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(
         entries(
@@ -171,18 +174,18 @@ fn a_path_may_depend_on_the_tag_the_time_and_the_record() {
         entries("../c", 2 * 86_400_000_000_000, &[("x", "../1")]),
         false,
     );
-    let options = options(folder.path(), "{tag}/%F/{.x}.log", r#""add": {}"#);
-    let rig = run(folder.path(), &options, &upstream);
+    let options = options(directory.path(), "{tag}/%F/{.x}.log", r#""add": {}"#);
+    let rig = run(directory.path(), &options, &upstream);
     assert_eq!(
-        read(folder.path(), "a.b/1970-01-02/1.log"),
+        read(directory.path(), "a.b/1970-01-02/1.log"),
         "{\"x\":\"1\"}\n{\"x\":\"1\"}\n"
     );
     assert_eq!(
-        read(folder.path(), "a.b/1970-01-02/2.log"),
+        read(directory.path(), "a.b/1970-01-02/2.log"),
         "{\"x\":\"2\"}\n"
     );
     assert_eq!(
-        read(folder.path(), ".._c/1970-01-03/.._1.log"),
+        read(directory.path(), ".._c/1970-01-03/.._1.log"),
         "{\"x\":\"../1\"}\n"
     );
     assert_eq!(upstream.settled(), 2);
@@ -208,16 +211,16 @@ fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbours_a
         ),
     ];
     for (path, more, reason, file, expected) in cases {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
         let batch = entries("t", 0, &[("x", "1"), ("y", "2"), ("x", "1")]);
         upstream.put(batch.clone(), false);
         run(
-            folder.path(),
-            &options(folder.path(), path, more),
+            directory.path(),
+            &options(directory.path(), path, more),
             &upstream,
         );
-        assert_eq!(read(folder.path(), file), expected);
+        assert_eq!(read(directory.path(), file), expected);
         let rejected = upstream.rejected();
         assert_eq!(rejected.iter().map(|batch| batch.count).sum::<u32>(), 1);
         let body = String::from_utf8_lossy(&rejected[0].body).into_owned();
@@ -228,32 +231,32 @@ fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbours_a
 
 #[test]
 fn the_journal_moves_behind_what_was_rejected_when_that_is_kept() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(entries("t", 0, &[("x", "1"), ("y", "2")]), false);
     upstream.lose_reject();
     upstream.close();
-    let options = options(folder.path(), "a", r#""format": "raw", "field": "x""#);
+    let options = options(directory.path(), "a", r#""format": "raw", "field": "x""#);
     let mut rig = Rig::new(
         &COMPONENT,
         &options,
         &upstream,
-        &folder.path().join("state"),
+        &directory.path().join("state"),
     );
     assert!(block_on(rig.run()).is_err());
     block_on(rig.run()).unwrap();
-    assert_eq!(read(folder.path(), "a"), "1\n");
+    assert_eq!(read(directory.path(), "a"), "1\n");
     assert_eq!(upstream.rejected().len(), 1);
 }
 
 #[test]
 fn a_batch_without_the_value_that_its_path_needs_is_rejected_whole() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let receipt = upstream.put(lines("t", "a\nb\n"), true);
     run(
-        folder.path(),
-        &options(folder.path(), "{host}", ""),
+        directory.path(),
+        &options(directory.path(), "{host}", ""),
         &upstream,
     );
     assert_eq!(
@@ -269,24 +272,24 @@ fn a_batch_without_the_value_that_its_path_needs_is_rejected_whole() {
 
 #[test]
 fn a_large_batch_of_lines_becomes_json_step_by_step() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let text: String = (0..300_000).map(|n| format!("line {n}\n")).collect();
     upstream.put(lines("t", &text), true);
     run(
-        folder.path(),
-        &options(folder.path(), "a", r#""add": {}"#),
+        directory.path(),
+        &options(directory.path(), "a", r#""add": {}"#),
         &upstream,
     );
     let expected: String = (0..300_000)
         .map(|n| format!("{{\"message\":\"line {n}\"}}\n"))
         .collect();
-    assert!(read(folder.path(), "a") == expected);
+    assert!(read(directory.path(), "a") == expected);
 }
 
 #[test]
 fn thousands_of_files_are_written_with_few_open() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     for round in 0..3 {
         let values: Vec<String> = (0..1500)
@@ -296,14 +299,14 @@ fn thousands_of_files_are_written_with_few_open() {
         upstream.put(entries("t", 0, &fields), false);
     }
     let options = options(
-        folder.path(),
+        directory.path(),
         "{.x}",
         r#""open_files": 100, "format": "raw", "field": "x""#,
     );
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     for n in 0..1500 {
         assert_eq!(
-            read(folder.path(), &n.to_string()),
+            read(directory.path(), &n.to_string()),
             format!("{n}\n").repeat(3)
         );
     }
@@ -312,24 +315,24 @@ fn thousands_of_files_are_written_with_few_open() {
 
 #[test]
 fn a_restart_goes_on_after_the_position_in_the_journal_and_not_at_the_cursor() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = options(folder.path(), "a", r#""format": "raw""#);
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(directory.path(), "a", r#""format": "raw""#);
     let upstream = Upstream::durable(7);
     upstream.put(lines("t", "a\n"), false);
     upstream.put(lines("t", "b\n"), false);
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     // The channel lost its cursor; the sink has not.
     let again = Upstream::durable(7);
     for line in ["a\n", "b\n", "c\n"] {
         again.put(lines("t", line), false);
     }
-    run(folder.path(), &options, &again);
-    assert_eq!(read(folder.path(), "a"), "a\nb\nc\n");
+    run(directory.path(), &options, &again);
+    assert_eq!(read(directory.path(), "a"), "a\nb\nc\n");
     // A position of another channel means nothing.
     let other = Upstream::durable(8);
     other.put(lines("t", "d\n"), false);
-    run(folder.path(), &options, &other);
-    assert_eq!(read(folder.path(), "a"), "a\nb\nc\nd\n");
+    run(directory.path(), &options, &other);
+    assert_eq!(read(directory.path(), "a"), "a\nb\nc\nd\n");
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn at(batch: Batch, seconds: i64) -> Batch {
 }
 
 /// All outputs, the rotated ones in their order first, then the current one.
-fn in_order(folder: &std::path::Path, current: &str) -> Vec<String> {
-    let mut names = names(folder);
+fn in_order(directory: &std::path::Path, current: &str) -> Vec<String> {
+    let mut names = names(directory);
     let number = |name: &String| {
         name.rsplit_once('-')
             .map_or(u64::MAX, |(_, number)| number.parse().unwrap())
@@ -44,19 +44,22 @@ fn a_file_is_rotated_before_a_record_would_make_it_too_large() {
         (packed("t", &text), "raw"),
         (lines("t", &text), "json"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
         for part in 0..4 {
             upstream.put(at(batch.clone(), part), false);
         }
         let more = format!(r#""format": "{format}", "rotate": {{"size": "1KB"}}"#);
         let rig = run(
-            folder.path(),
-            &options(folder.path(), "a", &more),
+            directory.path(),
+            &options(directory.path(), "a", &more),
             &upstream,
         );
-        let names = in_order(folder.path(), "a");
-        let contents: Vec<_> = names.iter().map(|name| read(folder.path(), name)).collect();
+        let names = in_order(directory.path(), "a");
+        let contents: Vec<_> = names
+            .iter()
+            .map(|name| read(directory.path(), name))
+            .collect();
         for pair in contents.windows(2) {
             let next = pair[1].split_inclusive('\n').next().unwrap();
             assert!(
@@ -85,29 +88,29 @@ fn a_file_is_rotated_before_a_record_would_make_it_too_large() {
 
 #[test]
 fn a_record_larger_than_the_limit_has_a_file_of_its_own() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let long = "x".repeat(100);
     upstream.put(lines("t", &format!("a\n{long}\nb\n")), true);
     run(
-        folder.path(),
+        directory.path(),
         &options(
-            folder.path(),
+            directory.path(),
             "a",
             r#""format": "raw", "rotate": {"size": "10B"}"#,
         ),
         &upstream,
     );
-    let contents: Vec<_> = in_order(folder.path(), "a")
+    let contents: Vec<_> = in_order(directory.path(), "a")
         .iter()
-        .map(|name| read(folder.path(), name))
+        .map(|name| read(directory.path(), name))
         .collect();
     assert_eq!(contents, ["a\n".to_owned(), long + "\n", "b\n".to_owned()]);
 }
 
 #[test]
 fn a_file_is_rotated_after_so_many_records_also_across_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for format in ["raw", "json"] {
         let upstream = Upstream::durable(7);
         let more = format!(r#""format": "{format}", "add": {{}}, "rotate": {{"records": 4}}"#);
@@ -116,16 +119,16 @@ fn a_file_is_rotated_after_so_many_records_also_across_a_restart() {
         } else {
             more
         };
-        let options = options(folder.path(), format, &more);
+        let options = options(directory.path(), format, &more);
         upstream.put(lines("t", "1\n2\n3\n"), false);
-        run(folder.path(), &options, &upstream);
+        run(directory.path(), &options, &upstream);
         upstream.put(lines("t", "4\n5\n6\n7\n8\n9\n"), false);
-        run(folder.path(), &options, &upstream);
-        fs::remove_dir_all(folder.path().join("state")).unwrap();
-        let counts: Vec<_> = names(folder.path())
+        run(directory.path(), &options, &upstream);
+        fs::remove_dir_all(directory.path().join("state")).unwrap();
+        let counts: Vec<_> = names(directory.path())
             .iter()
             .filter(|name| name.starts_with(format))
-            .map(|name| read(folder.path(), name).lines().count())
+            .map(|name| read(directory.path(), name).lines().count())
             .collect();
         assert_eq!(counts.iter().sum::<usize>(), 9);
         assert_eq!(
@@ -138,22 +141,25 @@ fn a_file_is_rotated_after_so_many_records_also_across_a_restart() {
 
 #[test]
 fn an_interval_goes_by_receive_times_so_that_a_backlog_is_cut_as_in_time() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     for minute in 0..6 {
         upstream.put(at(lines("t", &format!("{minute}\n")), 60 * minute), false);
     }
     run(
-        folder.path(),
+        directory.path(),
         &options(
-            folder.path(),
+            directory.path(),
             "a",
             r#""format": "raw", "rotate": {"interval": "2m"}"#,
         ),
         &upstream,
     );
-    let names = in_order(folder.path(), "a");
-    let contents: Vec<_> = names.iter().map(|name| read(folder.path(), name)).collect();
+    let names = in_order(directory.path(), "a");
+    let contents: Vec<_> = names
+        .iter()
+        .map(|name| read(directory.path(), name))
+        .collect();
     assert_eq!(contents, ["0\n1\n", "2\n3\n", "4\n5\n"]);
     assert_eq!(names[..2], ["a.19700101-000200-0", "a.19700101-000400-1"]);
 }
@@ -161,22 +167,22 @@ fn an_interval_goes_by_receive_times_so_that_a_backlog_is_cut_as_in_time() {
 #[test]
 fn an_idle_file_is_rotated_by_the_clock() {
     for rule in ["idle", "interval"] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
         upstream.put(at(lines("t", "a\n"), Time::now().seconds()), false);
         let more = format!(r#""format": "raw", "rotate": {{"{rule}": "200ms"}}"#);
         let mut rig = Rig::new(
             &COMPONENT,
-            &options(folder.path(), "a", &more),
+            &options(directory.path(), "a", &more),
             &upstream,
-            &folder.path().join("state"),
+            &directory.path().join("state"),
         );
         block_on(async {
             let close = async {
                 tokio::time::sleep(Duration::from_millis(1500)).await;
                 // It is rotated without any news, and the next record makes a new file.
                 assert!(
-                    matches!(&names(folder.path())[..], [name] if name != "a"),
+                    matches!(&names(directory.path())[..], [name] if name != "a"),
                     "{rule}"
                 );
                 upstream.put(at(lines("t", "b\n"), Time::now().seconds()), false);
@@ -185,9 +191,9 @@ fn an_idle_file_is_rotated_by_the_clock() {
             let (ended, ()) = tokio::join!(rig.run(), close);
             ended.unwrap();
         });
-        let contents: Vec<_> = names(folder.path())
+        let contents: Vec<_> = names(directory.path())
             .iter()
-            .map(|name| read(folder.path(), name))
+            .map(|name| read(directory.path(), name))
             .collect();
         assert_eq!(contents.concat().len(), 4);
         assert_eq!(contents.len(), 2);
@@ -196,51 +202,51 @@ fn an_idle_file_is_rotated_by_the_clock() {
 
 #[test]
 fn old_rotations_are_removed_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("out")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("out")).unwrap();
     for other in ["a.1", "a.20200101-000000-x", "ab.20200101-000000-0"] {
-        fs::write(folder.path().join("out").join(other), "mine").unwrap();
+        fs::write(directory.path().join("out").join(other), "mine").unwrap();
     }
     let upstream = Upstream::durable(7);
     for n in 0..9 {
         upstream.put(lines("t", &format!("{n}\n")), false);
     }
     run(
-        folder.path(),
+        directory.path(),
         &options(
-            folder.path(),
+            directory.path(),
             "a",
             r#""format": "raw", "rotate": {"records": 1, "keep": 2}"#,
         ),
         &upstream,
     );
-    let names = names(folder.path());
+    let names = names(directory.path());
     assert_eq!(names.len(), 6, "{names:?}");
     let kept: Vec<_> = names
         .iter()
         .filter(|name| name.starts_with("a.2023"))
-        .map(|name| read(folder.path(), name))
+        .map(|name| read(directory.path(), name))
         .collect();
     assert_eq!(kept, ["6\n", "7\n"]);
-    assert_eq!(read(folder.path(), "a"), "8\n");
+    assert_eq!(read(directory.path(), "a"), "8\n");
 }
 
 #[test]
 fn a_file_that_was_there_and_is_full_is_rotated_first() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("out")).unwrap();
-    fs::write(folder.path().join("out/a"), "x".repeat(99) + "\n").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("out")).unwrap();
+    fs::write(directory.path().join("out/a"), "x".repeat(99) + "\n").unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(lines("t", "new\n"), false);
     run(
-        folder.path(),
+        directory.path(),
         &options(
-            folder.path(),
+            directory.path(),
             "a",
             r#""format": "raw", "rotate": {"size": "100B"}"#,
         ),
         &upstream,
     );
-    assert_eq!(read(folder.path(), "a"), "new\n");
-    assert_eq!(names(folder.path()).len(), 2);
+    assert_eq!(read(directory.path(), "a"), "new\n");
+    assert_eq!(names(directory.path()).len(), 2);
 }

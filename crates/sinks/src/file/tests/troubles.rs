@@ -11,8 +11,13 @@ use crate::{
 const RAW: &str = r#""format": "raw""#;
 
 /// Runs a sink and, beside it, what happens to its files; then closes the channel.
-fn meanwhile(folder: &Path, options: &str, upstream: &Upstream, happens: impl Future<Output = ()>) {
-    let mut rig = Rig::new(&COMPONENT, options, upstream, &folder.join("state"));
+fn meanwhile(
+    directory: &Path,
+    options: &str,
+    upstream: &Upstream,
+    happens: impl Future<Output = ()>,
+) {
+    let mut rig = Rig::new(&COMPONENT, options, upstream, &directory.join("state"));
     block_on(async {
         let happens = async {
             happens.await;
@@ -43,11 +48,11 @@ async fn wait(millis: u64) {
 #[test]
 fn a_file_that_was_renamed_is_let_go_and_a_new_one_begun() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("out");
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
         meanwhile(
-            folder.path(),
-            &options(folder.path(), "a", RAW),
+            directory.path(),
+            &options(directory.path(), "a", RAW),
             &upstream,
             async {
                 upstream.put(lines("t", "1\n"), false);
@@ -66,19 +71,19 @@ fn a_file_that_was_renamed_is_let_go_and_a_new_one_begun() {
                 assert_eq!(fs::read_to_string(out.join("a")).unwrap(), "3\n");
             },
         );
-        assert_eq!(read(folder.path(), "a.1"), "1\n2\n");
-        assert_eq!(read(folder.path(), "a"), "3\n");
+        assert_eq!(read(directory.path(), "a.1"), "1\n2\n");
+        assert_eq!(read(directory.path(), "a"), "3\n");
     }
 }
 
 #[test]
 fn what_was_not_committed_of_a_file_that_is_removed_is_written_again() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
-    let out = folder.path().join("out");
+    let out = directory.path().join("out");
     meanwhile(
-        folder.path(),
-        &options(folder.path(), "{tag}/a", RAW),
+        directory.path(),
+        &options(directory.path(), "{tag}/a", RAW),
         &upstream,
         async {
             upstream.put(lines("t", "1\n"), false);
@@ -102,9 +107,9 @@ fn what_was_not_committed_of_a_file_that_is_removed_is_written_again() {
 
 #[test]
 fn a_file_of_another_writer_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("out")).unwrap();
-    let path = folder.path().join("out/a");
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("out")).unwrap();
+    let path = directory.path().join("out/a");
     let theirs = fs::File::create(&path).unwrap();
     theirs.lock().unwrap();
     let upstream = Upstream::durable(7);
@@ -112,9 +117,9 @@ fn a_file_of_another_writer_is_refused_by_name() {
     upstream.close();
     let mut rig = Rig::new(
         &COMPONENT,
-        &options(folder.path(), "a", RAW),
+        &options(directory.path(), "a", RAW),
         &upstream,
-        &folder.path().join("state"),
+        &directory.path().join("state"),
     );
     let failure = block_on(rig.run()).unwrap_err();
     assert!(
@@ -124,18 +129,18 @@ fn a_file_of_another_writer_is_refused_by_name() {
     assert_eq!((fs::read(&path).unwrap().len(), upstream.settled()), (0, 0));
     drop(theirs);
     block_on(rig.run()).unwrap();
-    assert_eq!(read(folder.path(), "a"), "1\n");
+    assert_eq!(read(directory.path(), "a"), "1\n");
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named_and_made_when_it_can_be() {
+fn a_directory_that_cannot_be_made_is_named_and_made_when_it_can_be() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("out");
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
         fs::write(&out, "in the way").unwrap();
         meanwhile(
-            folder.path(),
-            &options(folder.path(), "b/a", RAW),
+            directory.path(),
+            &options(directory.path(), "b/a", RAW),
             &upstream,
             async {
                 upstream.put(lines("t", "1\n"), false);
@@ -143,18 +148,18 @@ fn a_folder_that_cannot_be_made_is_named_and_made_when_it_can_be() {
                 fs::remove_file(&out).unwrap();
             },
         );
-        assert_eq!(read(folder.path(), "b/a"), "1\n");
+        assert_eq!(read(directory.path(), "b/a"), "1\n");
     }
 }
 
 #[test]
 fn a_file_that_was_cut_by_somebody_else_is_appended_to_without_a_hole() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
-    let out = folder.path().join("out");
+    let out = directory.path().join("out");
     meanwhile(
-        folder.path(),
-        &options(folder.path(), "a", RAW),
+        directory.path(),
+        &options(directory.path(), "a", RAW),
         &upstream,
         async {
             upstream.put(lines("t", "1\n"), false);
@@ -171,10 +176,10 @@ fn a_file_that_was_cut_by_somebody_else_is_appended_to_without_a_hole() {
         },
     );
     assert_eq!(
-        (read(folder.path(), "a"), read(folder.path(), "a.1")),
+        (read(directory.path(), "a"), read(directory.path(), "a.1")),
         ("2\n".to_owned(), "1\n".to_owned())
     );
-    assert_eq!(names(folder.path()).len(), 2);
+    assert_eq!(names(directory.path()).len(), 2);
 }
 
 /// Takes the mount away, also when the test fails.
@@ -188,8 +193,8 @@ impl Drop for Unmount<'_> {
 
 #[test]
 fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
     fs::create_dir(&out).unwrap();
     let _unmount = Unmount(&out);
     let mounted = Command::new("mount")
@@ -206,8 +211,8 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_
         let name = format!("a{:?}", upstream.settled());
         let text: String = (0..40_000).map(|n| format!("{n}\n")).collect();
         meanwhile(
-            folder.path(),
-            &options(folder.path(), &name, RAW),
+            directory.path(),
+            &options(directory.path(), &name, RAW),
             &upstream,
             async {
                 for _ in 0..2 {
@@ -225,7 +230,7 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_
             },
         );
         assert!(
-            read(folder.path(), &name) == text.repeat(2),
+            read(directory.path(), &name) == text.repeat(2),
             "every line once, in order"
         );
         fs::remove_file(out.join(&name)).unwrap();
@@ -234,34 +239,34 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_
 
 #[test]
 fn after_a_damaged_journal_nothing_is_cut_and_the_sink_goes_on_in_a_new_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = options(folder.path(), "a", RAW);
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(directory.path(), "a", RAW);
     let upstream = Upstream::durable(7);
     upstream.put(lines("t", "1\n"), false);
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     upstream.put(lines("t", "2\n"), false);
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     for journal in ["journal.0", "journal.1"] {
-        let path = folder.path().join("state").join(journal);
+        let path = directory.path().join("state").join(journal);
         let mut bytes = fs::read(&path).unwrap();
         bytes[40] ^= 1;
         fs::write(&path, bytes).unwrap();
     }
     upstream.put(lines("t", "3\n"), false);
-    run(folder.path(), &options, &upstream);
-    assert_eq!(read(folder.path(), "a"), "3\n");
-    let names = names(folder.path());
+    run(directory.path(), &options, &upstream);
+    assert_eq!(read(directory.path(), "a"), "3\n");
+    let names = names(directory.path());
     assert_eq!(names.len(), 2, "{names:?}");
-    assert_eq!(read(folder.path(), &names[1]), "1\n2\n");
+    assert_eq!(read(directory.path(), &names[1]), "1\n2\n");
 }
 
 #[test]
 fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = options(folder.path(), "a", RAW);
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(directory.path(), "a", RAW);
     let upstream = Upstream::durable(7);
-    run(folder.path(), &options, &upstream);
-    let path = folder.path().join("state/journal.1");
+    run(directory.path(), &options, &upstream);
+    let path = directory.path().join("state/journal.1");
     let mut bytes = fs::read(&path).unwrap();
     bytes[8] = 9;
     let checksum = crate::file::journal::checksum(&[&bytes[..12], &bytes[16..24]]);
@@ -271,7 +276,7 @@ fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
         &COMPONENT,
         &options,
         &upstream,
-        &folder.path().join("state"),
+        &directory.path().join("state"),
     );
     let failure = block_on(rig.run()).unwrap_err();
     assert!(
@@ -283,24 +288,24 @@ fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
 
 #[test]
 fn a_record_whose_path_cannot_be_a_file_is_rejected_and_stops_nobody() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir_all(folder.path().join("out/taken")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir_all(directory.path().join("out/taken")).unwrap();
     let upstream = Upstream::durable(7);
     let long = "x".repeat(200);
     let fields = [("x", "a"), ("x", "taken"), ("x", &long), ("x", "a")];
     upstream.put(entries("t", 0, &fields), false);
     let options = options(
-        folder.path(),
+        directory.path(),
         "{.x}{.x}",
         r#""format": "raw", "field": "x""#,
     );
     run(
-        folder.path(),
+        directory.path(),
         &options.replace("{.x}{.x}", "{.x}"),
         &upstream,
     );
     assert_eq!(
-        (read(folder.path(), "a"), upstream.settled()),
+        (read(directory.path(), "a"), upstream.settled()),
         ("a\na\n".to_owned(), 1)
     );
     let rejected = |upstream: &Upstream| {
@@ -313,9 +318,9 @@ fn a_record_whose_path_cannot_be_a_file_is_rejected_and_stops_nobody() {
     assert_eq!(rejected(&upstream), 1);
     let upstream = Upstream::durable(8);
     upstream.put(entries("t", 0, &fields), false);
-    run(folder.path(), &options, &upstream);
+    run(directory.path(), &options, &upstream);
     assert_eq!(
-        (read(folder.path(), "aa"), rejected(&upstream)),
+        (read(directory.path(), "aa"), rejected(&upstream)),
         ("a\na\n".to_owned(), 1)
     );
 }
@@ -343,8 +348,8 @@ fn a_pipe_or_a_link_to_nothing_costs_only_its_own_records() {
         ("{.x}", Upstream::durable(7)),
         ("{.x}/f", Upstream::durable(7)),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("out");
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
         fs::create_dir(&out).unwrap();
         let pipe = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
         rustix::fs::mknodat(rustix::fs::CWD, out.join("pipe"), pipe.0, pipe.1, 0).unwrap();
@@ -352,10 +357,10 @@ fn a_pipe_or_a_link_to_nothing_costs_only_its_own_records() {
             std::os::unix::fs::symlink(target, out.join(link)).unwrap();
         }
         put_each(&upstream, &["pipe", "link", "loop"]);
-        let options = options(folder.path(), path, r#""format": "raw", "field": "x""#);
-        run(folder.path(), &options, &upstream);
+        let options = options(directory.path(), path, r#""format": "raw", "field": "x""#);
+        run(directory.path(), &options, &upstream);
         let good = path.replace("{.x}", "a");
-        assert_eq!(read(folder.path(), &good), "a\na\n");
+        assert_eq!(read(directory.path(), &good), "a\na\n");
         let reasons = reasons(&upstream);
         assert_eq!(reasons.len(), 3, "{reasons:?}");
         let told = |name: &str, why: &str| {
@@ -371,7 +376,7 @@ fn a_pipe_or_a_link_to_nothing_costs_only_its_own_records() {
 
 #[test]
 fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let other = "a.20200101-000000-0";
     put_each(&upstream, &[other]);
@@ -380,8 +385,8 @@ fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
     }
     let more = r#""format": "raw", "field": "x", "rotate": {"records": 1, "keep": 1}"#;
     run(
-        folder.path(),
-        &options(folder.path(), "{.x}", more),
+        directory.path(),
+        &options(directory.path(), "{.x}", more),
         &upstream,
     );
     let reasons = reasons(&upstream);
@@ -390,19 +395,24 @@ fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
     };
     assert!(why.contains("like that of a rotated file"), "{why}");
     // The current ones and one rotation of each.
-    assert_eq!(names(folder.path()).len(), 4, "{:?}", names(folder.path()));
+    assert_eq!(
+        names(directory.path()).len(),
+        4,
+        "{:?}",
+        names(directory.path())
+    );
 }
 
 #[test]
 fn what_is_written_behind_half_a_line_begins_a_new_one() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("out");
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
         fs::create_dir(&out).unwrap();
         fs::write(out.join("a"), "0\nhal").unwrap();
         let path = out.join("a");
-        let options = options(folder.path(), "a", RAW);
-        meanwhile(folder.path(), &options, &upstream, async {
+        let options = options(directory.path(), "a", RAW);
+        meanwhile(directory.path(), &options, &upstream, async {
             upstream.put(lines("t", "first\nsecond\n"), false);
             wait(50).await;
             let text = fs::read_to_string(&path).unwrap();
@@ -415,16 +425,16 @@ fn what_is_written_behind_half_a_line_begins_a_new_one() {
             wait(50).await;
         });
         let text = "0\nhal\nfirst\nsec\nthird\nfourth\n";
-        assert_eq!(read(folder.path(), "a"), text);
+        assert_eq!(read(directory.path(), "a"), text);
         // While no sink runs.
         let file = fs::File::options().write(true).open(&path).unwrap();
         file.set_len(text.len() as u64 - 3).unwrap();
         upstream.put(lines("t", "fifth\n"), false);
-        run(folder.path(), &options, &upstream);
+        run(directory.path(), &options, &upstream);
         let text = "0\nhal\nfirst\nsec\nthird\nfour\nfifth\n";
-        assert_eq!(read(folder.path(), "a"), text);
+        assert_eq!(read(directory.path(), "a"), text);
         upstream.put(lines("t", "sixth\n"), false);
-        run(folder.path(), &options, &upstream);
-        assert_eq!(read(folder.path(), "a"), format!("{text}sixth\n"));
+        run(directory.path(), &options, &upstream);
+        assert_eq!(read(directory.path(), "a"), format!("{text}sixth\n"));
     }
 }

@@ -81,8 +81,8 @@ fn a_server_that_fails_gets_what_it_missed_and_a_chunk_never_goes_to_another_twi
 #[test]
 fn who_joins_gets_all_from_then_on_and_who_leaves_is_not_waited_for() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("servers.yaml");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("servers.yaml");
         let [one, two] = [
             Server::start(|_| Act::Ack).await,
             Server::start(|_| Act::Ack).await,

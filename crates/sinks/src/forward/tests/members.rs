@@ -33,8 +33,8 @@ pub(super) fn list(path: &Path, servers: &[&Server]) {
 #[test]
 fn a_server_that_joins_gets_its_share() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("servers.yaml");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("servers.yaml");
         let (one, two) = (
             Server::start(|_| Act::Ack).await,
             Server::start(|_| Act::Ack).await,
@@ -60,8 +60,8 @@ fn a_server_that_joins_gets_its_share() {
 #[test]
 fn a_server_that_leaves_finishes_what_it_has_and_gets_no_more() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("servers.yaml");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("servers.yaml");
         let late = |_: &Received| Act::AckLate(Duration::from_millis(200));
         let (leaving, other) = (Server::start(late).await, Server::start(|_| Act::Ack).await);
         list(&file, &[&leaving, &other]);
@@ -89,8 +89,8 @@ fn a_server_that_leaves_finishes_what_it_has_and_gets_no_more() {
 #[test]
 fn what_a_dead_server_that_leaves_may_have_goes_to_the_others() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("servers.yaml");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("servers.yaml");
         let dead = Server::start(|_| Act::Silence).await;
         let other = Server::start(|_| Act::Ack).await;
         list(&file, &[&dead]);
@@ -113,8 +113,8 @@ fn what_a_dead_server_that_leaves_may_have_goes_to_the_others() {
 #[test]
 fn a_list_that_cannot_be_read_changes_nothing() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("servers.yaml");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("servers.yaml");
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::memory();
         let mut rig = rig(&upstream, &looking_at(&file, ""));
@@ -237,7 +237,7 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
 #[test]
 fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_restart() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         // It stores and never says so.
         let doubtful = Server::start(|_| Act::Silence).await;
         let good = Server::start(|_| Act::Ack).await;
@@ -246,7 +246,7 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_rest
             upstream.put(packed("t", &format!("{number}\n")), false);
         }
         let both = options(&[&doubtful, &good], r#", "failover": "wait""#);
-        let rig = |options: &str| Rig::new(&COMPONENT, options, &upstream, folder.path());
+        let rig = |options: &str| Rig::new(&COMPONENT, options, &upstream, directory.path());
         let mut first = rig(&both);
         run_until(&mut first, async {
             doubtful.has(5).await;
@@ -277,7 +277,7 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_rest
 #[test]
 fn with_failover_wait_a_chunk_in_doubt_is_given_up_also_after_a_restart() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let gone = Server::start(|_| Act::Silence).await;
         let good = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::durable(3);
@@ -290,7 +290,7 @@ fn with_failover_wait_a_chunk_in_doubt_is_given_up_also_after_a_restart() {
             &[&gone, &good],
             &format!(r#", "failover": "wait", {retry}"#),
         );
-        let rig = || Rig::new(&COMPONENT, &both, &upstream, folder.path());
+        let rig = || Rig::new(&COMPONENT, &both, &upstream, directory.path());
         let mut first = rig();
         run_until(&mut first, async {
             gone.has(5).await;
@@ -314,13 +314,13 @@ fn with_failover_wait_a_chunk_in_doubt_is_given_up_also_after_a_restart() {
 #[test]
 fn nothing_goes_out_before_its_lease_is_durable() {
     local(async {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let servers = [
             Server::start(|_| Act::Ack).await,
             Server::start(|_| Act::Ack).await,
         ];
-        // The sink's folder cannot be made: a file stands in its place.
-        let taken = folder.path().join("sinks");
+        // The sink's directory cannot be made: a file stands in its place.
+        let taken = directory.path().join("sinks");
         fs::write(&taken, "").unwrap();
         let upstream = Upstream::durable(3);
         upstream.put(packed("t", "0\n"), false);

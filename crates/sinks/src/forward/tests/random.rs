@@ -39,7 +39,7 @@ const CHUNKS: usize = 150;
 /// Sends numbered chunks, some larger than a write, to servers that fail at random; the sink dies now and then too.
 /// Gives what each server has stored.
 async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random(seed);
     let mut started = Vec::new();
     for number in 0..servers {
@@ -58,7 +58,7 @@ async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     // Each life is longer than the last: nothing is settled before the first cut, which may take all chunks, and on a busy
     // machine that takes its time.
     for restarts in 1.. {
-        let mut rig = Rig::new(&COMPONENT, &options, &upstream, folder.path());
+        let mut rig = Rig::new(&COMPONENT, &options, &upstream, directory.path());
         let life = Duration::from_millis(random.below(200 * restarts));
         match tokio::time::timeout(life, rig.run()).await {
             Ok(ended) => {

@@ -31,8 +31,8 @@ use std::ops::Range;
 
 use millstream_record::Batch;
 use millstream_wire::{
-    event::{Event, MESSAGE, Record},
     msgpack::{write_map_len, write_str},
+    record::{MESSAGE, Record, TimedRecord},
 };
 
 use schema::Schemas;
@@ -83,7 +83,7 @@ impl Connect {
     pub(super) fn write(
         &mut self,
         topic: &str,
-        event: Event<'_>,
+        event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
         let start = out.len();

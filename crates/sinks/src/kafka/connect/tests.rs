@@ -1,5 +1,5 @@
 use millstream_record::{Batch, Time};
-use millstream_wire::event::events;
+use millstream_wire::record::records;
 
 use super::Connect;
 use crate::rig;
@@ -24,7 +24,7 @@ fn map(fields: Vec<(&str, rmpv::Value)>) -> rmpv::Value {
 
 fn written(value: &rmpv::Value, schemas: bool) -> Result<String, String> {
     let batch = record(value);
-    let (_, event) = events(&batch).next().unwrap();
+    let (_, event) = records(&batch).next().unwrap();
     let mut out = b"before".to_vec();
     let result = Connect::new(schemas).write("tg.a", event, &mut out);
     let text = String::from_utf8(out).unwrap();
@@ -135,7 +135,7 @@ fn any_depth_is_refused_or_written_and_never_ends_the_program() {
         ..rig::packed("t", "")
     };
     // Such a record is no event of a batch that was validated with a bound, but it must not hurt.
-    for (_, event) in events(&batch) {
+    for (_, event) in records(&batch) {
         let mut out = Vec::new();
         let refused = Connect::new(true).write("t", event, &mut out);
         assert!(refused.unwrap_err().contains("levels"));

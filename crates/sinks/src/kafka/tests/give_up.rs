@@ -115,7 +115,7 @@ async fn while_brokers_are_away_records_are_given_up_all_the_same() {
 async fn what_was_given_up_is_not_written_after_a_kill_before_the_cursor_moved() {
     for position in [None, Some(committed(0, 9))] {
         let mut bench = exact(RAW);
-        let mut given_up = GivenUp::open(bench._folder.path(), CHANNEL).unwrap();
+        let mut given_up = GivenUp::open(bench._directory.path(), CHANNEL).unwrap();
         given_up.store(Position { epoch: 1, seq: 1 }).unwrap();
         if let Some(text) = position {
             bench.broker.set_position(GROUP, "t", &text);

@@ -72,16 +72,16 @@ impl Forgetful {
 
     /// The lines of all objects but manifests, in order.
     async fn lines(&self) -> Vec<String> {
-        let (mut folders, mut found) = (vec![Path::default()], String::new());
-        while let Some(folder) = folders.pop() {
-            let list = self.bucket.list_with_delimiter(Some(&folder)).await;
+        let (mut directories, mut found) = (vec![Path::default()], String::new());
+        while let Some(directory) = directories.pop() {
+            let list = self.bucket.list_with_delimiter(Some(&directory)).await;
             let ListResult {
                 common_prefixes,
                 objects,
                 ..
             } = list.unwrap();
             let seen = |path: &Path| path.filename() != Some("_millstream");
-            folders.extend(common_prefixes.into_iter().filter(seen));
+            directories.extend(common_prefixes.into_iter().filter(seen));
             for object in objects {
                 let bytes = self.bucket.get(&object.location).await.unwrap().bytes();
                 found += std::str::from_utf8(&bytes.await.unwrap()).unwrap();
@@ -212,10 +212,10 @@ fn put(upstream: &Upstream, round: &str) -> Vec<String> {
 }
 
 /// Runs the sink over `store` until it ends well, as the supervisor does, also when it is killed; how often it was run.
-fn run(store: &Arc<Forgetful>, upstream: &Upstream, folder: &std::path::Path) -> usize {
+fn run(store: &Arc<Forgetful>, upstream: &Upstream, directory: &std::path::Path) -> usize {
     let options = r#"{"url": "s3://lake/logs/{tag}", "format": "raw", "retry": {"first": "1ms", "max": "1ms"}}"#;
     for tries in 1..10 {
-        let mut rig = Rig::new(&COMPONENT, options, upstream, folder);
+        let mut rig = Rig::new(&COMPONENT, options, upstream, directory);
         let options = serde_json::from_str(options).unwrap();
         let sink = ObjectSink::new("sink", &node(options)).unwrap();
         let encode = sink.encode().unwrap();
@@ -234,14 +234,14 @@ fn run(store: &Arc<Forgetful>, upstream: &Upstream, folder: &std::path::Path) ->
 }
 
 fn check(forgotten: usize, how: How, answers: bool) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(Forgetful::new(forgotten, how, answers));
     let upstream = Upstream::durable(7);
     upstream.close();
     let mut sent = put(&upstream, "first");
-    let mut runs = run(&store, &upstream, folder.path());
+    let mut runs = run(&store, &upstream, directory.path());
     sent.extend(put(&upstream, "second"));
-    runs += run(&store, &upstream, folder.path());
+    runs += run(&store, &upstream, directory.path());
     sent.sort();
     assert!(store.has_forgotten());
     let found = block_on(store.lines());

@@ -17,17 +17,17 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// The files below `folder` without manifests, by their paths.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+/// The files below `directory` without manifests, by their paths.
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(at) = folders.pop() {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(at) = directories.pop() {
         for entry in fs::read_dir(at).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() && !path.ends_with("_millstream") {
-                folders.push(path);
+                directories.push(path);
             } else if path.is_file() {
-                let name = path.strip_prefix(folder).unwrap().to_str().unwrap();
+                let name = path.strip_prefix(directory).unwrap().to_str().unwrap();
                 found.insert(name.to_owned(), fs::read(&path).unwrap());
             }
         }
@@ -35,24 +35,29 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-fn run(upstream: &Upstream, folder: &Path, template: &str, more: &str) -> Rig {
-    let url = format!("file://{}/out/{template}", folder.display());
+fn run(upstream: &Upstream, directory: &Path, template: &str, more: &str) -> Rig {
+    let url = format!("file://{}/out/{template}", directory.display());
     let options = format!(r#"{{"url": {url:?}{more}}}"#);
-    let mut rig = Rig::new(&COMPONENT, &options, upstream, &folder.join("state"));
+    let mut rig = Rig::new(&COMPONENT, &options, upstream, &directory.join("state"));
     block_on(rig.run()).unwrap();
     rig
 }
 
 #[test]
 fn records_stand_in_objects_by_tag_under_names_of_their_position() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(0xabcd_ef01_u128 << 96);
     upstream.put(lines("web", "a\nb\n"), false);
     upstream.put(packed("db", "c\n"), false);
     upstream.put(lines("web", "d\n"), false);
     upstream.close();
-    let rig = run(&upstream, folder.path(), "{tag}/%Y", r#", "format": "raw""#);
-    let files = files(&folder.path().join("out"));
+    let rig = run(
+        &upstream,
+        directory.path(),
+        "{tag}/%Y",
+        r#", "format": "raw""#,
+    );
+    let files = files(&directory.path().join("out"));
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(
         names,
@@ -69,30 +74,30 @@ fn records_stand_in_objects_by_tag_under_names_of_their_position() {
 
 #[test]
 fn a_second_run_goes_on_after_the_first_and_publishes_nothing_twice() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(lines("web", "a\n"), false);
     upstream.close();
     run(
         &upstream,
-        folder.path(),
+        directory.path(),
         "",
         r#", "compression": "gzip", "prefix": "p-""#,
     );
     upstream.put(lines("web", "b\n"), false);
     run(
         &upstream,
-        folder.path(),
+        directory.path(),
         "",
         r#", "compression": "gzip", "prefix": "p-""#,
     );
     run(
         &upstream,
-        folder.path(),
+        directory.path(),
         "",
         r#", "compression": "gzip", "prefix": "p-""#,
     );
-    let names: Vec<_> = files(&folder.path().join("out")).into_keys().collect();
+    let names: Vec<_> = files(&directory.path().join("out")).into_keys().collect();
     assert_eq!(
         names,
         [
@@ -104,28 +109,28 @@ fn a_second_run_goes_on_after_the_first_and_publishes_nothing_twice() {
 
 #[test]
 fn a_source_behind_memory_is_answered_when_its_records_are_published() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let receipt = upstream.put(lines("web", "a\n"), true);
     upstream.close();
-    run(&upstream, folder.path(), "x", "");
+    run(&upstream, directory.path(), "x", "");
     assert_eq!(receipt.try_outcome(), Some(Ok(())));
-    assert_eq!(files(&folder.path().join("out")).len(), 1);
+    assert_eq!(files(&directory.path().join("out")).len(), 1);
 }
 
 #[test]
-fn what_has_no_folder_is_rejected_and_its_neighbours_go_on() {
-    let folder = tempfile::tempdir().unwrap();
+fn what_has_no_directory_is_rejected_and_its_neighbours_go_on() {
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(packed("web", "a\nb\n"), false);
     upstream.put(packed("web", &"x".repeat(900)), false);
     upstream.put(lines("web", "c\n"), false);
     upstream.close();
-    run(&upstream, folder.path(), "{.message}{.message}", "");
+    run(&upstream, directory.path(), "{.message}{.message}", "");
     let rejected = upstream.rejected();
     assert_eq!(rejected.len(), 1, "{rejected:?}");
     assert_eq!(rejected[0].count, 1);
-    assert_eq!(files(&folder.path().join("out")).len(), 3);
+    assert_eq!(files(&directory.path().join("out")).len(), 3);
     assert_eq!(upstream.settled(), 3);
 }
 
@@ -137,7 +142,7 @@ fn options_that_cannot_work_are_refused() {
         (r#"{"url": "s3://{tag}/x"}"#, "a bucket cannot change"),
         (r#"{"url": "s3:///x"}"#, "a bucket cannot change"),
         (r#"{"url": "file://srv/x"}"#, "which machine"),
-        (r#"{"url": "s3://b/a/../c"}"#, "no folders here"),
+        (r#"{"url": "s3://b/a/../c"}"#, "no directories here"),
         (
             r#"{"url": "s3://b", "endpoint": "host:9000"}"#,
             "no URL of a server",
@@ -171,14 +176,14 @@ fn options_that_cannot_work_are_refused() {
 
 #[test]
 fn parquet_is_written_by_column_and_the_schema_knows_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(packed("web", "a\nb\n"), false);
     upstream.put(lines("web", "c\n"), false);
     upstream.close();
     let more = r#", "format": "parquet", "compression": "gzip", "add": {"t": "{tag}"}"#;
-    run(&upstream, folder.path(), "{tag}", more);
-    let files = files(&folder.path().join("out"));
+    run(&upstream, directory.path(), "{tag}", more);
+    let files = files(&directory.path().join("out"));
     let (name, bytes) = files.first_key_value().unwrap();
     assert!(name.ends_with("-0000.parquet"), "{name}");
     let reader = SerializedFileReader::new(bytes::Bytes::from(bytes.clone())).unwrap();

@@ -207,10 +207,10 @@ impl Store for Memory {
         .await
     }
 
-    async fn list(&mut self, folder: &str) -> Result<Vec<String>, Failure> {
+    async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure> {
         self.call(None, |state| {
             let names = state.files.keys().filter_map(|path| {
-                let name = path.strip_prefix(folder)?.strip_prefix('/')?;
+                let name = path.strip_prefix(directory)?.strip_prefix('/')?;
                 (!name.contains('/')).then(|| name.to_owned())
             });
             names.collect()

@@ -135,7 +135,7 @@ impl Case {
     fn settings(&self) -> Settings {
         Settings {
             sink: "lake".into(),
-            folder: Template::parse("{tag}/%H%M").unwrap(),
+            directory: Template::parse("{tag}/%H%M").unwrap(),
             zone: TimeZone::UTC,
             prefix: String::new(),
             extension: ".log".into(),
@@ -162,7 +162,7 @@ impl Case {
         &self,
         store: Memory,
         channel: &Channel,
-        folder: &Path,
+        directory: &Path,
         id: Option<u128>,
     ) -> Result<(), Failure> {
         let (_stopper, stop) = stop();
@@ -176,7 +176,7 @@ impl Case {
             pool: Pool::new(1 << 20),
             meters,
             reporter: Reporter::new("lake"),
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             lane: 0,
         };
         let node = millstream_config::Node::parse("test.yaml", "format: raw").unwrap();
@@ -186,10 +186,10 @@ impl Case {
     }
 
     /// Runs until it ends without a failure, as the supervisor does.
-    fn run_to_the_end(&self, state: &Arc<Mutex<State>>, channel: &Channel, folder: &Path) {
+    fn run_to_the_end(&self, state: &Arc<Mutex<State>>, channel: &Channel, directory: &Path) {
         for _ in 0..20 {
             let store = Memory::new(state, self.renames);
-            match block_on(self.run(store, channel, folder, Some(7))) {
+            match block_on(self.run(store, channel, directory, Some(7))) {
                 Ok(()) => return,
                 Err(failure) => assert_ne!(failure.again, Again::Never, "{failure}"),
             }
@@ -248,8 +248,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// How many calls a run without faults makes.
 fn calls(case: &Case) -> usize {
     let (state, channel) = (Arc::default(), case.channel());
-    let folder = tempfile::tempdir().unwrap();
-    case.run_to_the_end(&state, &channel, folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    case.run_to_the_end(&state, &channel, directory.path());
     case.check(&state, &channel, "no fault");
     state.lock().unwrap().calls
 }
@@ -262,12 +262,12 @@ fn a_crash_or_a_lost_answer_at_any_call_loses_and_repeats_nothing() {
         for call in 0..calls {
             for after in [After::Nothing, After::Work, After::Late] {
                 let (state, channel) = (Arc::default(), case.channel());
-                let folder = tempfile::tempdir().unwrap();
+                let directory = tempfile::tempdir().unwrap();
                 let mut store = Memory::new(&state, case.renames);
                 store.faults = Faults::At(call, after);
-                let first = block_on(case.run(store, &channel, folder.path(), Some(7)));
+                let first = block_on(case.run(store, &channel, directory.path(), Some(7)));
                 assert!(first.is_err(), "call {call} was to fail");
-                case.run_to_the_end(&state, &channel, folder.path());
+                case.run_to_the_end(&state, &channel, directory.path());
                 case.check(&state, &channel, &format!("call {call}, after {after:?}"));
             }
         }
@@ -279,17 +279,17 @@ fn many_faults_one_after_the_other_lose_and_repeat_nothing() {
     for seed in 0..400 {
         let case = CASES[seed as usize % CASES.len()];
         let (state, channel) = (Arc::default(), case.channel());
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
         for _ in 0..10 {
             let mut store = Memory::new(&state, case.renames);
             store.faults = Faults::Random(Random::new(random.bits()), 20);
-            match block_on(case.run(store, &channel, folder.path(), Some(7))) {
+            match block_on(case.run(store, &channel, directory.path(), Some(7))) {
                 Ok(()) => break,
                 Err(failure) => assert_ne!(failure.again, Again::Never, "seed {seed}: {failure}"),
             }
         }
-        case.run_to_the_end(&state, &channel, folder.path());
+        case.run_to_the_end(&state, &channel, directory.path());
         case.check(&state, &channel, &format!("seed {seed}"));
     }
 }
@@ -345,11 +345,11 @@ fn a_writer_that_was_passed_over_publishes_nothing_more() {
 fn names_follow_from_positions_and_are_the_same_in_a_replay() {
     let names = |fault: Faults| {
         let (state, channel) = (Arc::default(), EVERY_CUT.channel());
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut store = Memory::new(&state, true);
         store.faults = fault;
-        let _ = block_on(EVERY_CUT.run(store, &channel, folder.path(), Some(7)));
-        EVERY_CUT.run_to_the_end(&state, &channel, folder.path());
+        let _ = block_on(EVERY_CUT.run(store, &channel, directory.path(), Some(7)));
+        EVERY_CUT.run_to_the_end(&state, &channel, directory.path());
         let state = state.lock().unwrap();
         let outputs = state.files.keys().filter(|path| !path.starts_with('_'));
         outputs.cloned().collect::<Vec<_>>()
@@ -363,20 +363,20 @@ fn names_follow_from_positions_and_are_the_same_in_a_replay() {
 fn outputs_that_vanish_before_they_are_published_are_written_again() {
     let case = FULL;
     let (state, channel) = (Arc::<Mutex<State>>::default(), case.channel());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Fails at the first publishing, then somebody removes what waits for it.
     let mut gone = false;
     for call in 0..calls(&case) {
         *state.lock().unwrap() = State::default();
         *channel.0.lock().unwrap() = case.channel().0.lock().unwrap().clone();
-        let _ = std::fs::remove_file(folder.path().join("published"));
+        let _ = std::fs::remove_file(directory.path().join("published"));
         let mut store = Memory::new(&state, case.renames);
         store.faults = Faults::At(call, After::Nothing);
-        let failed = block_on(case.run(store, &channel, folder.path(), Some(7)));
+        let failed = block_on(case.run(store, &channel, directory.path(), Some(7)));
         assert!(failed.is_err());
         let had = state.lock().unwrap().in_use.pop_first();
         gone |= had.is_some();
-        case.run_to_the_end(&state, &channel, folder.path());
+        case.run_to_the_end(&state, &channel, directory.path());
         case.check(&state, &channel, &format!("call {call}"));
     }
     assert!(gone);
@@ -386,9 +386,9 @@ fn outputs_that_vanish_before_they_are_published_are_written_again() {
 fn old_manifests_are_removed_and_the_newest_stay() {
     let mut numbers: BTreeMap<u64, ()> = BTreeMap::new();
     let (state, channel) = (Arc::<Mutex<State>>::default(), EVERY_CUT.channel());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for _ in 0..30 {
-        EVERY_CUT.run_to_the_end(&state, &channel, folder.path());
+        EVERY_CUT.run_to_the_end(&state, &channel, directory.path());
     }
     for path in state.lock().unwrap().files.keys() {
         if let Some(number) =
@@ -403,12 +403,12 @@ fn old_manifests_are_removed_and_the_newest_stay() {
 
 #[test]
 fn behind_memory_names_go_on_after_a_restart() {
-    let (state, folder) = (Arc::default(), tempfile::tempdir().unwrap());
+    let (state, directory) = (Arc::default(), tempfile::tempdir().unwrap());
     for _ in 0..3 {
         let channel = EVERY_CUT.channel();
         channel.0.lock().unwrap().memory = true;
         let store = Memory::new(&state, true);
-        block_on(EVERY_CUT.run(store, &channel, folder.path(), None)).unwrap();
+        block_on(EVERY_CUT.run(store, &channel, directory.path(), None)).unwrap();
     }
     let state = state.lock().unwrap();
     let outputs = state.files.keys().filter(|path| !path.starts_with('_'));

@@ -283,8 +283,8 @@ fn another_millstream_sends_lines_and_values() {
 
 #[test]
 fn a_unix_socket_speaks_the_whole_protocol_and_goes_with_the_source() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("forward.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("forward.sock");
     // A socket that a dead process left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let taken = Arc::new(Taken::default());

@@ -185,7 +185,7 @@ fn serve_at(taken: &Arc<Taken>, listen: &str, options: &str) -> Server {
         meters: meters.clone(),
         reporter: Reporter::new("in"),
         host: "here".into(),
-        folder: "unused".into(),
+        directory: "unused".into(),
     };
     let pool = context.pool.clone();
     source.bind(&context).unwrap();

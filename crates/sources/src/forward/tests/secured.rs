@@ -204,11 +204,11 @@ fn who_does_not_answer_in_time_is_closed_and_heartbeats_are_no_failures() {
 
 #[test]
 fn under_tls_everything_is_as_without() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
-    authority.write_root(folder.path(), "ca");
-    authority.issue(folder.path(), "server", &["localhost"]);
-    let path = |name: &str| folder.path().join(name).display().to_string();
+    authority.write_root(directory.path(), "ca");
+    authority.issue(directory.path(), "server", &["localhost"]);
+    let path = |name: &str| directory.path().join(name).display().to_string();
     let (cert, key) = (path("server.pem"), path("server.key"));
     let options = format!("{AUTH}, tls: {{ cert: {cert}, key: {key} }}, limits: {{ idle: 300ms }}");
     let taken = Taken::durable();

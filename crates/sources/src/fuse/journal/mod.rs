@@ -83,7 +83,7 @@ pub(super) struct Opened {
 /// The journal. Writes are to the page cache; [`Journal::file`] is what to sync.
 #[derive(Debug)]
 pub(super) struct Journal {
-    folder: PathBuf,
+    directory: PathBuf,
     file: Arc<fs::File>,
     /// None after a failed write, until the journal is written anew.
     copy: Option<fs::File>,
@@ -101,27 +101,27 @@ impl Journal {
     /// slot which generation a durable channel expects next; None: nobody can tell, and what is not done is left. Each
     /// generation becomes a line: there are several where lines between them were given to a channel that did not keep them.
     pub(super) fn open(
-        folder: &Path,
+        directory: &Path,
         kept: impl Fn(&FileId) -> Option<u64>,
     ) -> Result<Opened, Failure> {
-        let failed = |error: io::Error| Failure::disk(format!("{}: {error}", folder.display()));
-        private::create_dir_all(folder).map_err(failed)?;
+        let failed = |error: io::Error| Failure::disk(format!("{}: {error}", directory.display()));
+        private::create_dir_all(directory).map_err(failed)?;
         let (mut mended, mut lines) = (None, Vec::new());
         let mut header = Header::new(Identity::new().map_err(failed)?, 0, 0);
-        if let Some(loaded) = read(folder)? {
+        if let Some(loaded) = read(directory)? {
             header = loaded.header;
             header.floor = loaded.floor;
             let identity = header.identity;
-            mended = mended_text(folder, &loaded);
+            mended = mended_text(directory, &loaded);
             lines = lines_of(&loaded.found, |slot| kept(&identity.file(slot)));
             if !loaded.holes.is_empty() {
-                put_aside(folder, &loaded, &lines).map_err(failed)?;
+                put_aside(directory, &loaded, &lines).map_err(failed)?;
                 lines.clear();
             }
         }
         let (header, floor) = (header.anew(), header.floor);
         let (slots, records) = take_over(&header, &lines);
-        let Written { file, copy, end } = write_new(folder, &records.bytes).map_err(failed)?;
+        let Written { file, copy, end } = write_new(directory, &records.bytes).map_err(failed)?;
         let left = (0..).zip(lines).map(|(slot, (path, tail))| Left {
             slot,
             generation: floor,
@@ -132,7 +132,7 @@ impl Journal {
         let pieces = slots.iter().flat_map(|slot| &slot.pieces);
         let live = pieces.map(live_bytes).sum();
         let journal = Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             file: Arc::new(file),
             copy,
             header,
@@ -145,7 +145,7 @@ impl Journal {
             journal,
             left,
             mended,
-            doubtful: doubtful(folder).map_err(failed)?,
+            doubtful: doubtful(directory).map_err(failed)?,
         })
     }
 
@@ -285,7 +285,7 @@ impl Journal {
                 moved.push((number, (*generation, to, *bytes)));
             }
         }
-        let Written { file, copy, end } = write_new(&self.folder, &records.bytes)?;
+        let Written { file, copy, end } = write_new(&self.directory, &records.bytes)?;
         (self.file, self.copy, self.end) = (Arc::new(file), copy, end);
         self.header = header;
         for slot in &mut self.slots {
@@ -344,18 +344,18 @@ struct Written {
 
 /// Writes and syncs a new journal and its copy and puts them in the place of the old ones. The copy gets its name first: until
 /// the journal has its own, nothing is written that only one of them has.
-fn write_new(folder: &Path, bytes: &[u8]) -> io::Result<Written> {
-    let file = write_file(folder, NAME, bytes)?;
-    let copy = write_file(folder, COPY_NAME, bytes).and_then(|copy| {
-        rename_new(folder, COPY_NAME)?;
+fn write_new(directory: &Path, bytes: &[u8]) -> io::Result<Written> {
+    let file = write_file(directory, NAME, bytes)?;
+    let copy = write_file(directory, COPY_NAME, bytes).and_then(|copy| {
+        rename_new(directory, COPY_NAME)?;
         Ok(copy)
     });
     if copy.is_err() {
         // An old one must not be taken for the copy of the new journal; if it stays, its number tells.
-        let _ = fs::remove_file(folder.join(COPY_NAME));
+        let _ = fs::remove_file(directory.join(COPY_NAME));
     }
-    rename_new(folder, NAME)?;
-    fs::File::open(folder)?.sync_all()?;
+    rename_new(directory, NAME)?;
+    fs::File::open(directory)?.sync_all()?;
     Ok(Written {
         file,
         copy: copy.ok(),
@@ -364,26 +364,26 @@ fn write_new(folder: &Path, bytes: &[u8]) -> io::Result<Written> {
 }
 
 /// Where a file is written before it gets its name.
-fn new_path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.new"))
+fn new_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.new"))
 }
 
-fn write_file(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<fs::File> {
+fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<fs::File> {
     let mut options = private::options();
     let options = options.read(true).write(true).create(true).truncate(true);
-    let mut file = options.open(new_path(folder, name))?;
+    let mut file = options.open(new_path(directory, name))?;
     file.write_all(bytes)?;
     file.sync_data()?;
     Ok(file)
 }
 
-fn rename_new(folder: &Path, name: &str) -> io::Result<()> {
-    fs::rename(new_path(folder, name), folder.join(name))
+fn rename_new(directory: &Path, name: &str) -> io::Result<()> {
+    fs::rename(new_path(directory, name), directory.join(name))
 }
 
 /// What an earlier run has left; `None` if nothing ever ran.
-fn read(folder: &Path) -> Result<Option<Loaded>, Failure> {
-    let paths = [NAME, COPY_NAME].map(|name| folder.join(name));
+fn read(directory: &Path) -> Result<Option<Loaded>, Failure> {
+    let paths = [NAME, COPY_NAME].map(|name| directory.join(name));
     let mut refused = None;
     let mut read = |path: &Path| match state::read(path, FILE_BYTES_MAX, REMEDY) {
         Ok(bytes) => bytes,
@@ -424,7 +424,7 @@ fn lines_of(found: &[Found], kept: impl Fn(u32) -> Option<u64>) -> Vec<(String, 
 }
 
 /// Says which of the two files was damaged, if one was.
-fn mended_text(folder: &Path, loaded: &Loaded) -> Option<String> {
+fn mended_text(directory: &Path, loaded: &Loaded) -> Option<String> {
     let (name, bytes, other) = match loaded.lacks {
         [0, 0] => return None,
         [0, bytes] => (COPY_NAME, bytes, NAME),
@@ -432,12 +432,12 @@ fn mended_text(folder: &Path, loaded: &Loaded) -> Option<String> {
     };
     Some(format!(
         "{}: {bytes} bytes were damaged or missing; `{other}` had them, and no line is lost",
-        folder.join(name).display()
+        directory.join(name).display()
     ))
 }
 
 /// Writes lines that may be damaged into a file for an operator.
-fn put_aside(folder: &Path, loaded: &Loaded, lines: &[(String, Vec<u8>)]) -> io::Result<()> {
+fn put_aside(directory: &Path, loaded: &Loaded, lines: &[(String, Vec<u8>)]) -> io::Result<()> {
     let bytes: usize = loaded.holes.iter().map(std::ops::Range::len).sum();
     let count = lines.len();
     let mut text =
@@ -450,16 +450,16 @@ fn put_aside(folder: &Path, loaded: &Loaded, lines: &[(String, Vec<u8>)]) -> io:
     }
     let name = (1..)
         .map(|number| format!("{DOUBTFUL_NAME}.{number}"))
-        .find(|name| !folder.join(name).exists());
+        .find(|name| !directory.join(name).exists());
     let name = name.unwrap_or_else(|| DOUBTFUL_NAME.to_owned());
-    write_file(folder, &name, &text)?;
-    rename_new(folder, &name)
+    write_file(directory, &name, &text)?;
+    rename_new(directory, &name)
 }
 
 /// Says which lines wait for an operator, if any do.
-fn doubtful(folder: &Path) -> io::Result<Option<String>> {
+fn doubtful(directory: &Path) -> io::Result<Option<String>> {
     let mut named = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if !name.starts_with(DOUBTFUL_NAME) || name.ends_with(".new") {

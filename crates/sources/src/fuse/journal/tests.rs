@@ -4,13 +4,13 @@ use millstream_testkit::Random;
 
 use super::{format::HEADER_BYTES, *};
 
-fn open(folder: &Path) -> (Journal, Vec<Left>) {
-    opened(folder, |_| None)
+fn open(directory: &Path) -> (Journal, Vec<Left>) {
+    opened(directory, |_| None)
 }
 
 /// Opens a journal that is not damaged.
-fn opened(folder: &Path, kept: impl Fn(&FileId) -> Option<u64>) -> (Journal, Vec<Left>) {
-    let opened = Journal::open(folder, kept).unwrap();
+fn opened(directory: &Path, kept: impl Fn(&FileId) -> Option<u64>) -> (Journal, Vec<Left>) {
+    let opened = Journal::open(directory, kept).unwrap();
     assert_eq!((opened.mended, opened.doubtful), (None, None));
     (opened.journal, opened.left)
 }
@@ -23,8 +23,8 @@ fn tails(left: &[Left]) -> Vec<(&str, &[u8])> {
 
 #[test]
 fn what_was_unfinished_is_there_after_a_crash_and_after_the_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut journal, left) = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, left) = open(directory.path());
     assert!(left.is_empty());
     let (a, first) = journal.begin("a.log").unwrap();
     journal.append(a, first, b"un").unwrap();
@@ -36,7 +36,7 @@ fn what_was_unfinished_is_there_after_a_crash_and_after_the_next() {
     let identity = journal.identity();
     drop(journal);
     for _ in 0..2 {
-        let (journal, left) = open(folder.path());
+        let (journal, left) = open(directory.path());
         assert_eq!(journal.identity(), identity);
         // What stands behind the first generation was answered for, too.
         assert_eq!(tails(&left), [("a.log", &b"unfin"[..]), ("a.log", b"next")]);
@@ -47,44 +47,44 @@ fn what_was_unfinished_is_there_after_a_crash_and_after_the_next() {
 
 #[test]
 fn what_a_durable_channel_has_kept_is_not_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut journal, _) = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
     journal.append(a, first, b"kept").unwrap();
     journal.append(a, first + 1, b"left").unwrap();
     let file = journal.identity().file(a);
     drop(journal);
     let kept = |asked: &FileId| (*asked == file).then_some(first + 1);
-    let (_, left) = opened(folder.path(), kept);
+    let (_, left) = opened(directory.path(), kept);
     assert_eq!(tails(&left), [("a", &b"left"[..])]);
 }
 
 #[test]
 fn behind_memory_all_that_is_not_done_is_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut journal, _) = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
     for (generation, text) in (first..).zip(["done", "one", "two"]) {
         journal.append(a, generation, text.as_bytes()).unwrap();
     }
     journal.note_done(a, first + 1).unwrap();
-    let (_, left) = open(folder.path());
+    let (_, left) = open(directory.path());
     assert_eq!(tails(&left), [("a", &b"one"[..]), ("a", b"two")]);
 }
 
 /// Both files of the journal.
-fn files(folder: &Path) -> [PathBuf; 2] {
-    [NAME, COPY_NAME].map(|name| folder.join(name))
+fn files(directory: &Path) -> [PathBuf; 2] {
+    [NAME, COPY_NAME].map(|name| directory.join(name))
 }
 
 #[test]
 fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut journal, _) = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
     let (slot, first) = journal.begin("a").unwrap();
     journal.append(slot, first, b"one").unwrap();
     journal.append(slot, first, b"two").unwrap();
-    let [path, copy] = files(folder.path());
+    let [path, copy] = files(directory.path());
     let whole = fs::read(&path).unwrap();
     assert_eq!(whole, fs::read(&copy).unwrap());
     let two = whole.len() - 27;
@@ -92,19 +92,23 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
         // The copy is written after the journal.
         fs::write(&path, &whole[..end]).unwrap();
         fs::write(&copy, &whole[..two]).unwrap();
-        assert_eq!(tails(&open(folder.path()).1), [("a", &b"one"[..])], "{end}");
+        assert_eq!(
+            tails(&open(directory.path()).1),
+            [("a", &b"one"[..])],
+            "{end}"
+        );
         fs::write(&path, &whole).unwrap();
         fs::write(&copy, &whole[..end]).unwrap();
-        let opened = Journal::open(folder.path(), |_| None).unwrap();
+        let opened = Journal::open(directory.path(), |_| None).unwrap();
         assert_eq!(tails(&opened.left), [("a", &b"onetwo"[..])], "{end}");
         fs::write(&path, &whole).unwrap();
         fs::write(&copy, &whole[..two]).unwrap();
-        assert_eq!(tails(&open(folder.path()).1), [("a", &b"onetwo"[..])]);
+        assert_eq!(tails(&open(directory.path()).1), [("a", &b"onetwo"[..])]);
     }
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         fs::write(&copy, bytes).unwrap();
-        let failure = Journal::open(folder.path(), |_| None).unwrap_err();
+        let failure = Journal::open(directory.path(), |_| None).unwrap_err();
         assert_eq!(failure.who, millstream_pipeline::failure::Who::State);
         failure.message
     };
@@ -117,14 +121,14 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
     assert!(refused(b"rubbish").contains("damaged"));
     fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
     fs::remove_file(&copy).unwrap();
-    let failure = Journal::open(folder.path(), |_| None).unwrap_err();
+    let failure = Journal::open(directory.path(), |_| None).unwrap_err();
     assert!(failure.message.contains("at most 256MiB"), "{failure}");
 }
 
 #[test]
 fn it_stays_small_and_keeps_what_is_live() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut journal, _) = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
     let (quiet, first) = journal.begin("quiet").unwrap();
     journal.append(quiet, first, b"waits").unwrap();
     let (busy, mut generation) = journal.begin("busy").unwrap();
@@ -134,19 +138,19 @@ fn it_stays_small_and_keeps_what_is_live() {
         journal.done(busy, generation);
     }
     journal.append(busy, generation, b"last").unwrap();
-    let size = fs::metadata(folder.path().join(NAME)).unwrap().len();
+    let size = fs::metadata(directory.path().join(NAME)).unwrap().len();
     assert!(size < BYTES_MAX + 200_000, "{size}");
     let file = journal.identity().file(busy);
     drop(journal);
     let kept = |asked: &FileId| (*asked == file).then_some(generation);
-    let (_, left) = opened(folder.path(), kept);
+    let (_, left) = opened(directory.path(), kept);
     assert_eq!(tails(&left), [("quiet", &b"waits"[..]), ("busy", b"last")]);
 }
 
 #[test]
 fn what_stays_goes_on_in_a_generation_of_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut journal, _) = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
     for text in ["1 one\n", " at", " b\n2 t", "w"] {
         journal.append(a, first, text.as_bytes()).unwrap();
@@ -157,7 +161,7 @@ fn what_stays_goes_on_in_a_generation_of_its_own() {
     let left = |next: u64| {
         let copy = tempfile::tempdir().unwrap();
         for name in [NAME, COPY_NAME] {
-            fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
+            fs::copy(directory.path().join(name), copy.path().join(name)).unwrap();
         }
         let kept = |asked: &FileId| (*asked == file).then_some(next);
         let (_, left) = opened(copy.path(), kept);
@@ -177,7 +181,7 @@ fn what_stays_goes_on_in_a_generation_of_its_own() {
     assert_eq!(left(0), ["1 one\n at b\n", "2", " two!"]);
     journal.write_anew().unwrap();
     assert_eq!(left(first + 3), [" two!"]);
-    let size = fs::metadata(folder.path().join(NAME)).unwrap().len();
+    let size = fs::metadata(directory.path().join(NAME)).unwrap().len();
     let begin = (HEADER_BYTES + HEAD_BYTES + "a".len()) as u64;
     assert_eq!(journal.live, size - begin);
     journal.done(a, first + 4);
@@ -187,11 +191,11 @@ fn what_stays_goes_on_in_a_generation_of_its_own() {
 #[test]
 fn the_versions_before_are_read() {
     for version in [b'1', b'2'] {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut journal, _) = open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(directory.path());
         let (slot, first) = journal.begin("a").unwrap();
         journal.append(slot, first, b"one").unwrap();
-        let [path, copy] = files(folder.path());
+        let [path, copy] = files(directory.path());
         let whole = fs::read(&path).unwrap();
         let mut before = whole[..32].to_vec();
         before[7] = version;
@@ -207,13 +211,13 @@ fn the_versions_before_are_read() {
         }
         fs::write(&path, before).unwrap();
         fs::remove_file(&copy).unwrap();
-        assert_eq!(tails(&open(folder.path()).1), [("a", &b"one"[..])]);
+        assert_eq!(tails(&open(directory.path()).1), [("a", &b"one"[..])]);
     }
 }
 
 /// A journal with lines of three files, and what is left of it: what was done is not.
-fn filled(folder: &Path) -> Vec<(String, Vec<u8>)> {
-    let (mut journal, _) = open(folder);
+fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let (mut journal, _) = open(directory);
     let mut lines = Vec::new();
     for (number, path) in (0_u8..).zip(["a", "b/c", "d"]) {
         let (slot, first) = journal.begin(path).unwrap();
@@ -279,15 +283,15 @@ fn damage_to_either_file_of_the_journal_loses_no_line_and_sends_no_wrong_one() {
     };
     let mut random = Random::from_environment();
     for case in 0..cases {
-        let folder = tempfile::tempdir().unwrap();
-        drop(open(folder.path()));
-        let stale = fs::read(folder.path().join(NAME)).unwrap();
-        let lines = filled(folder.path());
-        let paths = files(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path()));
+        let stale = fs::read(directory.path().join(NAME)).unwrap();
+        let lines = filled(directory.path());
+        let paths = files(directory.path());
         let how = damage(&mut random, &paths, &stale);
         for path in paths.iter().filter(|path| path.is_dir()) {
             // The copy is not needed to go on; the journal is.
-            let opened = Journal::open(folder.path(), |_| None);
+            let opened = Journal::open(directory.path(), |_| None);
             let refused = opened
                 .err()
                 .map_or(String::new(), |failure| failure.message);
@@ -298,32 +302,32 @@ fn damage_to_either_file_of_the_journal_loses_no_line_and_sends_no_wrong_one() {
             );
             fs::remove_dir(path).unwrap();
         }
-        let opened = Journal::open(folder.path(), |_| None).unwrap();
+        let opened = Journal::open(directory.path(), |_| None).unwrap();
         assert_eq!(owned(opened.left), lines, "case {case}: {how}");
         assert_eq!(opened.doubtful, None, "case {case}: {how}");
         drop(opened.journal);
         // Both are whole again.
-        assert_eq!(owned(open(folder.path()).1), lines, "case {case}: {how}");
+        assert_eq!(owned(open(directory.path()).1), lines, "case {case}: {how}");
     }
 }
 
 #[test]
 fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_named_until_they_are_acknowledged() {
-    let folder = tempfile::tempdir().unwrap();
-    let lines = filled(folder.path());
-    for path in files(folder.path()) {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = filled(directory.path());
+    for path in files(directory.path()) {
         let mut bytes = fs::read(&path).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         fs::write(&path, bytes).unwrap();
     }
     for _ in 0..2 {
-        let opened = Journal::open(folder.path(), |_| None).unwrap();
+        let opened = Journal::open(directory.path(), |_| None).unwrap();
         assert_eq!(opened.left, [], "one of them may have a hole");
         let text = opened.doubtful.unwrap();
         assert!(text.contains("unfinished.damaged.1 (3 lines; "), "{text}");
     }
-    let aside = folder.path().join("unfinished.damaged.1");
+    let aside = directory.path().join("unfinished.damaged.1");
     let text = fs::read_to_string(&aside).unwrap();
     let (path, line) = &lines[2];
     let line = String::from_utf8(line.clone()).unwrap();
@@ -332,5 +336,5 @@ fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_named_until_they_a
         "{text}"
     );
     fs::remove_file(aside).unwrap();
-    open(folder.path());
+    open(directory.path());
 }

@@ -1,4 +1,4 @@
-//! A file-system exerciser: random calls on the mount and on a real folder, which must answer alike.
+//! A file-system exerciser: random calls on the mount and on a real directory, which must answer alike.
 
 use std::{
     fs, io,
@@ -15,12 +15,12 @@ use crate::rig::Downstream;
 
 /// Calls of one run.
 const CALLS: usize = 6000;
-/// Names in every folder, so that they meet.
+/// Names in every directory, so that they meet.
 const NAMES: u64 = 5;
 /// No file grows beyond what can be read again.
 const SIZE_MAX: u64 = 40_000;
 
-/// A file or folder at most two folders deep.
+/// A file or directory at most two directories deep.
 fn path(random: &mut Random) -> PathBuf {
     let depth = random.below(3);
     (0..=depth)
@@ -56,8 +56,8 @@ enum Call {
     Read(PathBuf),
     Stat(PathBuf),
     List(PathBuf),
-    MakeFolder(PathBuf),
-    RemoveFolder(PathBuf),
+    MakeDirectory(PathBuf),
+    RemoveDirectory(PathBuf),
     Remove(PathBuf),
     Rename(PathBuf, PathBuf),
     Mode(PathBuf, u32),
@@ -79,8 +79,8 @@ impl Call {
             5 | 6 => Self::Read(at),
             7 => Self::Stat(at),
             8 => Self::List(at),
-            9 => Self::MakeFolder(at),
-            10 => Self::RemoveFolder(at),
+            9 => Self::MakeDirectory(at),
+            10 => Self::RemoveDirectory(at),
             11 => Self::Remove(at),
             12 => Self::Rename(at, path(random)),
             13 => Self::Mode(at, 0o400 + random.below(0o400) as u32),
@@ -102,8 +102,8 @@ impl Call {
             Self::Read(path) => fs::read(at(path)).map(|data| format!("{data:?}")),
             Self::Stat(path) => stat(&at(path)),
             Self::List(path) => names(&at(path)),
-            Self::MakeFolder(path) => done(fs::create_dir(at(path))),
-            Self::RemoveFolder(path) => done(fs::remove_dir(at(path))),
+            Self::MakeDirectory(path) => done(fs::create_dir(at(path))),
+            Self::RemoveDirectory(path) => done(fs::remove_dir(at(path))),
             Self::Remove(path) => done(fs::remove_file(at(path))),
             Self::Rename(from, to) => done(fs::rename(at(from), at(to))),
             Self::Mode(path, mode) => done(fs::set_permissions(

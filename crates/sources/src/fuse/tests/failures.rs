@@ -25,7 +25,7 @@ impl Rig {
         let copy = tempfile::tempdir().unwrap();
         let name = "unfinished";
         fs::copy(
-            self.folder.path().join("state").join(name),
+            self.directory.path().join("state").join(name),
             copy.path().join(name),
         )
         .unwrap();
@@ -133,7 +133,7 @@ fn what_was_not_kept_is_unfinished_again() {
 fn what_the_journal_has_no_room_for_is_not_taken() {
     let mut rig = Rig::new(Downstream::durable(), "");
     rig.stop();
-    let state = rig.folder.path().join("state");
+    let state = rig.directory.path().join("state");
     let small = ["-t", "tmpfs", "-o", "size=256k", "tmpfs"];
     let mounted = Command::new("mount").args(small).arg(&state).status();
     if !mounted.unwrap().success() {

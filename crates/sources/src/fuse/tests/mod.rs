@@ -17,18 +17,18 @@ use std::{
 use super::*;
 use crate::rig::{Downstream, Running, try_build, until};
 
-/// A mount in a folder of its own.
+/// A mount in a directory of its own.
 struct Rig {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     downstream: Downstream,
     running: Option<Running>,
 }
 
 impl Rig {
     fn new(downstream: Downstream, options: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut rig = Self {
-            folder,
+            directory,
             downstream,
             running: None,
         };
@@ -39,7 +39,7 @@ impl Rig {
     fn start(&mut self, options: &str) {
         let mount = self.mount();
         let options = format!("{{\"mount\": {mount:?}{options}}}");
-        let state = self.folder.path().join("state");
+        let state = self.directory.path().join("state");
         self.running = Some(Running::start(
             &COMPONENT,
             &options,
@@ -55,7 +55,7 @@ impl Rig {
     }
 
     fn mount(&self) -> PathBuf {
-        self.folder.path().canonicalize().unwrap().join("mnt")
+        self.directory.path().canonicalize().unwrap().join("mnt")
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -149,7 +149,7 @@ fn a_write_returns_when_its_lines_are_kept() {
         assert!(!writes.is_finished());
         // Others are served meanwhile.
         fs::metadata(rig.path("f")).unwrap();
-        fs::create_dir(rig.path("folder")).unwrap();
+        fs::create_dir(rig.path("directory")).unwrap();
         rig.downstream.settle();
         writes.join().unwrap().unwrap();
     }
@@ -284,7 +284,7 @@ fn fsync_waits_until_it_is_settled_behind_memory() {
     rig.downstream.settle();
     let (synced, mut file) = syncs.join().unwrap();
     synced.unwrap();
-    let journal = fs::read(rig.folder.path().join("state/unfinished")).unwrap();
+    let journal = fs::read(rig.directory.path().join("state/unfinished")).unwrap();
     assert!(journal.ends_with(b"unfinished"));
     rig.downstream.hold();
     file.write_all(b"\nb\n").unwrap();
@@ -297,7 +297,7 @@ fn what_was_written_below_is_shipped_and_removed_even_if_it_is_still_written() {
     let mut rig = Rig::new(Downstream::durable(), "");
     fs::create_dir(rig.path("app")).unwrap();
     rig.stop();
-    // The folder of the mount is there without it.
+    // The directory of the mount is there without it.
     fs::write(rig.path("app/a.log"), "below\nits end").unwrap();
     let mut open = rig.append("b.log");
     open.write_all(b"open 1\nop").unwrap();
@@ -324,8 +324,8 @@ fn what_was_written_below_is_shipped_and_removed_even_if_it_is_still_written() {
 
 #[test]
 fn with_once_what_stands_there_is_shipped() {
-    let folder = tempfile::tempdir().unwrap();
-    let mount = folder.path().join("mnt");
+    let directory = tempfile::tempdir().unwrap();
+    let mount = directory.path().join("mnt");
     fs::create_dir(&mount).unwrap();
     fs::write(mount.join("a"), "1\n2").unwrap();
     let downstream = Downstream::memory();
@@ -334,7 +334,7 @@ fn with_once_what_stands_there_is_shipped() {
         &COMPONENT,
         &options,
         &downstream,
-        &folder.path().join("state"),
+        &directory.path().join("state"),
     );
     assert_eq!(downstream.lines(), ["1", "2"]);
     assert!(!mount.join("a").exists());

@@ -16,7 +16,7 @@ impl Tree {
         }
         let node = self.get_mut(number)?;
         let Kind::File { size, window, copy } = &mut node.kind else {
-            return Err(if node.is_folder() {
+            return Err(if node.is_directory() {
                 Errno::ISDIR
             } else {
                 Errno::INVAL
@@ -121,7 +121,7 @@ impl Tree {
                 let end = offset.saturating_add(u64::from(bytes)).min(*size);
                 window.read(offset, end).ok_or(Errno::NODATA)
             }
-            Kind::Folder(_) => Err(Errno::ISDIR),
+            Kind::Directory(_) => Err(Errno::ISDIR),
             Kind::Link(_) => Err(Errno::INVAL),
         }
     }

@@ -1,4 +1,4 @@
-//! The tree of names below the mount point: folders, files with the size that was written, links. All in memory.
+//! The tree of names below the mount point: directories, files with the size that was written, links. All in memory.
 //!
 //! Pure: it is told the time and what is asked, and never waits. The kernel checks permissions (`default_permissions`) and
 //! most of what may not be; what it cannot know is checked here. What is written goes through elsewhere; of each file the
@@ -27,12 +27,12 @@ use rustix::io::Errno;
 use window::Window;
 
 pub(super) const TYPE_MASK: u32 = 0o170_000;
-pub(super) const FOLDER: u32 = 0o040_000;
+pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const FILE: u32 = 0o100_000;
 pub(super) const LINK: u32 = 0o120_000;
 /// Programs that look at it write in pieces of this size: one request each.
 const BLOCK_BYTES: u32 = 1 << 20;
-/// Names are told apart from the two that every folder has by their nodes' numbers.
+/// Names are told apart from the two that every directory has by their nodes' numbers.
 const FIRST_NODE: u64 = 16;
 /// As many files are remembered. Beyond it those are forgotten that are not open and were written longest ago.
 pub(super) const NODES_MAX: usize = 100_000;
@@ -69,7 +69,7 @@ pub(super) struct Who {
 /// What a node is.
 #[derive(Debug)]
 enum Kind {
-    Folder(Folder),
+    Directory(Directory),
     File {
         size: u64,
         window: Window,
@@ -78,9 +78,9 @@ enum Kind {
     Link(OsString),
 }
 
-/// The names in a folder, by name and in the order of their nodes, in which they are listed.
+/// The names in a directory, by name and in the order of their nodes, in which they are listed.
 #[derive(Debug, Default)]
-struct Folder {
+struct Directory {
     by_name: BTreeMap<OsString, u64>,
     by_node: BTreeMap<u64, OsString>,
 }
@@ -88,7 +88,7 @@ struct Folder {
 #[derive(Debug)]
 struct Node {
     kind: Kind,
-    /// The folder it stands in, and its name there. None: the root, or removed.
+    /// The directory it stands in, and its name there. None: the root, or removed.
     place: Option<(u64, OsString)>,
     mode: u32,
     uid: u32,
@@ -102,8 +102,8 @@ struct Node {
 }
 
 impl Node {
-    fn is_folder(&self) -> bool {
-        matches!(self.kind, Kind::Folder(_))
+    fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory(_))
     }
 
     fn wrote(&mut self, now: Time) {
@@ -136,7 +136,7 @@ impl Tree {
             recent_bytes: 0,
             read_lately: VecDeque::new(),
         };
-        let root = tree.node(Kind::Folder(Folder::default()), None, mode, who, now);
+        let root = tree.node(Kind::Directory(Directory::default()), None, mode, who, now);
         tree.nodes.insert(ROOT, root);
         tree
     }
@@ -169,16 +169,16 @@ impl Tree {
         self.nodes.get_mut(&node).ok_or(Errno::STALE)
     }
 
-    fn folder(&self, node: u64) -> Result<&Folder, Errno> {
+    fn directory(&self, node: u64) -> Result<&Directory, Errno> {
         match &self.get(node)?.kind {
-            Kind::Folder(folder) => Ok(folder),
+            Kind::Directory(directory) => Ok(directory),
             _ => Err(Errno::NOTDIR),
         }
     }
 
-    fn folder_mut(&mut self, node: u64) -> Result<&mut Folder, Errno> {
+    fn directory_mut(&mut self, node: u64) -> Result<&mut Directory, Errno> {
         match &mut self.get_mut(node)?.kind {
-            Kind::Folder(folder) => Ok(folder),
+            Kind::Directory(directory) => Ok(directory),
             _ => Err(Errno::NOTDIR),
         }
     }
@@ -187,10 +187,14 @@ impl Tree {
     pub(super) fn attributes(&self, number: u64) -> Result<Attributes, Errno> {
         let node = self.get(number)?;
         let (kind, size, links) = match &node.kind {
-            Kind::Folder(folder) => {
-                let below = folder.by_node.keys().filter_map(|n| self.nodes.get(n));
-                let folders = below.filter(|node| node.is_folder()).count();
-                (FOLDER, 4096, 2 + u32::try_from(folders).unwrap_or(u32::MAX))
+            Kind::Directory(directory) => {
+                let below = directory.by_node.keys().filter_map(|n| self.nodes.get(n));
+                let directories = below.filter(|node| node.is_directory()).count();
+                (
+                    DIRECTORY,
+                    4096,
+                    2 + u32::try_from(directories).unwrap_or(u32::MAX),
+                )
             }
             Kind::File { size, .. } => (FILE, *size, 1),
             Kind::Link(target) => (LINK, target.len() as u64, 1),
@@ -243,9 +247,9 @@ impl Tree {
         }
     }
 
-    /// The names in a folder behind `offset`, which is the number of the last node that was listed.
+    /// The names in a directory behind `offset`, which is the number of the last node that was listed.
     pub(super) fn list(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
-        let folder = self.folder(number)?;
+        let directory = self.directory(number)?;
         let above = self.get(number)?.place.as_ref();
         let above = above.map_or(ROOT, |(above, _)| *above);
         let mut entries = Entries::new(bytes);
@@ -253,10 +257,10 @@ impl Tree {
         let mut fits = own
             .iter()
             .filter(|(next, ..)| *next > offset)
-            .all(|(next, node, name)| entries.add(*node, *next, FOLDER, name));
-        for (node, name) in folder.by_node.range(offset.max(2) + 1..) {
+            .all(|(next, node, name)| entries.add(*node, *next, DIRECTORY, name));
+        for (node, name) in directory.by_node.range(offset.max(2) + 1..) {
             let mode = match self.nodes.get(node).map(|node| &node.kind) {
-                Some(Kind::Folder(_)) => FOLDER,
+                Some(Kind::Directory(_)) => DIRECTORY,
                 Some(Kind::Link(_)) => LINK,
                 _ => FILE,
             };
@@ -288,7 +292,7 @@ impl Tree {
                 node.opens += 1;
                 Ok(())
             }
-            Kind::Folder(_) => Err(Errno::ISDIR),
+            Kind::Directory(_) => Err(Errno::ISDIR),
             Kind::Link(_) => Err(Errno::LOOP),
         }
     }

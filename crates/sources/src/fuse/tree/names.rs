@@ -7,8 +7,8 @@ use millstream_wire::fuse::Attributes;
 use rustix::io::Errno;
 
 use super::{
-    CopyState, FILE, FOLDER, Folder, Kind, LINK, NAME_BYTES_MAX, NODES_MAX, ROOT, TYPE_MASK, Tree,
-    Who, Window,
+    CopyState, DIRECTORY, Directory, FILE, Kind, LINK, NAME_BYTES_MAX, NODES_MAX, ROOT, TYPE_MASK,
+    Tree, Who, Window,
 };
 
 /// The new name must be free (`renameat2`).
@@ -18,26 +18,26 @@ impl Tree {
     /// Looks a name up. The kernel has the node in mind once more.
     pub(in super::super) fn lookup(
         &mut self,
-        folder: u64,
+        directory: u64,
         name: &[u8],
     ) -> Result<Attributes, Errno> {
-        let number = self.find(folder, name)?;
+        let number = self.find(directory, name)?;
         self.get_mut(number)?.lookups += 1;
         self.attributes(number)
     }
 
-    fn find(&self, folder: u64, name: &[u8]) -> Result<u64, Errno> {
-        let names = &self.folder(folder)?.by_name;
+    fn find(&self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
+        let names = &self.directory(directory)?.by_name;
         names
             .get(OsStr::from_bytes(name))
             .copied()
             .ok_or(Errno::NOENT)
     }
 
-    /// Makes a folder, a file or (with `target`) a link. The kernel has it in mind.
+    /// Makes a directory, a file or (with `target`) a link. The kernel has it in mind.
     pub(in super::super) fn make(
         &mut self,
-        folder: u64,
+        directory: u64,
         name: &[u8],
         mode: u32,
         target: Option<&[u8]>,
@@ -46,7 +46,7 @@ impl Tree {
     ) -> Result<Attributes, Errno> {
         check(name)?;
         let kind = match mode & TYPE_MASK {
-            FOLDER => Kind::Folder(Folder::default()),
+            DIRECTORY => Kind::Directory(Directory::default()),
             FILE | 0 => Kind::File {
                 size: 0,
                 window: Window::starting_at(0),
@@ -56,13 +56,13 @@ impl Tree {
             // Pipes, sockets and devices carry nothing through here.
             _ => return Err(Errno::PERM),
         };
-        match self.find(folder, name) {
+        match self.find(directory, name) {
             Ok(_) => return Err(Errno::EXIST),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
-        // A folder that was removed while somebody stood in it takes no names any more.
-        if folder != ROOT && self.get(folder)?.place.is_none() {
+        // A directory that was removed while somebody stood in it takes no names any more.
+        if directory != ROOT && self.get(directory)?.place.is_none() {
             return Err(Errno::NOENT);
         }
         if self.nodes.len() >= NODES_MAX {
@@ -73,14 +73,14 @@ impl Tree {
         let mut node = self.node(kind, None, mode, who, now);
         node.lookups = 1;
         self.nodes.insert(number, node);
-        self.put(number, folder, OsStr::from_bytes(name), now)?;
+        self.put(number, directory, OsStr::from_bytes(name), now)?;
         self.attributes(number)
     }
 
     fn put(&mut self, number: u64, into: u64, name: &OsStr, now: Time) -> Result<(), Errno> {
-        let folder = self.folder_mut(into)?;
-        folder.by_name.insert(name.to_owned(), number);
-        folder.by_node.insert(number, name.to_owned());
+        let directory = self.directory_mut(into)?;
+        directory.by_name.insert(name.to_owned(), number);
+        directory.by_node.insert(number, name.to_owned());
         self.get_mut(into)?.wrote(now);
         let node = self.get_mut(number)?;
         node.place = Some((into, name.to_owned()));
@@ -88,14 +88,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes a node out of its folder.
+    /// Takes a node out of its directory.
     fn take(&mut self, number: u64, now: Time) -> Result<(), Errno> {
         let Some((from, name)) = self.get_mut(number)?.place.take() else {
             return Err(Errno::NOENT);
         };
-        let folder = self.folder_mut(from)?;
-        folder.by_name.remove(&name);
-        folder.by_node.remove(&number);
+        let directory = self.directory_mut(from)?;
+        directory.by_name.remove(&name);
+        directory.by_node.remove(&number);
         self.get_mut(from)?.wrote(now);
         self.get_mut(number)?.times[2] = now;
         Ok(())
@@ -104,12 +104,12 @@ impl Tree {
     /// Removes the name of a file or link.
     pub(in super::super) fn unlink(
         &mut self,
-        folder: u64,
+        directory: u64,
         name: &[u8],
         now: Time,
     ) -> Result<(), Errno> {
-        let number = self.find(folder, name)?;
-        if self.get(number)?.is_folder() {
+        let number = self.find(directory, name)?;
+        if self.get(number)?.is_directory() {
             return Err(Errno::ISDIR);
         }
         self.take(number, now)?;
@@ -117,15 +117,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes an empty folder.
-    pub(in super::super) fn remove_folder(
+    /// Removes an empty directory.
+    pub(in super::super) fn remove_directory(
         &mut self,
-        folder: u64,
+        directory: u64,
         name: &[u8],
         now: Time,
     ) -> Result<(), Errno> {
-        let number = self.find(folder, name)?;
-        if !self.folder(number)?.by_name.is_empty() {
+        let number = self.find(directory, name)?;
+        if !self.directory(number)?.by_name.is_empty() {
             return Err(Errno::NOTEMPTY);
         }
         self.take(number, now)?;
@@ -152,7 +152,7 @@ impl Tree {
         match self.find(to.0, to.1) {
             Ok(other) if other == number => return Ok(()),
             Ok(_) if flags & NO_REPLACE != 0 => return Err(Errno::EXIST),
-            Ok(other) => self.make_way(other, self.get(number)?.is_folder(), now)?,
+            Ok(other) => self.make_way(other, self.get(number)?.is_directory(), now)?,
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -161,13 +161,13 @@ impl Tree {
     }
 
     /// Removes what has the name that another gets.
-    fn make_way(&mut self, other: u64, for_folder: bool, now: Time) -> Result<(), Errno> {
-        match (&self.get(other)?.kind, for_folder) {
-            (Kind::Folder(_), false) => return Err(Errno::ISDIR),
-            (Kind::Folder(folder), true) if !folder.by_name.is_empty() => {
+    fn make_way(&mut self, other: u64, for_directory: bool, now: Time) -> Result<(), Errno> {
+        match (&self.get(other)?.kind, for_directory) {
+            (Kind::Directory(_), false) => return Err(Errno::ISDIR),
+            (Kind::Directory(directory), true) if !directory.by_name.is_empty() => {
                 return Err(Errno::NOTEMPTY);
             }
-            (Kind::Folder(_), true) => {}
+            (Kind::Directory(_), true) => {}
             (_, true) => return Err(Errno::NOTDIR),
             (_, false) => {}
         }
@@ -177,21 +177,23 @@ impl Tree {
     }
 
     /// The node that has this name.
-    pub(in super::super) fn number(&self, folder: u64, name: &[u8]) -> Option<u64> {
-        self.find(folder, name).ok()
+    pub(in super::super) fn number(&self, directory: u64, name: &[u8]) -> Option<u64> {
+        self.find(directory, name).ok()
     }
 
-    /// Whether a folder has this name.
-    pub(in super::super) fn is_folder(&self, folder: u64, name: &[u8]) -> bool {
-        let found = self.find(folder, name).and_then(|number| self.get(number));
-        found.is_ok_and(super::Node::is_folder)
+    /// Whether a directory has this name.
+    pub(in super::super) fn is_directory(&self, directory: u64, name: &[u8]) -> bool {
+        let found = self
+            .find(directory, name)
+            .and_then(|number| self.get(number));
+        found.is_ok_and(super::Node::is_directory)
     }
 
-    /// Whether `node` is `folder` or stands somewhere below it.
-    fn is_within(&self, node: u64, folder: u64) -> bool {
+    /// Whether `node` is `directory` or stands somewhere below it.
+    fn is_within(&self, node: u64, directory: u64) -> bool {
         let mut at = node;
         loop {
-            if at == folder {
+            if at == directory {
                 return true;
             }
             match self.nodes.get(&at).and_then(|node| node.place.as_ref()) {
@@ -204,14 +206,14 @@ impl Tree {
     /// Forgets a tenth of the files: those that are not open and were written longest ago.
     fn forget_files(&mut self) {
         let closed = self.nodes.iter().filter(|(number, node)| {
-            **number != ROOT && node.opens == 0 && !node.is_folder() && node.place.is_some()
+            **number != ROOT && node.opens == 0 && !node.is_directory() && node.place.is_some()
         });
         let mut closed: Vec<_> = closed
             .map(|(number, node)| (node.times[1], *number))
             .collect();
         closed.sort_unstable();
         for (written, number) in closed.into_iter().take(NODES_MAX / 10) {
-            // Its folder is not changed by this: programs watch the times of folders.
+            // Its directory is not changed by this: programs watch the times of directories.
             if self.take(number, written).is_ok() {
                 self.drop_if_unused(number);
             }

@@ -13,25 +13,25 @@ fn tree() -> Tree {
     Tree::new(Owner::default(), recent, WHO, 0o755, NOW)
 }
 
-fn file(tree: &mut Tree, folder: u64, name: &str) -> u64 {
-    let made = tree.make(folder, name.as_bytes(), FILE | 0o644, None, WHO, NOW);
+fn file(tree: &mut Tree, directory: u64, name: &str) -> u64 {
+    let made = tree.make(directory, name.as_bytes(), FILE | 0o644, None, WHO, NOW);
     made.unwrap().node
 }
 
-fn folder(tree: &mut Tree, above: u64, name: &str) -> u64 {
-    let made = tree.make(above, name.as_bytes(), FOLDER | 0o750, None, WHO, NOW);
+fn directory(tree: &mut Tree, above: u64, name: &str) -> u64 {
+    let made = tree.make(above, name.as_bytes(), DIRECTORY | 0o750, None, WHO, NOW);
     made.unwrap().node
 }
 
-fn names(tree: &Tree, folder: u64) -> Vec<String> {
-    let names = tree.folder(folder).unwrap().by_name.keys();
+fn names(tree: &Tree, directory: u64) -> Vec<String> {
+    let names = tree.directory(directory).unwrap().by_name.keys();
     names
         .map(|name| name.to_string_lossy().into_owned())
         .collect()
 }
 
 #[test]
-fn a_rename_replaces_a_file_but_no_full_folder() {
+fn a_rename_replaces_a_file_but_no_full_directory() {
     let mut tree = tree();
     let (a, b) = (file(&mut tree, ROOT, "a"), file(&mut tree, ROOT, "b"));
     tree.rename((ROOT, b"a"), (ROOT, b"b"), 0, NOW).unwrap();
@@ -41,7 +41,10 @@ fn a_rename_replaces_a_file_but_no_full_folder() {
     assert_eq!(tree.attributes(b).unwrap().links, 0);
     tree.forget(b, 1);
     assert_eq!(tree.attributes(b), Err(Errno::STALE));
-    let (x, y) = (folder(&mut tree, ROOT, "x"), folder(&mut tree, ROOT, "y"));
+    let (x, y) = (
+        directory(&mut tree, ROOT, "x"),
+        directory(&mut tree, ROOT, "y"),
+    );
     file(&mut tree, y, "c");
     let rename =
         |tree: &mut Tree, from: &[u8], to: &[u8]| tree.rename((ROOT, from), (ROOT, to), 0, NOW);

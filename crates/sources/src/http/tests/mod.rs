@@ -20,7 +20,7 @@ use super::COMPONENT;
 use crate::rig::{Downstream, Running, until};
 
 struct Rig {
-    folder: TempDir,
+    directory: TempDir,
     downstream: Downstream,
     running: Running,
 }
@@ -32,20 +32,20 @@ impl Rig {
     }
 
     fn before(downstream: Downstream, options: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("s");
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
         let options = format!("{{\"listen\": \"unix://{}\"{options}}}", socket.display());
-        let running = Running::start(&COMPONENT, &options, &downstream, folder.path());
+        let running = Running::start(&COMPONENT, &options, &downstream, directory.path());
         until("it listens", || socket.exists());
         Self {
-            folder,
+            directory,
             downstream,
             running,
         }
     }
 
     fn connect(&self) -> Client {
-        Client::new(self.folder.path().join("s"))
+        Client::new(self.directory.path().join("s"))
     }
 
     /// Posts a body on a connection of its own.
@@ -74,8 +74,8 @@ fn records(batches: &[Batch]) -> Vec<Value> {
     let mut all = Vec::new();
     for batch in batches {
         let before = all.len();
-        for (_, event) in millstream_wire::event::events(batch) {
-            let millstream_wire::event::Record::Packed(map) = event.record else {
+        for (_, event) in millstream_wire::record::records(batch) {
+            let millstream_wire::record::Record::Packed(map) = event.record else {
                 panic!("{event:?}");
             };
             let mut text = Vec::new();

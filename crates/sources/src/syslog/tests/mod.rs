@@ -53,13 +53,13 @@ fn build(options: &str) -> Checked<Syslog> {
 }
 
 /// Runs the source; the addresses are in the order of `listen`, those of unix sockets left out.
-fn start(options: &str, downstream: &Downstream, folder: &Path) -> (Running, Vec<SocketAddr>) {
+fn start(options: &str, downstream: &Downstream, directory: &Path) -> (Running, Vec<SocketAddr>) {
     let (tell, told) = mpsc::sync_channel(1);
     let source = build(options).unwrap();
     let running = Running::of(
         Box::new(Telling { source, tell }),
         downstream,
-        folder,
+        directory,
         false,
     );
     let addresses = told.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -20,17 +20,17 @@ fn session(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn relp(options: &str, downstream: &Downstream, folder: &Path) -> (Running, SocketAddr) {
+fn relp(options: &str, downstream: &Downstream, directory: &Path) -> (Running, SocketAddr) {
     let options = format!(r#"{{"listen": "relp://127.0.0.1:0"{options}}}"#);
-    let (running, addresses) = start(&options, downstream, folder);
+    let (running, addresses) = start(&options, downstream, directory);
     (running, addresses[0])
 }
 
 #[test]
 fn a_message_is_answered_when_it_is_kept_and_not_before() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
-    let (running, address) = relp("", &downstream, folder.path());
+    let (running, address) = relp("", &downstream, directory.path());
     let mut stream = session(address);
     downstream.hold();
     send(
@@ -63,9 +63,9 @@ fn a_message_is_answered_when_it_is_kept_and_not_before() {
 
 #[test]
 fn what_was_lost_on_its_way_is_not_answered() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
-    let (running, address) = relp("", &downstream, folder.path());
+    let (running, address) = relp("", &downstream, directory.path());
     let mut stream = session(address);
     downstream.hold();
     send(&mut stream, &frame(2, "<13>one"));
@@ -83,9 +83,9 @@ fn what_was_lost_on_its_way_is_not_answered() {
 
 #[test]
 fn a_session_that_breaks_the_rules_is_closed_and_what_came_before_is_answered() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
-    let (running, address) = relp("", &downstream, folder.path());
+    let (running, address) = relp("", &downstream, directory.path());
     for bad in [
         "9 syslog 1 x\n",
         "<13>Nov 21 06:40:30 h su: plain\n",
@@ -112,9 +112,9 @@ fn a_session_that_breaks_the_rules_is_closed_and_what_came_before_is_answered() 
 
 #[test]
 fn a_stop_answers_what_was_taken_and_says_that_it_closes() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
-    let (running, address) = relp("", &downstream, folder.path());
+    let (running, address) = relp("", &downstream, directory.path());
     let mut stream = session(address);
     downstream.hold();
     send(
@@ -135,9 +135,9 @@ fn a_stop_answers_what_was_taken_and_says_that_it_closes() {
 
 #[test]
 fn long_messages_come_in_pieces_and_are_answered_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
-    let (running, address) = relp(r#", "line_max": "100000B""#, &downstream, folder.path());
+    let (running, address) = relp(r#", "line_max": "100000B""#, &downstream, directory.path());
     let mut stream = session(address);
     let long = format!("<13>Nov 21 06:40:30 h su[1]: {}", "x".repeat(1_000_000));
     send(
@@ -164,9 +164,9 @@ fn long_messages_come_in_pieces_and_are_answered_once() {
 
 #[test]
 fn many_small_frames_in_one_read_are_answered_in_order() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
-    let (running, address) = relp("", &downstream, folder.path());
+    let (running, address) = relp("", &downstream, directory.path());
     let mut stream = session(address);
     let count = 20_000;
     let text: String = (0..count)

@@ -12,15 +12,18 @@ use super::*;
 
 #[test]
 fn every_kind_of_socket_gives_the_same_records() {
-    let folder = tempfile::tempdir().unwrap();
-    let (stream, datagram) = (folder.path().join("stream"), folder.path().join("log"));
+    let directory = tempfile::tempdir().unwrap();
+    let (stream, datagram) = (
+        directory.path().join("stream"),
+        directory.path().join("log"),
+    );
     let options = format!(
         r#"{{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0", "unix://{}", "unixgram://{}"], "tag": "t.{{host}}"}}"#,
         stream.display(),
         datagram.display()
     );
     let downstream = Downstream::memory();
-    let (running, addresses) = start(&options, &downstream, folder.path());
+    let (running, addresses) = start(&options, &downstream, directory.path());
     let text = "<13>Nov 21 06:40:30 su[7]: hello";
     send(&mut connect(addresses[0]), &format!("{text}\n"));
     until("tcp", || records(&downstream).len() == 1);
@@ -57,10 +60,10 @@ fn every_kind_of_socket_gives_the_same_records() {
 
 #[test]
 fn a_last_line_without_newline_and_a_cut_count_are_kept() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": "tcp://127.0.0.1:0"}"#;
-    let (running, addresses) = start(options, &downstream, folder.path());
+    let (running, addresses) = start(options, &downstream, directory.path());
     send(&mut connect(addresses[0]), "<13>one\n<13>two");
     until("both", || records(&downstream).len() == 2);
     send(&mut connect(addresses[0]), "99 <13>three");
@@ -72,12 +75,12 @@ fn a_last_line_without_newline_and_a_cut_count_are_kept() {
 
 #[test]
 fn what_was_read_is_kept_when_the_process_ends() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let (running, addresses) = start(
         r#"{"listen": "tcp://127.0.0.1:0"}"#,
         &downstream,
-        folder.path(),
+        directory.path(),
     );
     let mut stream = connect(addresses[0]);
     send(&mut stream, "<13>whole\n<13>not yet");
@@ -88,14 +91,14 @@ fn what_was_read_is_kept_when_the_process_ends() {
 
 #[test]
 fn what_the_system_holds_is_taken_at_a_stop() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("stream");
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("stream");
     let options = format!(
         r#"{{"listen": ["udp://127.0.0.1:0", "unix://{}"]}}"#,
         socket.display()
     );
     let downstream = Downstream::memory();
-    let (running, addresses) = start(&options, &downstream, folder.path());
+    let (running, addresses) = start(&options, &downstream, directory.path());
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();
     // Both wait for room with their first message, and the rest stays in the system: more than one read takes.
@@ -125,13 +128,13 @@ fn what_the_system_holds_is_taken_at_a_stop() {
 
 #[test]
 fn while_there_is_no_room_nothing_is_read_and_nothing_is_lost() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     downstream.hold();
     let (running, addresses) = start(
         r#"{"listen": "tcp://127.0.0.1:0"}"#,
         &downstream,
-        folder.path(),
+        directory.path(),
     );
     let sent = 300_000;
     let sender = std::thread::spawn(move || {
@@ -172,10 +175,10 @@ fn records_sent(running: &Running) -> u64 {
 
 #[test]
 fn long_lines_and_lines_without_header_leave_as_was_asked() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0"], "line_max": "70000B", "too_long": "reject", "unparsed": "reject"}"#;
-    let (running, addresses) = start(options, &downstream, folder.path());
+    let (running, addresses) = start(options, &downstream, directory.path());
     let long = "y".repeat(200_000);
     send(
         &mut connect(addresses[0]),
@@ -201,8 +204,8 @@ fn long_lines_and_lines_without_header_leave_as_was_asked() {
 
 #[test]
 fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("log");
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("log");
     let long = "y".repeat(300_000);
     for (too_long, pieces) in [("split", true), ("truncate", false), ("reject", false)] {
         let options = format!(
@@ -210,7 +213,7 @@ fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
             socket.display()
         );
         let downstream = Downstream::memory();
-        let (running, addresses) = start(&options, &downstream, folder.path());
+        let (running, addresses) = start(&options, &downstream, directory.path());
         let good = |name: &str| format!("<13>Nov 21 06:40:30 h a: {name}");
         let counted = |text: &str| format!("{} {text}", text.len());
         let [first, last] = ["first", "last"].map(good);
@@ -268,10 +271,10 @@ fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
 
 #[test]
 fn a_silent_connection_is_closed_only_where_nothing_can_be_lost_by_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": "tcp://127.0.0.1:0", "limits": {"idle": "300ms"}}"#;
-    let (running, addresses) = start(options, &downstream, folder.path());
+    let (running, addresses) = start(options, &downstream, directory.path());
     let (mut silent, mut amid, mut good) = (
         connect(addresses[0]),
         connect(addresses[0]),
@@ -293,10 +296,10 @@ fn a_silent_connection_is_closed_only_where_nothing_can_be_lost_by_it() {
 
 #[test]
 fn a_flood_of_datagrams_is_read_or_counted_as_dropped() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": "udp://127.0.0.1:0", "receive_buffer": "16KiB"}"#;
-    let (running, addresses) = start(options, &downstream, folder.path());
+    let (running, addresses) = start(options, &downstream, directory.path());
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sent = 20_000;
     for n in 0..sent {

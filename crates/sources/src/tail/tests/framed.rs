@@ -3,7 +3,7 @@
 use std::{fs, io::Write, thread, time::Duration};
 
 use millstream_record::{Batch, Encoding, Time};
-use millstream_wire::event::{Record, events};
+use millstream_wire::record::{Record, records};
 
 use super::{Place, append, sorted};
 use crate::rig::{Downstream, until};
@@ -13,7 +13,7 @@ fn fields(to: &Downstream, name: &str) -> Vec<String> {
     let batches = to.batches();
     let of_batch = |batch: &Batch| {
         assert!(batch.is_empty() || batch.encoding == Encoding::Packed);
-        let fields = events(batch).map(|(_, event)| {
+        let fields = records(batch).map(|(_, event)| {
             let Record::Packed(mut record) = event.record else {
                 panic!()
             };
@@ -101,13 +101,13 @@ fn cri(stream: &str, tag: &str, text: &str) -> String {
 #[test]
 fn logs_of_pods_are_joined_and_named_by_their_paths_and_our_own_is_not_read() {
     let (place, to) = (Place::new(), Downstream::durable());
-    let folder = place.log("shop_web-1_0a1b/nginx");
+    let directory = place.log("shop_web-1_0a1b/nginx");
     let own = place.log("ops_millstream-x_77/millstream");
-    for folder in [&folder, &own] {
-        fs::create_dir_all(folder).unwrap();
+    for directory in [&directory, &own] {
+        fs::create_dir_all(directory).unwrap();
     }
     append(&own.join("0.log"), &cri("stdout", "F", "ourselves"));
-    let path = folder.join("0.log");
+    let path = directory.join("0.log");
     append(
         &path,
         &[cri("stdout", "F", "one"), cri("stdout", "P", "two ")].concat(),
@@ -125,9 +125,9 @@ fn logs_of_pods_are_joined_and_named_by_their_paths_and_our_own_is_not_read() {
     until("all", || messages(&to) == ["one", "between", "two parts"]);
     assert_eq!(fields(&to, "stream"), ["stdout", "stderr", "stdout"]);
     // As the kubelet rotates.
-    fs::rename(&path, folder.join("0.log.20260102-030406")).unwrap();
+    fs::rename(&path, directory.join("0.log.20260102-030406")).unwrap();
     append(
-        &folder.join("0.log.20260102-030406"),
+        &directory.join("0.log.20260102-030406"),
         &cri("stdout", "F", "late"),
     );
     append(&path, &cri("stdout", "F", "new"));
@@ -150,7 +150,7 @@ fn logs_of_pods_are_joined_and_named_by_their_paths_and_our_own_is_not_read() {
     ] {
         assert_eq!(batch.values.get(name), Some(value));
     }
-    let (_, event) = events(batch).next().unwrap();
+    let (_, event) = records(batch).next().unwrap();
     assert_eq!(event.time, Time::from_parts(1_767_323_045, 6));
 }
 

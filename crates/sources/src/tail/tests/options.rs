@@ -49,7 +49,7 @@ fn a_file_is_read_no_faster_than_it_may_be_and_others_are_not_held_up() {
 }
 
 #[test]
-fn files_of_a_spool_folder_are_removed_or_renamed_when_all_of_them_is_settled() {
+fn files_of_a_spool_directory_are_removed_or_renamed_when_all_of_them_is_settled() {
     for (when_done, to) in [
         ("delete", Downstream::memory()),
         ("rename", Downstream::durable()),
@@ -91,7 +91,7 @@ fn files_of_a_spool_folder_are_removed_or_renamed_when_all_of_them_is_settled() 
 }
 
 #[test]
-fn with_once_a_spool_folder_is_emptied() {
+fn with_once_a_spool_directory_is_emptied() {
     let (place, to) = (Place::new(), Downstream::durable());
     append(&place.log("a"), &text(0..1000));
     append(&place.log("b"), "last");

@@ -1,4 +1,4 @@
-//! The configuration of a cluster: one folder for its daemons and its clients.
+//! The configuration of a cluster: one directory for its daemons and its clients.
 
 use std::{fmt::Write as _, fs, net::SocketAddr, path::Path};
 
@@ -12,13 +12,13 @@ pub(super) struct Conf {
 pub(super) type Settings = Vec<(String, String)>;
 
 /// What a test's daemons have in common, with a data node at this address.
-pub(super) fn base(folder: &Path, url: &str, data: SocketAddr) -> Conf {
+pub(super) fn base(directory: &Path, url: &str, data: SocketAddr) -> Conf {
     let mut hdfs = Settings::new();
     set(
         &mut hdfs,
         [
             ("dfs.replication", "1"),
-            ("dfs.datanode.data.dir", &place(folder, "data")),
+            ("dfs.datanode.data.dir", &place(directory, "data")),
             ("dfs.datanode.address", &data.to_string()),
             ("dfs.datanode.ipc.address", "127.0.0.1:0"),
             ("dfs.datanode.http.address", "127.0.0.1:0"),
@@ -41,9 +41,9 @@ pub(super) fn base(folder: &Path, url: &str, data: SocketAddr) -> Conf {
     Conf { core, hdfs }
 }
 
-/// A folder as the daemons write it.
-pub(super) fn place(folder: &Path, name: &str) -> String {
-    format!("file://{}", folder.join(name).display())
+/// A directory as the daemons write it.
+pub(super) fn place(directory: &Path, name: &str) -> String {
+    format!("file://{}", directory.join(name).display())
 }
 
 pub(super) fn set<const N: usize>(settings: &mut Settings, words: [(&str, &str); N]) {
@@ -92,12 +92,12 @@ impl Conf {
         );
     }
 
-    /// Writes it below `folder`.
-    pub(super) fn write(&self, folder: &Path) {
-        let conf = folder.join("conf");
-        // The daemons' own web pages are in no jar; without a folder for them they do not start.
+    /// Writes it below `directory`.
+    pub(super) fn write(&self, directory: &Path) {
+        let conf = directory.join("conf");
+        // The daemons' own web pages are in no jar; without a directory for them they do not start.
         for daemon in ["hdfs", "datanode", "journal"] {
-            make_folder(&conf.join("webapps").join(daemon));
+            make_directory(&conf.join("webapps").join(daemon));
         }
         write_file(
             &conf.join("log4j.properties"),
@@ -112,7 +112,7 @@ impl Conf {
     }
 }
 
-pub(super) fn make_folder(path: &Path) {
+pub(super) fn make_directory(path: &Path) {
     fs::create_dir_all(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 

@@ -46,27 +46,27 @@ impl Deref for Ha {
 }
 
 impl Ha {
-    /// Starts a cluster that keeps everything in `folder`, and makes the first name node active.
+    /// Starts a cluster that keeps everything in `directory`, and makes the first name node active.
     ///
     /// # Panics
     /// When it does not start, or the jars are not there.
-    pub fn start(folder: &Path) -> Self {
+    pub fn start(directory: &Path) -> Self {
         let address = || SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_port());
         let (names, webs) = ([address(), address()], [address(), address()]);
         let (data, journal) = (address(), address());
         let url = format!("hdfs://{SERVICE}");
-        let mut conf = conf::base(folder, &url, data);
+        let mut conf = conf::base(directory, &url, data);
         conf.open_to_all();
-        describe_service(&mut conf, folder, names, webs);
-        describe_journal(&mut conf, folder, journal);
-        conf.write(folder);
+        describe_service(&mut conf, directory, names, webs);
+        describe_journal(&mut conf, directory, journal);
+        conf.write(directory);
         let start = |who, address, class, words: &[&'static str]| {
-            daemon(folder, who, address, class, words, None)
+            daemon(directory, who, address, class, words, None)
         };
         let journal = start("journalnode", journal, JOURNAL_NODE, &[]);
         let prepare = |which: usize, what| {
             let words = ["-D", WHO[which], what, "-nonInteractive"];
-            run(&mut java(folder, NAME_NODE, &words));
+            run(&mut java(directory, NAME_NODE, &words));
         };
         let name_node = |which: usize| {
             let words = ["-D", WHO[which]];
@@ -78,7 +78,7 @@ impl Ha {
         prepare(1, "-bootstrapStandby");
         let ha = Self {
             tools: Tools {
-                folder: folder.to_owned(),
+                directory: directory.to_owned(),
                 url,
                 kerberos: false,
             },
@@ -111,11 +111,16 @@ impl Ha {
     }
 
     fn admin(&self, words: &[&str]) {
-        run(&mut java(&self.tools.folder, HA_ADMIN, words));
+        run(&mut java(&self.tools.directory, HA_ADMIN, words));
     }
 }
 
-fn describe_service(conf: &mut Conf, folder: &Path, names: [SocketAddr; 2], webs: [SocketAddr; 2]) {
+fn describe_service(
+    conf: &mut Conf,
+    directory: &Path,
+    names: [SocketAddr; 2],
+    webs: [SocketAddr; 2],
+) {
     set(
         &mut conf.hdfs,
         [
@@ -142,13 +147,13 @@ fn describe_service(conf: &mut Conf, folder: &Path, names: [SocketAddr; 2], webs
             [
                 (&of("rpc-address"), &format!("localhost:{}", name.port())),
                 (&of("http-address"), &web.to_string()),
-                (&of("name.dir"), &place(folder, id)),
+                (&of("name.dir"), &place(directory, id)),
             ],
         );
     }
 }
 
-fn describe_journal(conf: &mut Conf, folder: &Path, address: SocketAddr) {
+fn describe_journal(conf: &mut Conf, directory: &Path, address: SocketAddr) {
     let address = address.to_string();
     set(
         &mut conf.hdfs,
@@ -161,7 +166,7 @@ fn describe_journal(conf: &mut Conf, folder: &Path, address: SocketAddr) {
             ("dfs.journalnode.http-address", "127.0.0.1:0"),
             (
                 "dfs.journalnode.edits.dir",
-                &folder.join("journal").display().to_string(),
+                &directory.join("journal").display().to_string(),
             ),
         ],
     );

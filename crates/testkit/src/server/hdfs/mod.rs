@@ -21,7 +21,7 @@ use super::{
     network::{self, Network},
     wait_for,
 };
-use conf::{make_folder, place, set};
+use conf::{make_directory, place, set};
 pub use tools::{Tools, avro_bodies, avro_show};
 use tools::{java, java_in, path_text, run};
 
@@ -51,32 +51,32 @@ impl Deref for Hdfs {
 }
 
 impl Hdfs {
-    /// Starts a cluster that keeps everything in `folder`, and waits until it can be written.
+    /// Starts a cluster that keeps everything in `directory`, and waits until it can be written.
     ///
     /// # Panics
     /// When it does not start, or the jars are not there.
-    pub fn start(folder: &Path) -> Self {
-        Self::new(folder, None, None)
+    pub fn start(directory: &Path) -> Self {
+        Self::new(directory, None, None)
     }
 
     /// The same in a network of its own.
     ///
     /// # Panics
     /// As [`Hdfs::start`].
-    pub fn start_in(folder: &Path, network: &Network) -> Self {
-        Self::new(folder, None, Some(network))
+    pub fn start_in(directory: &Path, network: &Network) -> Self {
+        Self::new(directory, None, Some(network))
     }
 
     /// The same with Kerberos, for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
     ///
     /// # Panics
     /// As [`Hdfs::start`].
-    pub fn start_secured(folder: &Path, protection: &str) -> Self {
-        Self::new(folder, Some(protection), None)
+    pub fn start_secured(directory: &Path, protection: &str) -> Self {
+        Self::new(directory, Some(protection), None)
     }
 
-    fn new(folder: &Path, protection: Option<&str>, network: Option<&Network>) -> Self {
-        let kdc = protection.map(|_| start_kdc(folder));
+    fn new(directory: &Path, protection: Option<&str>, network: Option<&Network>) -> Self {
+        let kdc = protection.map(|_| start_kdc(directory));
         let host = network.map_or(Ipv4Addr::LOCALHOST, Network::address);
         let [name, web, data] = [(); 3].map(|()| SocketAddr::new(host.into(), free_port()));
         // Kerberos knows the daemons by this name.
@@ -84,11 +84,11 @@ impl Hdfs {
             None => format!("hdfs://localhost:{}", name.port()),
             Some(_) => format!("hdfs://{name}"),
         };
-        let mut conf = conf::base(folder, &url, data);
+        let mut conf = conf::base(directory, &url, data);
         set(
             &mut conf.hdfs,
             [
-                ("dfs.namenode.name.dir", &place(folder, "name")),
+                ("dfs.namenode.name.dir", &place(directory, "name")),
                 ("dfs.namenode.http-address", &web.to_string()),
                 // Nobody has names for the addresses of tests.
                 (
@@ -100,23 +100,23 @@ impl Hdfs {
         match protection {
             None => conf.open_to_all(),
             Some(protection) => {
-                let keytab = path_text(&folder.join("kdc/server.keytab"));
+                let keytab = path_text(&directory.join("kdc/server.keytab"));
                 conf.secure(protection, &keytab);
             }
         }
-        conf.write(folder);
+        conf.write(directory);
         run(&mut java(
-            folder,
+            directory,
             NAME_NODE,
             &["-format", "-nonInteractive"],
         ));
-        let start = |who, address, class| daemon(folder, who, address, class, &[], network);
+        let start = |who, address, class| daemon(directory, who, address, class, &[], network);
         let hdfs = Self {
             web,
             name_node: start("namenode", name, NAME_NODE),
             data_node: start("datanode", data, DATA_NODE),
             tools: Tools {
-                folder: folder.to_owned(),
+                directory: directory.to_owned(),
                 url,
                 kerberos: protection.is_some(),
             },
@@ -140,27 +140,27 @@ impl Hdfs {
 
     /// With Kerberos: the keys of [`PRINCIPAL`].
     pub fn keytab(&self) -> PathBuf {
-        self.folder.join("kdc/client.keytab")
+        self.directory.join("kdc/client.keytab")
     }
 
     /// With Kerberos: what `KRB5_CONFIG` has to name.
     pub fn krb5_conf(&self) -> PathBuf {
-        self.folder.join("kdc/krb5.conf")
+        self.directory.join("kdc/krb5.conf")
     }
 }
 
-/// Starts a daemon with the configuration in `folder`, its log beside it, in this machine's network or another.
+/// Starts a daemon with the configuration in `directory`, its log beside it, in this machine's network or another.
 fn daemon(
-    folder: &Path,
+    directory: &Path,
     name: &str,
     address: SocketAddr,
     class: &'static str,
     arguments: &[&'static str],
     network: Option<&Network>,
 ) -> Server {
-    let (at, arguments) = (folder.to_owned(), arguments.to_vec());
+    let (at, arguments) = (directory.to_owned(), arguments.to_vec());
     let network = network.map(|network| network.name().to_owned());
-    let log = folder.join(format!("{name}.log"));
+    let log = directory.join(format!("{name}.log"));
     Server::start_at(name, log, address, move || {
         java_in(network.as_deref(), &at, class, &arguments)
     })
@@ -187,13 +187,13 @@ fn told(web: SocketAddr, bean: &str) -> String {
     }
 }
 
-fn start_kdc(folder: &Path) -> Server {
-    let kdc = folder.join("kdc");
-    make_folder(&kdc);
+fn start_kdc(directory: &Path) -> Server {
+    let kdc = directory.join("kdc");
+    make_directory(&kdc);
     let port = free_port();
-    let at = folder.to_owned();
+    let at = directory.to_owned();
     let words = [path_text(&kdc), port.to_string()];
-    let server = Server::start("kdc", folder.join("kdc.log"), port, move || {
+    let server = Server::start("kdc", directory.join("kdc.log"), port, move || {
         java(&at, "Kdc", &[&words[0], &words[1]])
     });
     wait_for("the KDC has made its keys", || kdc.join("ready").exists());

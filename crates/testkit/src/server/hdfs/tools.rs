@@ -17,15 +17,15 @@ const JAVA: [&str; 4] = [
 
 /// A cluster as its clients see it.
 pub struct Tools {
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
     pub(super) url: String,
     pub(super) kerberos: bool,
 }
 
 impl Tools {
-    /// The folder of `core-site.xml` and `hdfs-site.xml`: the option `hadoop_conf`.
+    /// The directory of `core-site.xml` and `hdfs-site.xml`: the option `hadoop_conf`.
     pub fn conf(&self) -> PathBuf {
-        self.folder.join("conf")
+        self.directory.join("conf")
     }
 
     /// `hdfs://localhost:PORT`, or `hdfs://NAMESERVICE`.
@@ -45,15 +45,15 @@ impl Tools {
         let mut command = Command::new("java");
         command.args(JAVA);
         if self.kerberos {
-            let keytab = self.folder.join("kdc").join(keytab);
+            let keytab = self.directory.join("kdc").join(keytab);
             command.arg(format!("-Dkeytab={}", keytab.display()));
             command.arg(format!("-Dprincipal={principal}"));
         }
-        command.args(java_arguments(&self.folder, "Shell", arguments));
+        command.args(java_arguments(&self.directory, "Shell", arguments));
         run(&mut command)
     }
 
-    /// Copies everything below `path` into the new folder `into`.
+    /// Copies everything below `path` into the new directory `into`.
     ///
     /// # Panics
     /// As [`Tools::shell`].
@@ -67,22 +67,22 @@ impl Tools {
     /// As [`Tools::shell`].
     pub fn files(&self, path: &str) -> Vec<String> {
         let listed = self.shell(&["-ls", "-R", "-C", path]);
-        let folders = self.shell(&["-ls", "-R", path]);
+        let directories = self.shell(&["-ls", "-R", path]);
         let is_file = |path: &&str| {
-            let mut lines = folders.lines();
+            let mut lines = directories.lines();
             lines.any(|line| line.starts_with('-') && line.ends_with(*path))
         };
         listed.lines().filter(is_file).map(str::to_owned).collect()
     }
 }
 
-/// Avro's own reader: the body of every event in the `.avro` files below `folder`, one a line, into files of the folder `out`.
+/// Avro's own reader: the body of every event in the `.avro` files below `directory`, one a line, into files of the directory `out`.
 ///
 /// # Panics
 /// When it cannot read one of them.
-pub fn avro_bodies(folder: &Path, out: &Path) {
-    let words = ["bodies", &path_text(folder), &path_text(out)];
-    run(&mut java(folder, "Events", &words));
+pub fn avro_bodies(directory: &Path, out: &Path) {
+    let words = ["bodies", &path_text(directory), &path_text(out)];
+    run(&mut java(directory, "Events", &words));
 }
 
 /// Avro's own reader: codec, schema, and every event of one file.
@@ -97,32 +97,32 @@ pub(super) fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A Java program with the configuration in `folder` (if there is one) before the jars.
-pub(super) fn java(folder: &Path, class: &str, arguments: &[&str]) -> Command {
-    java_in(None, folder, class, arguments)
+/// A Java program with the configuration in `directory` (if there is one) before the jars.
+pub(super) fn java(directory: &Path, class: &str, arguments: &[&str]) -> Command {
+    java_in(None, directory, class, arguments)
 }
 
 /// The same in the network of this name.
 pub(super) fn java_in(
     network: Option<&str>,
-    folder: &Path,
+    directory: &Path,
     class: &str,
     arguments: &[&str],
 ) -> Command {
     let mut command = network::command(network, Path::new("java"));
     command
         .args(JAVA)
-        .args(java_arguments(folder, class, arguments));
+        .args(java_arguments(directory, class, arguments));
     command
 }
 
-fn java_arguments(folder: &Path, class: &str, arguments: &[&str]) -> Vec<String> {
+fn java_arguments(directory: &Path, class: &str, arguments: &[&str]) -> Vec<String> {
     let jars = installed("hdfs/target/dependency");
     let classes = installed("hdfs/target/classes");
-    let krb5 = folder.join("kdc/krb5.conf");
+    let krb5 = directory.join("kdc/krb5.conf");
     let path = format!(
         "{}:{}:{}/*",
-        folder.join("conf").display(),
+        directory.join("conf").display(),
         classes.display(),
         jars.display()
     );

@@ -11,8 +11,8 @@ use rmpv::Value;
 use super::*;
 use crate::{
     avro::Reader,
-    event::FieldPath,
     format::{Add, Format, Headers, Options},
+    record::FieldPath,
     template::Template,
 };
 

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     avro::{ReadError, Reader},
-    event::MESSAGE,
     msgpack::{write_event_time, write_str},
+    record::MESSAGE,
 };
 
 /// The longest name of a message that is waited for; ours have 6 and 11 bytes.

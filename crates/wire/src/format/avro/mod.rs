@@ -30,9 +30,9 @@ use super::{
     value::{behind, map_at, text_at},
 };
 use crate::{
-    event::{FieldPath, MESSAGE, Record, Value},
     json::{self, Unfit},
     msgpack::{self, Head, Reader},
+    record::{FieldPath, MESSAGE, Record, Value},
     room::Room,
 };
 

@@ -8,7 +8,7 @@ use rmpv::Value;
 
 use super::{read, settings};
 use crate::{
-    event::events,
+    record::records,
     syslog::{Defaults, Encoder, Header, TimeZone},
 };
 
@@ -44,7 +44,7 @@ fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
 
 /// The header of the one record of a batch.
 fn head(header: Header, zone: &str, batch: &Batch) -> String {
-    let (_, event) = events(batch).next().unwrap();
+    let (_, event) = records(batch).next().unwrap();
     let mut out = Vec::new();
     encoder(header, zone).head(batch.into(), event, &mut out);
     String::from_utf8_lossy(&out).into_owned()

@@ -53,9 +53,9 @@ fn shown(value: &Value) -> String {
 #[test]
 fn every_case_is_as_it_was() {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap();
-    let folder = Path::new(&here).join("src/syslog/testdata");
+    let directory = Path::new(&here).join("src/syslog/testdata");
     let (mut cases, mut wrong) = (0, Vec::new());
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let input = entry.unwrap().path();
         if input.extension() != Some("in".as_ref()) {
             continue;

@@ -19,8 +19,8 @@ import org.apache.avro.generic.GenericDatumWriter;
 import org.apache.avro.generic.GenericRecord;
 
 /**
- * Avro's own reader. `Events bodies FOLDER OUT`: the body of every event in the .avro files below FOLDER, one a line, in a
- * file of the folder OUT for each.
+ * Avro's own reader. `Events bodies DIRECTORY OUT`: the body of every event in the .avro files below DIRECTORY, one a line, in a
+ * file of the directory OUT for each.
  * `Events show FILE`: codec, schema, and each event's headers (in order of their names) and body.
  * `Events write FILE CODEC SYNC`: what Flume's serializer writes for two events, with a sync marker of 16 letters.
  */
@@ -37,9 +37,9 @@ public class Events {
         }
     }
 
-    static void bodies(Path folder, Path out) throws Exception {
+    static void bodies(Path directory, Path out) throws Exception {
         List<Path> files;
-        try (Stream<Path> walk = Files.walk(folder)) {
+        try (Stream<Path> walk = Files.walk(directory)) {
             files = walk.filter(path -> path.toString().endsWith(".avro")).collect(Collectors.toList());
         }
         Files.createDirectories(out);

@@ -4,19 +4,19 @@ import java.nio.file.Path;
 import java.util.Properties;
 import org.apache.hadoop.minikdc.MiniKdc;
 
-/** A Kerberos server for the tests: `Kdc FOLDER PORT`. Writes krb5.conf, server.keytab and client.keytab into the folder. */
+/** A Kerberos server for the tests: `Kdc DIRECTORY PORT`. Writes krb5.conf, server.keytab and client.keytab into the directory. */
 public class Kdc {
     public static void main(String[] arguments) throws Exception {
-        Path folder = Path.of(arguments[0]);
+        Path directory = Path.of(arguments[0]);
         Properties settings = MiniKdc.createConf();
         settings.setProperty(MiniKdc.KDC_PORT, arguments[1]);
-        MiniKdc kdc = new MiniKdc(settings, folder.toFile());
+        MiniKdc kdc = new MiniKdc(settings, directory.toFile());
         kdc.start();
         // Each call writes its file anew.
-        kdc.createPrincipal(new File(folder.toFile(), "server.keytab"), "hdfs/localhost", "HTTP/localhost");
-        kdc.createPrincipal(new File(folder.toFile(), "client.keytab"), "alice");
-        Files.copy(kdc.getKrb5conf().toPath(), folder.resolve("krb5.conf"));
-        Files.writeString(folder.resolve("ready"), kdc.getRealm());
+        kdc.createPrincipal(new File(directory.toFile(), "server.keytab"), "hdfs/localhost", "HTTP/localhost");
+        kdc.createPrincipal(new File(directory.toFile(), "client.keytab"), "alice");
+        Files.copy(kdc.getKrb5conf().toPath(), directory.resolve("krb5.conf"));
+        Files.writeString(directory.resolve("ready"), kdc.getRealm());
         Thread.sleep(Long.MAX_VALUE);
     }
 }

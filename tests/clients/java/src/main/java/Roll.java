@@ -4,7 +4,7 @@ import org.apache.logging.log4j.Logger;
 import org.apache.logging.log4j.core.config.Configurator;
 import org.apache.logging.log4j.core.config.builder.api.*;
 
-/** Logs numbered lines with log4j2 into rolling files in the working folder: Roll COUNT. */
+/** Logs numbered lines with log4j2 into rolling files in the working directory: Roll COUNT. */
 public final class Roll {
     public static void main(String[] arguments) {
         ConfigurationBuilder<?> builder = ConfigurationBuilderFactory.newConfigurationBuilder();

@@ -26,7 +26,7 @@ pub enum Record<'a> {
 
 /// One record and its time.
 #[derive(Clone, Copy, Debug)]
-pub struct Event<'a> {
+pub struct TimedRecord<'a> {
     /// The event time; for lines and where the entry has none, the batch's receive time.
     pub time: Time,
     /// The record.
@@ -60,7 +60,7 @@ impl<'a> Value<'a> {
 
 /// The events of a batch, one after the other, with the bytes of the body that each takes (the newline of a line
 /// included). Stops at bytes that are no entry, which no batch holds.
-pub fn events(batch: &Batch) -> Events<'_> {
+pub fn records(batch: &Batch) -> Events<'_> {
     Events {
         body: &batch.body,
         encoding: batch.encoding,
@@ -79,7 +79,7 @@ pub struct Events<'a> {
 }
 
 impl<'a> Iterator for Events<'a> {
-    type Item = (Range<usize>, Event<'a>);
+    type Item = (Range<usize>, TimedRecord<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let start = self.at;
@@ -88,7 +88,7 @@ impl<'a> Iterator for Events<'a> {
             Encoding::Lines => {
                 let length = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
                 self.at = (start + length + 1).min(self.body.len());
-                Event {
+                TimedRecord {
                     time: self.received,
                     record: Record::Line(rest.get(..length)?),
                 }
@@ -100,7 +100,7 @@ impl<'a> Iterator for Events<'a> {
                 if open > 0 {
                     return None;
                 }
-                Event {
+                TimedRecord {
                     time: head.time.unwrap_or(self.received),
                     record: Record::Packed(self.body.get(head.record..)?),
                 }

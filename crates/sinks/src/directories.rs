@@ -1,4 +1,4 @@
-//! Folders made on the way to a file.
+//! Directories made on the way to a file.
 
 use std::{
     collections::HashSet,
@@ -8,17 +8,17 @@ use std::{
 
 use millstream_sys::disk::{Disk, OutputMode};
 
-/// So many folders are remembered; then they are looked at again.
+/// So many directories are remembered; then they are looked at again.
 const KNOWN_MAX: usize = 4096;
 
-/// The folders whose names, and those of all above them, are durable.
-pub(crate) struct Folders {
+/// The directories whose names, and those of all above them, are durable.
+pub(crate) struct Directories {
     known: HashSet<PathBuf>,
     /// The permissions of those that hold outputs; None: only this user may enter.
     outputs: Option<OutputMode>,
 }
 
-impl Folders {
+impl Directories {
     /// For state that only this user may read.
     pub(crate) fn private() -> Self {
         Self {
@@ -35,12 +35,12 @@ impl Folders {
         }
     }
 
-    /// Makes `folder` and every level above it that is missing. Each name is synced before anything is put below it,
+    /// Makes `directory` and every level above it that is missing. Each name is synced before anything is put below it,
     /// also one that was there (an earlier run may have made it and died), so that a power cut cannot take a level away
     /// from under what was committed.
-    pub(crate) fn make(&mut self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
+    pub(crate) fn make(&mut self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
-        let mut at = Some(folder);
+        let mut at = Some(directory);
         while let Some(level) =
             at.filter(|level| !level.as_os_str().is_empty() && !self.known.contains(*level))
         {
@@ -51,17 +51,17 @@ impl Folders {
             self.known.clear();
         }
         for level in missing.into_iter().rev() {
-            let new = !is_folder(disk, level)?;
+            let new = !is_directory(disk, level)?;
             if new {
                 match self.outputs {
-                    Some(mode) => disk.create_output_folder(level, mode)?,
-                    None => disk.create_folder(level)?,
+                    Some(mode) => disk.create_output_directory(level, mode)?,
+                    None => disk.create_directory(level)?,
                 }
             }
             let synced = level
                 .parent()
-                .map_or(Ok(()), |above| disk.sync_folder(above_or_here(above)));
-            // A level that was there may stand in a folder that we may not open; whoever made it answers for it.
+                .map_or(Ok(()), |above| disk.sync_directory(above_or_here(above)));
+            // A level that was there may stand in a directory that we may not open; whoever made it answers for it.
             match synced {
                 Err(error) if new || error.kind() != io::ErrorKind::PermissionDenied => {
                     return Err(error);
@@ -73,33 +73,33 @@ impl Folders {
         Ok(())
     }
 
-    /// A folder has vanished: looks at all of them again.
+    /// A directory has vanished: looks at all of them again.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
 }
 
-/// The folder a file stands in.
-pub(crate) fn folder_of(path: &Path) -> &Path {
+/// The directory a file stands in.
+pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().map_or(Path::new("/"), above_or_here)
 }
 
-/// The parent of a relative path of one part is the working folder.
-fn above_or_here(folder: &Path) -> &Path {
-    if folder.as_os_str().is_empty() {
+/// The parent of a relative path of one part is the working directory.
+fn above_or_here(directory: &Path) -> &Path {
+    if directory.as_os_str().is_empty() {
         Path::new(".")
     } else {
-        folder
+        directory
     }
 }
 
-/// Whether a folder is there. Something else under its name is an error.
-fn is_folder(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
-    match disk.metadata(folder) {
-        Ok(found) if found.folder => Ok(true),
+/// Whether a directory is there. Something else under its name is an error.
+fn is_directory(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
+    match disk.metadata(directory) {
+        Ok(found) if found.directory => Ok(true),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::NotADirectory,
-            format!("{} is no folder", folder.display()),
+            format!("{} is no directory", directory.display()),
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! The folder of a channel: its lock, its id, its names.
+//! The directory of a channel: its lock, its id, its names.
 
 use std::{
     io::{self, IoSlice},
@@ -19,16 +19,16 @@ const MAGIC: &[u8; 8] = b"MILLCHN\0";
 /// Bytes of the file `channel`.
 const FILE_BYTES: usize = SEAL_BYTES + 16;
 
-/// Makes the folder and takes its lock.
-pub(super) fn take_lock(disk: &dyn Disk, folder: &Path) -> Result<Arc<dyn File>, Error> {
-    let failed = |error| Error::disk("opening the channel", folder, error);
-    disk.create_folder(folder).map_err(failed)?;
-    if let Some(parent) = folder.parent() {
+/// Makes the directory and takes its lock.
+pub(super) fn take_lock(disk: &dyn Disk, directory: &Path) -> Result<Arc<dyn File>, Error> {
+    let failed = |error| Error::disk("opening the channel", directory, error);
+    disk.create_directory(directory).map_err(failed)?;
+    if let Some(parent) = directory.parent() {
         let here = parent.as_os_str().is_empty();
         let parent = if here { Path::new(".") } else { parent };
-        disk.sync_folder(parent).map_err(failed)?;
+        disk.sync_directory(parent).map_err(failed)?;
     }
-    let path = folder.join("lock");
+    let path = directory.join("lock");
     let lock = match disk.open(&path, Open::Create) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => disk.open(&path, Open::Write),
         other => other,
@@ -36,15 +36,15 @@ pub(super) fn take_lock(disk: &dyn Disk, folder: &Path) -> Result<Arc<dyn File>,
     let lock = lock.map_err(failed)?;
     match lock.try_lock() {
         Ok(true) => Ok(lock),
-        Ok(false) => Err(Error::Locked(folder.to_owned())),
+        Ok(false) => Err(Error::Locked(directory.to_owned())),
         Err(error) => Err(failed(error)),
     }
 }
 
-pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Error> {
+pub(super) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, Error> {
     let names = disk
-        .list(folder)
-        .map_err(|error| Error::disk("listing the channel", folder, error))?;
+        .list(directory)
+        .map_err(|error| Error::disk("listing the channel", directory, error))?;
     // Names that are not UTF-8 are not ours.
     Ok(names
         .into_iter()
@@ -52,7 +52,7 @@ pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Error>
         .collect())
 }
 
-/// Reads the file `channel`, or makes it: in a folder without segments with the id `fresh`, else with the id that the record
+/// Reads the file `channel`, or makes it: in a directory without segments with the id `fresh`, else with the id that the record
 /// of the channel `remembers`.
 ///
 /// ```text
@@ -64,12 +64,12 @@ pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Error>
 /// ```
 pub(super) fn identify(
     disk: &dyn Disk,
-    folder: &Path,
+    directory: &Path,
     names: &[String],
     fresh: ChannelId,
     remembers: Option<ChannelId>,
 ) -> Result<ChannelId, Error> {
-    let path = folder.join("channel");
+    let path = directory.join("channel");
     let failed = |error| Error::disk("opening the channel", &path, error);
     if let Some(channel) = read_identity(disk, &path)? {
         return Ok(channel);
@@ -83,7 +83,7 @@ pub(super) fn identify(
     let mut out = seal::begin(MAGIC);
     out.extend_from_slice(&fresh.0);
     seal::seal(&mut out);
-    let new = folder.join("channel.new");
+    let new = directory.join("channel.new");
     if names.iter().any(|name| name == "channel.new") {
         disk.remove(&new).map_err(failed)?;
     }
@@ -91,14 +91,14 @@ pub(super) fn identify(
     file.write_at(&[IoSlice::new(&out)], 0)
         .and_then(|()| file.sync())
         .and_then(|()| disk.rename(&new, &path))
-        .and_then(|()| disk.sync_folder(folder))
+        .and_then(|()| disk.sync_directory(directory))
         .map_err(failed)?;
     Ok(fresh)
 }
 
-/// Whether the channel stands in another directory beside `folder`: it was renamed, and is not lost.
-pub(super) fn was_moved(disk: &dyn Disk, folder: &Path, channel: ChannelId) -> bool {
-    let Some(beside) = folder.parent() else {
+/// Whether the channel stands in another directory beside `directory`: it was renamed, and is not lost.
+pub(super) fn was_moved(disk: &dyn Disk, directory: &Path, channel: ChannelId) -> bool {
+    let Some(beside) = directory.parent() else {
         return false;
     };
     let names = disk.list(beside).unwrap_or_default();
