@@ -139,7 +139,7 @@ impl Ledger {
             }
         };
         file.sync_all()?;
-        sync_folder(path)?;
+        sync_directory(path)?;
         let ledger = Self {
             path: path.to_owned(),
             file: Mutex::new(file),
@@ -176,10 +176,10 @@ impl Ledger {
     }
 }
 
-/// A new file's name is durable only once its folder is synced.
-fn sync_folder(path: &Path) -> io::Result<()> {
+/// A new file's name is durable only once its directory is synced.
+fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
+        Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),
         _ => File::open(".")?.sync_all(),
     }
 }
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_reopened_ledger_knows_what_was_acked_and_forgets_a_torn_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger");
         let (ledger, fresh) = Ledger::open(&path, "run=00000007 flows=2").unwrap();
         assert!(fresh.flows.is_empty());
         ledger.acked(1, 0, 100).unwrap();

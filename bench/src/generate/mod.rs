@@ -173,6 +173,7 @@ fn send(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Failur
     let manner = Manner {
         address: address.clone(),
         send_buffer: usize::try_from(options.send_buffer).unwrap_or(usize::MAX),
+        congestion_control: options.congestion_control.clone(),
         acks: options.acks,
         window: options.window,
         ack_timeout: options.ack_timeout,

@@ -101,6 +101,10 @@ pub struct Options {
     /// CPU do the sender's work on a loopback
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = units::size)]
     pub send_buffer: u64,
+    /// TCP congestion control of the connections, such as `cubic` [default: the system's]. BBR limits how many segments are in
+    /// flight, so a sender's kernel joins small writes, and the receiver has less to do
+    #[arg(long, value_name = "NAME")]
+    pub congestion_control: Option<String>,
     /// TLS to the forward server, which shows a certificate for `localhost` that this file of roots vouches for
     #[arg(long, value_name = "PATH", requires = "forward")]
     pub tls_ca: Option<PathBuf>,

@@ -79,7 +79,7 @@ impl Address {
     }
 
     /// Connects once.
-    pub fn connect(&self, send_buffer: usize) -> io::Result<Socket> {
+    pub fn connect(&self, send_buffer: usize, congestion: Option<&str>) -> io::Result<Socket> {
         let (domain, address) = self.resolve()?;
         let kind = match self {
             Self::Udp(_) => Type::DGRAM,
@@ -88,6 +88,9 @@ impl Address {
         let socket = Socket::new(domain, kind, None)?;
         if send_buffer > 0 {
             socket.set_send_buffer_size(send_buffer)?;
+        }
+        if let (Self::Tcp(_), Some(name)) = (self, congestion) {
+            socket.set_tcp_congestion(name.as_bytes())?;
         }
         socket.connect(&address)?;
         if matches!(self, Self::Tcp(_)) {
@@ -104,6 +107,8 @@ pub struct Manner {
     pub address: Address,
     /// SO_SNDBUF in bytes, as given to setsockopt (the kernel doubles it); 0 leaves the system's own.
     pub send_buffer: usize,
+    /// TCP congestion control; none leaves the system's.
+    pub congestion_control: Option<String>,
     /// Whether acks are awaited.
     pub acks: bool,
     /// Chunks in flight before the oldest ack is awaited.
@@ -202,10 +207,17 @@ impl Sender<'_> {
     }
 
     /// Connects, for as long as it takes.
+    fn dial(&self) -> io::Result<Socket> {
+        let congestion = self.manner.congestion_control.as_deref();
+        self.manner
+            .address
+            .connect(self.manner.send_buffer, congestion)
+    }
+
     fn connect(&self, progress: Instant) -> io::Result<Socket> {
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.manner.address.connect(self.manner.send_buffer) {
+            match self.dial() {
                 Ok(socket) => return Ok(socket),
                 Err(error) => self.tired(progress, &error)?,
             }

@@ -41,7 +41,7 @@ impl Report {
         let machine = &self.machine;
         let mut out = format!(
             "{} on {}: {}{}, {} cores, {:.0} GB, {}, load {:.1} at the start\n\
-             medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines, syslog: 300-byte messages); every sender's SO_SNDBUF 128 KiB unless it says own;\n\
+             medians of {} runs; 122-byte records in chunks of 8192 (files: 100-byte lines, syslog: 300-byte messages); every sender's SO_SNDBUF 128 KiB unless it says own, congestion control cubic;\n\
              memory cold unless it says warm; CPU-seconds of the program under test alone\n\n",
             self.scenario,
             self.date,
@@ -94,11 +94,11 @@ impl Report {
         out
     }
 
-    /// Writes the JSON; two scenarios of one day share a folder.
+    /// Writes the JSON; two scenarios of one day share a directory.
     pub fn save(&self, results: &Path) -> io::Result<PathBuf> {
-        let folder = results.join(format!("{}-{}", self.date, self.machine.name()));
-        fs::create_dir_all(&folder)?;
-        let path = folder.join(format!("{}.json", self.scenario));
+        let directory = results.join(format!("{}-{}", self.date, self.machine.name()));
+        fs::create_dir_all(&directory)?;
+        let path = directory.join(format!("{}.json", self.scenario));
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         fs::write(&path, text)?;

@@ -159,6 +159,9 @@ pub struct Load {
     pub tls: bool,
 }
 
+/// Linux's default, on every machine: results of single writes would otherwise depend on the machine's setting.
+const CONGESTION_CONTROL: &str = "cubic";
+
 impl Load {
     /// Sends, and says what was sent.
     pub fn send(&self, bench: &Bench, address: SocketAddr) -> Result<Summary, Failure> {
@@ -177,6 +180,7 @@ impl Load {
         };
         command
             .args(["--send-buffer", self.send_buffer])
+            .args(["--congestion-control", CONGESTION_CONTROL])
             .args(["--connections", &self.connections.to_string()])
             .args(["--seconds", &bench.seconds.to_string()]);
         if self.acks {
@@ -186,7 +190,7 @@ impl Load {
             command.arg("--single-writes");
         }
         if self.tls {
-            let certificate = Certificate::in_folder(&bench.work)?;
+            let certificate = Certificate::in_directory(&bench.work)?;
             command.arg("--tls-ca").arg(&certificate.cert);
         }
         let output = command.stdin(Stdio::null()).output()?;
@@ -243,7 +247,7 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
         .args(["reader", "--listen", &address.to_string()])
         .args(["--threads", &threads.to_string()]);
     if load.tls {
-        let certificate = Certificate::in_folder(&bench.work)?;
+        let certificate = Certificate::in_directory(&bench.work)?;
         command.arg("--tls-cert").arg(&certificate.cert);
         command.arg("--tls-key").arg(&certificate.key);
     }
