@@ -49,7 +49,7 @@ impl Reporter {
     /// Something failed and needs the operator.
     pub fn error(&self, kind: &'static str, text: impl fmt::Display) {
         if let Some(more) = self.turn(kind) {
-            tracing::error!(node = &*self.node, "{text}{more}");
+            tracing::error!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
@@ -66,14 +66,14 @@ impl Reporter {
     /// Something was refused or is being tried again.
     pub fn warn(&self, kind: &'static str, text: impl fmt::Display) {
         if let Some(more) = self.turn(kind) {
-            tracing::warn!(node = &*self.node, "{text}{more}");
+            tracing::warn!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
     /// Something an operator likes to know.
     pub fn info(&self, kind: &'static str, text: impl fmt::Display) {
         if let Some(more) = self.turn(kind) {
-            tracing::info!(node = &*self.node, "{text}{more}");
+            tracing::info!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
