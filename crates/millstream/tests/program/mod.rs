@@ -9,6 +9,7 @@
 
 pub mod cuts;
 pub mod disk;
+mod turn;
 pub mod victim;
 
 use std::{
@@ -99,6 +100,7 @@ impl Program {
     }
 
     fn start_by(command: &mut Command, directory: &Path, config: &str, arguments: &[&str]) -> Self {
+        turn::wait();
         let path = directory.join("millstream.yaml");
         std::fs::write(&path, config).unwrap();
         let log = directory.join("log");
