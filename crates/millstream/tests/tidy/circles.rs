@@ -3,12 +3,39 @@
 //! A module is a file. It imports another one when a path in it (`crate::`, `super::`, `self::`) leads there. A module and
 //! the modules below it may import each other: they are one thing, and its directory says so. Unit tests do not count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::tree::{File, files};
 
-/// Circles that are still there: crate, and the modules of the circle. Remove an entry with its circle.
-const KNOWN: &[(&str, &[&str])] = &[];
+/// Circles that exist: the crate and the modules of each. Remove an entry together with its circle.
+const KNOWN: &[&str] = &[
+    "channels: disk::log::loss, disk::log::record",
+    "config: load, sections, tls",
+    "config: node, parse, scalar, syntax",
+    "config: read::choice, read::node",
+    "kafka: native::engine, native::transaction",
+    "net: accept, server",
+    "pipeline: condition, report",
+    "sinks: file::rotate, file::writer",
+    "sinks: forward::connection, forward::dial, forward::discovery, forward::heart, forward::hub, forward::link, forward::options",
+    "sinks: kafka::exact, kafka::session",
+    "sources: forward::outgoing, forward::payload",
+    "sources: framing::framer, framing::open",
+    "sources: fuse::exec, fuse::handles, fuse::stream, fuse::write",
+    "sources: fuse::mounted, fuse::session",
+    "sources: fuse::tree::contents, fuse::tree::window",
+    "sources: http::body, http::decode",
+    "sources: http::request, http::take",
+    "sources: tail::begin, tail::run, tail::store",
+    "sources: tail::done, tail::gzip, tail::heads, tail::known, tail::options, tail::reader, tail::shared, tail::tracked",
+    "wire: format::add, format::avro, format::csv, format::encoder, format::json, format::ltsv, format::msgpack, format::raw, format::template",
+    "wire: json::string, json::write",
+    "wire: syslog::encode, syslog::structured_text",
+    "wire: syslog::legacy, syslog::parse, syslog::record, syslog::structured",
+];
 
 /// The modules of one crate and what each imports.
 type Graph = BTreeMap<String, BTreeSet<String>>;
@@ -170,14 +197,39 @@ fn circles(graph: &Graph) -> Vec<Vec<&str>> {
     circles.into_iter().collect()
 }
 
-/// All circles: crate and modules.
-pub fn all() -> Vec<(String, Vec<String>)> {
+/// A circle of imports in a crate.
+pub struct Circle {
+    name: String,
+    modules: Vec<String>,
+}
+
+impl fmt::Display for Circle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.name, self.modules.join(", "))
+    }
+}
+
+impl Circle {
+    /// Whether it is a known one or a part of it.
+    fn is(&self, known: &str) -> bool {
+        let Some((name, modules)) = known.split_once(": ") else {
+            return false;
+        };
+        let modules: Vec<&str> = modules.split(", ").collect();
+        let mut own = self.modules.iter();
+        self.name == name && own.all(|module| modules.contains(&module.as_str()))
+    }
+}
+
+/// All circles in all crates.
+pub fn all() -> Vec<Circle> {
     let graphs = graphs(&files(&[".rs"]));
     let mut found = Vec::new();
     for (name, graph) in &graphs {
         for circle in circles(graph) {
             let modules = circle.into_iter().map(str::to_owned).collect();
-            found.push((name.clone(), modules));
+            let name = name.clone();
+            found.push(Circle { name, modules });
         }
     }
     found
@@ -186,23 +238,21 @@ pub fn all() -> Vec<(String, Vec<String>)> {
 #[test]
 fn modules_of_a_crate_do_not_import_each_other_in_circles() {
     let found = all();
-    let is_known = |(name, circle): &&(String, Vec<String>)| {
-        KNOWN.iter().any(|(known, modules)| {
-            known == name
-                && circle
-                    .iter()
-                    .all(|module| modules.contains(&module.as_str()))
-        })
-    };
-    let (known, new): (Vec<_>, Vec<_>) = found.iter().partition(is_known);
+    let is_new = |circle: &&Circle| !KNOWN.iter().any(|known| circle.is(known));
+    let new: Vec<String> = found.iter().filter(is_new).map(Circle::to_string).collect();
     assert!(
         new.is_empty(),
-        "new import circles; move what they share into a module that both import:\n{new:#?}"
+        "new import circles; move what they share into a module that both import:\n{}",
+        new.join("\n")
     );
-    assert_eq!(
-        known.len(),
-        KNOWN.len(),
-        "some known circles are gone or smaller; those that are left:\n{known:#?}"
+    let gone = KNOWN
+        .iter()
+        .filter(|known| !found.iter().any(|circle| circle.is(known)));
+    let gone: Vec<&str> = gone.copied().collect();
+    assert!(
+        gone.is_empty(),
+        "these circles are gone, remove them from KNOWN:\n{}",
+        gone.join("\n")
     );
 }
 

@@ -15,7 +15,7 @@ fn every_source_file_opens_with_a_header() {
         let has_header = file.text.starts_with("//!") || file.text.starts_with("#![no_main]");
         assert!(
             has_header || file.path.ends_with("tests.rs"),
-            "{} has no header (`//! what it is, its place on the line, what it promises`)",
+            "{} has no header (`//!`: its purpose, its place on the line, its promises)",
             file.path
         );
     }

@@ -48,7 +48,7 @@ fn functions(code: &str) -> Vec<usize> {
     lengths
 }
 
-/// The name of the type that a line begins an `impl` block of its own for, without traits.
+/// The name of the type whose inherent `impl` block a line opens.
 fn inherent(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("impl")?;
     let rest = match rest.strip_prefix('<') {
@@ -165,8 +165,8 @@ fn house() {
         scattered.len(),
         circles.len()
     );
-    for (name, circle) in circles {
-        println!("     {name}: {}", circle.join(", "));
+    for circle in circles {
+        println!("     {circle}");
     }
 }
 

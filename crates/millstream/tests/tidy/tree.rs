@@ -1,4 +1,4 @@
-//! The files of the repository, and what `cargo metadata` reports about its crates.
+//! The files of the repository, and the crates as `cargo metadata` reports them.
 
 use std::{
     fs,
@@ -69,7 +69,7 @@ pub fn files(endings: &[&str]) -> Vec<File> {
     files
 }
 
-/// What `cargo metadata` reports.
+/// The output of `cargo metadata`.
 pub fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
