@@ -1,4 +1,4 @@
-//! The configuration: any text is a file. Whatever is wrong with it is reported with its place, and loading ends.
+//! The configuration: any text is a file. Loading ends, and reports each problem with its place.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use std::{env, fs, path::PathBuf, process, sync::LazyLock};
 use libfuzzer_sys::fuzz_target;
 use millstream_config::{Environment, load};
 
-/// A file in memory, where the system has such.
+/// A file in memory if the system has a tmpfs.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = PathBuf::from("/dev/shm");
     let directory = if memory.is_dir() { memory } else { env::temp_dir() };
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
             problems
         }
         Err(problems) => {
-            assert!(problems.has_errors(), "it was not loaded, and nothing says why");
+            assert!(problems.has_errors(), "loading failed without an error");
             problems
         }
     };

@@ -1,4 +1,4 @@
-//! `millstream channel`: what an operator sees of a disk channel, and passing a consumer over what it cannot take.
+//! `millstream channel`: the operator's view of a disk channel, and skipping records that a consumer cannot process.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::program::{PATIENCE, Program, free_port, wait_until};
 
-/// A forward source, a disk channel, and two file sinks: one works, the other's directory is what the test makes of it.
+/// A forward source, a disk channel, and two file sinks: `good` works, the test decides about the directory of `stuck`.
 fn config(directory: &Path, port: u16) -> String {
     let directory = directory.display();
     format!(
@@ -71,7 +71,7 @@ fn row(directory: &Path, consumer: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_stuck_consumer_is_seen_and_passed_over() {
+fn a_stuck_consumer_is_visible_and_can_be_skipped_ahead() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     fs::write(here.join("place"), "no directory").unwrap();
@@ -130,7 +130,7 @@ fn a_stuck_consumer_is_seen_and_passed_over() {
 }
 
 #[test]
-fn a_sink_with_a_position_of_its_own_is_passed_over_too() {
+fn a_sink_that_keeps_its_own_position_can_be_skipped_ahead_too() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let (port, place, away) = (free_port(), here.join("place"), here.join("away"));
@@ -164,20 +164,20 @@ fn a_sink_with_a_position_of_its_own_is_passed_over_too() {
     fs::rename(&away, &place).unwrap();
     let program = Program::start(here, &config(here, port)).listens(port);
     send(port, 7..=7);
-    wait_until("the sink goes on", || row(here, "stuck")[2] == "0");
+    wait_until("the sink continues", || row(here, "stuck")[2] == "0");
     program.stop();
     assert_eq!(written(&place.join("stuck.log")), [1, 2, 3, 7]);
     assert_eq!(written(&here.join("good.log")), [1, 2, 3, 4, 5, 6, 7]);
 }
 
 #[test]
-fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
+fn records_held_for_a_removed_sink_are_shown_and_can_be_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let port = free_port();
     let both = config(here, port);
     Program::start(here, &both).listens(port).stop();
-    // The sink gets another name: what its old name has not settled is held.
+    // The sink gets another name: the channel holds the records that the old name has not settled.
     let renamed = both.replace("stuck:", "other:");
     let api = free_port();
     let shown = renamed.replace("listen: []", &format!("listen: \"127.0.0.1:{api}\""));
@@ -203,7 +203,7 @@ fn what_is_held_for_a_sink_that_is_gone_is_shown_and_given_up() {
 }
 
 #[test]
-fn damage_is_named_with_its_place() {
+fn damage_is_reported_with_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let port = free_port();
@@ -215,7 +215,7 @@ fn damage_is_named_with_its_place() {
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "seg"))
         .collect();
-    // The second record's field is in the middle of the log: whatever follows it fits.
+    // The second record's field is in the middle of the log: the frames behind it are intact.
     let path = segments
         .iter()
         .find(|path| {
@@ -236,7 +236,7 @@ fn damage_is_named_with_its_place() {
     );
 }
 
-/// Sends records of 200 KB, one a chunk, and waits for their acks.
+/// Sends records of 200 KB, one per chunk, and waits for their acks.
 fn send_segments(port: u16, numbers: RangeInclusive<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     for n in numbers {
@@ -253,7 +253,7 @@ fn send_segments(port: u16, numbers: RangeInclusive<u8>) {
     }
 }
 
-/// How often the log says that something is missing.
+/// How often the log reports missing data.
 fn complaints(here: &Path) -> usize {
     let log = fs::read_to_string(here.join("log")).unwrap();
     let missing = log.lines().filter(|line| line.contains("--accept-loss"));
@@ -261,14 +261,14 @@ fn complaints(here: &Path) -> usize {
 }
 
 #[test]
-fn channel_data_that_is_missing_is_named_at_each_start_until_it_is_accepted() {
+fn missing_channel_data_is_reported_at_each_start_until_the_operator_accepts_it() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     fs::write(here.join("place"), "no directory").unwrap();
     let buffer = here.join("data/channels/buffer");
     let port = free_port();
     let start = || Program::start(here, &config(here, port)).listens(port);
-    // A day's work: several segments, a sink with a position of its own, one that holds everything, stops and a kill.
+    // A day's work: several segments, a sink with its own position, a stuck sink, stops and a kill.
     let program = start();
     send_segments(port, 40..=90);
     wait_until("the good sink has settled", || row(here, "good")[2] == "0");
@@ -322,7 +322,7 @@ fn channel_data_that_is_missing_is_named_at_each_start_until_it_is_accepted() {
 }
 
 #[test]
-fn a_directory_that_is_no_channel_is_named() {
+fn a_directory_that_is_no_channel_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     for command in ["ls", "verify", "cat"] {
         let said = text(channel(directory.path(), &[command]), 1);
@@ -330,7 +330,7 @@ fn a_directory_that_is_no_channel_is_named() {
     }
 }
 
-/// One numbered record of 60 kB with a chunk id, as `send` sends them.
+/// A record of 60 kB with a number and a chunk id, as `send` sends them.
 fn large(tag: &str, n: u32) -> Vec<u8> {
     let mut frame = vec![0x94, 0xa0 + u8::try_from(tag.len()).unwrap()];
     frame.extend(tag.as_bytes());
@@ -343,7 +343,7 @@ fn large(tag: &str, n: u32) -> Vec<u8> {
     frame
 }
 
-/// Sends such records until one is not acked within `patience`; how many were acked.
+/// Sends such records until one is not acked within `patience`; returns the number of acks.
 fn send_large(port: u16, numbers: Range<u32>, patience: Duration) -> (TcpStream, u32) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(patience)).unwrap();
@@ -363,14 +363,14 @@ fn send_large(port: u16, numbers: Range<u32>, patience: Duration) -> (TcpStream,
 /// The numbers in a file of JSON lines, in order.
 fn numbers(file: &Path) -> Vec<u64> {
     let lines = fs::read_to_string(file).unwrap_or_default();
-    // The last line may not be whole yet.
+    // The last line may be incomplete.
     let number = |line| serde_json::from_str::<serde_json::Value>(line).ok()?["n"].as_u64();
     let mut numbers: Vec<u64> = lines.lines().filter_map(number).collect();
     numbers.sort_unstable();
     numbers
 }
 
-/// A value of /metrics, 0 if it is not there.
+/// A value of /metrics, 0 if it is absent.
 fn metric(api: u16, name: &str, node: &str) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -381,7 +381,7 @@ fn metric(api: u16, name: &str, node: &str) -> u64 {
     value.map_or(0, |value| value.parse().unwrap())
 }
 
-/// One sink, with a channel of the smallest size and an API.
+/// One sink behind a channel of the smallest size, with an interface.
 fn small(directory: &Path, ports: [u16; 2], sink: &str) -> String {
     let here = directory.display();
     let [port, api] = ports;
@@ -399,7 +399,7 @@ sinks:
 }
 
 #[test]
-fn where_no_channel_is_those_nearby_are_named() {
+fn a_wrong_path_leads_to_the_channels_nearby() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let port = free_port();
@@ -426,10 +426,10 @@ fn where_no_channel_is_those_nearby_are_named() {
     }
 }
 
-/// What an operator does after a day of work: many segments, a sink with a position of its own, one that stands still, and
-/// a restart in between.
+/// An operator's work after a day of traffic: many segments, a sink with its own position, a stuck sink, and a restart
+/// in between.
 #[test]
-fn a_channel_that_has_worked_and_was_restarted_is_listed_skipped_and_forgotten() {
+fn a_used_and_restarted_channel_is_listed_skipped_and_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let (port, place) = (free_port(), here.join("place"));
@@ -494,7 +494,7 @@ fn a_channel_that_has_worked_and_was_restarted_is_listed_skipped_and_forgotten()
     fs::remove_file(&place).unwrap();
     fs::rename(here.join("away"), &place).unwrap();
     let program = Program::start(here, &shape).listens(port);
-    wait_until("the sink goes on", || row(here, "stuck")[2] == "0");
+    wait_until("the sink continues", || row(here, "stuck")[2] == "0");
     assert_eq!(program.stop(), Some(0));
     let stuck = numbers(&place.join("stuck.log"));
     assert_eq!(stuck, (1..101).chain(151..201).collect::<Vec<_>>());
@@ -536,7 +536,7 @@ fn records_that_no_sink_takes_are_counted_logged_and_shown() {
 }
 
 #[test]
-fn what_is_skipped_is_told_at_once_and_counted_to_the_record() {
+fn skipped_records_are_reported_at_once_and_counted_exactly() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let (ports, place) = ([free_port(), free_port()], here.join("place"));
@@ -576,7 +576,7 @@ fn what_is_skipped_is_told_at_once_and_counted_to_the_record() {
 
 /// A stop while the channel is full and its sink cannot deliver.
 #[test]
-fn a_stop_with_a_full_channel_is_clean_and_takes_no_longer_than_it_may() {
+fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
     let closed = free_port();
     for broken in [
         "file, path: HERE/place/out.log",
@@ -627,9 +627,9 @@ fn a_stop_with_a_full_channel_is_clean_and_takes_no_longer_than_it_may() {
     }
 }
 
-/// The same with senders that keep what is not kept here, and with those that do not.
+/// The same with senders that keep unacked records, and with senders that do not.
 #[test]
-fn a_stop_with_a_full_channel_says_whether_something_is_lost() {
+fn a_stop_with_a_full_channel_reports_whether_records_are_lost() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let (port, place) = (free_port(), here.join("place"));

@@ -1,6 +1,6 @@
-//! Bad records among good ones while the program is killed again and again: of every thousand one cannot be decoded and one cannot
-//! be shaped. Every good one is at the destination once; every bad one is kept among the rejected, and no good one with it.
-//! And what an operator sees of rejected records: log, exit code, `millstream rejected`.
+//! Bad records among good ones while the program is killed again and again: of every thousand one cannot be decoded and one lacks
+//! a field that the sinks need. Every good record arrives once. Every bad one is kept among the rejected, without a good one.
+//! Also the operator's view of rejected records: log, exit code, `millstream rejected`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,16 +25,16 @@ use rmpv::Value;
 /// How often the program is killed, and the longest pause between two kills.
 const KILLS: u64 = 10;
 const PAUSE_MS_MAX: u64 = 2000;
-/// Records in a chunk.
+/// Records per chunk.
 const CHUNK: u64 = 1000;
-/// Of each thousand this one is no record, ...
+/// In each thousand, the entry that is no record ...
 const NO_RECORD: u64 = 500;
-/// ... and this one lacks what the sinks ask for.
+/// ... and the record without the field that the sinks need.
 const NO_USER: u64 = 7;
-/// Between two chunks.
+/// The pause between two chunks.
 const REST: Duration = Duration::from_millis(40);
 
-/// Behind one disk channel: files whose path takes a field, objects whose text does.
+/// Two sinks behind one disk channel: file paths need the field, and so does the text of objects.
 fn config(place: &Path, input: &str) -> String {
     let place = place.display();
     format!(
@@ -48,7 +48,7 @@ fn config(place: &Path, input: &str) -> String {
     )
 }
 
-/// The entry of a number.
+/// The entry with this number.
 fn entry(n: u64) -> Value {
     let mut record = vec![("n".into(), n.into())];
     match n % CHUNK {
@@ -59,7 +59,7 @@ fn entry(n: u64) -> Value {
     Value::Array(vec![1_700_000_000.into(), Value::Map(record)])
 }
 
-/// A chunk of entries with an id of its own, as the forward protocol has it.
+/// A chunk of entries with its id, in the forward protocol.
 fn chunk(number: u64) -> Vec<u8> {
     let mut payload = Vec::new();
     for n in number * CHUNK..(number + 1) * CHUNK {
@@ -89,7 +89,7 @@ fn send(stream: &mut Option<TcpStream>, port: u16, chunk: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Sends chunks, each until it is acked, until it is told to end; how many.
+/// Sends chunks, each until it is acked, until `end` is set; returns their number.
 fn send_until(end: &AtomicBool, port: u16) -> u64 {
     let (mut stream, mut sent) = (None, 0);
     while !end.load(Ordering::Relaxed) {
@@ -104,7 +104,7 @@ fn send_until(end: &AtomicBool, port: u16) -> u64 {
     sent
 }
 
-/// All files below a directory, but for what a sink keeps for itself.
+/// All files below a directory except the sink's own state.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -118,7 +118,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How often each number stands in what a sink has written.
+/// How often each number occurs in a sink's output.
 fn written(directory: &Path) -> BTreeMap<u64, u64> {
     let mut times = BTreeMap::new();
     for path in files(directory) {
@@ -131,7 +131,7 @@ fn written(directory: &Path) -> BTreeMap<u64, u64> {
     times
 }
 
-/// The numbers that a node has rejected, and how many records say so. A kill may have torn off the end of a file.
+/// The numbers that a node has rejected, and the number of records that name them. A kill may have cut the end of a file.
 fn rejected(data: &Path, node: &str) -> (BTreeSet<u64>, u64) {
     let (mut numbers, mut records) = (BTreeSet::new(), 0);
     for path in files(&data.join("rejected")) {
@@ -172,10 +172,10 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
         sender.join().unwrap()
     });
     program.kill();
-    // Once more with inputs that have ended: until the channel is empty.
+    // One more run with inputs that have ended: it empties the channel.
     let last = Program::start_with(place, &config_with("{ type: stdin }"), &["--once"]);
     let log = last.log();
-    // What it has rejected itself is left behind.
+    // Its rejected records remain.
     let rejects = log.contains("rejected and kept in");
     assert_eq!(last.ended(), Some(i32::from(rejects)), "{log}");
 
@@ -204,7 +204,7 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
 }
 
 #[test]
-fn a_node_that_has_filled_its_share_of_rejected_records_stops_no_other() {
+fn a_node_that_has_used_up_its_share_of_rejected_records_blocks_no_other_node() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     for name in ["data/rejected", "files", "objects"] {
@@ -216,7 +216,7 @@ fn a_node_that_has_filled_its_share_of_rejected_records_stops_no_other() {
     let input = format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}");
     let program = Program::start(place, &config(place, &input)).listens(port);
     let mut stream = None;
-    // A chunk with a record that the source rejects and one that the sinks reject.
+    // A chunk with one record that the source rejects and one that the sinks reject.
     wait_until("the chunk is acked", || {
         send(&mut stream, port, &chunk(0)).is_ok()
     });
@@ -243,7 +243,7 @@ fn texts(output: &Output) -> [String; 2] {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8(text.clone()).unwrap())
 }
 
-/// Runs lines through a sink that takes them all and one that needs a field, and `more` beside them. The output, and the
+/// Runs lines through a sink that accepts them all and one that needs a field; `more` adds nodes. Returns the output and the
 /// path of the configuration.
 fn run_lines(place: &Path, more: &str) -> (Output, String) {
     let path = place.join("c.yaml");
@@ -264,7 +264,7 @@ fn run_lines(place: &Path, more: &str) -> (Output, String) {
 }
 
 #[test]
-fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail() {
+fn rejected_records_are_logged_and_shown_and_a_job_that_leaves_some_fails() {
     let directory = tempfile::tempdir().unwrap();
     let (output, config) = run_lines(directory.path(), "");
     let [_, log] = texts(&output);
@@ -292,7 +292,7 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
     assert!(row[2] <= row[3] && row[3].ends_with('Z'), "{list}");
     assert!(list.contains("no value for `.user`"), "{list}");
 
-    // A kill in the middle of a write.
+    // As after a kill in the middle of a write.
     let file = directory.path().join("data/rejected/bad.msgpack");
     let mut torn = fs::File::options().append(true).open(file).unwrap();
     torn.write_all(b"\x92\xd7\x00").unwrap();
@@ -333,7 +333,7 @@ fn rejected_records_are_logged_shown_and_make_a_job_that_leaves_them_behind_fail
 }
 
 #[test]
-fn a_job_whose_rejected_records_are_taken_by_a_node_has_left_nothing_behind() {
+fn a_job_whose_rejected_records_go_to_a_node_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     let aside = directory.path().join("aside.log");
     let sink = format!("  aside: {{ type: file, inputs: [\"*.rejected\"], path: {aside:?} }}\n");
@@ -353,7 +353,7 @@ fn a_job_whose_rejected_records_are_taken_by_a_node_has_left_nothing_behind() {
     assert_eq!(errors, "the data_dir /nowhere does not exist\n");
 }
 
-/// The permissions of everything below a directory, and its own.
+/// The permissions of a directory and everything below it.
 fn permissions(path: &Path) -> Vec<(PathBuf, u32)> {
     let found = fs::symlink_metadata(path).unwrap();
     let mut all = vec![(path.to_owned(), found.permissions().mode() & 0o7777)];
@@ -366,11 +366,11 @@ fn permissions(path: &Path) -> Vec<(PathBuf, u32)> {
 }
 
 #[test]
-fn other_users_can_read_outputs_as_configured_and_nothing_else() {
+fn other_users_can_read_the_outputs_as_configured_and_nothing_more() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let data = place.join("data");
-    // What an earlier version has left.
+    // Left by an earlier version.
     for name in ["channels/old", "rejected"] {
         fs::create_dir_all(data.join(name)).unwrap();
     }

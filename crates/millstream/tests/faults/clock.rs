@@ -1,6 +1,6 @@
-//! The wall clock jumps three days ahead and back under a running Millstream: a tailed file behind a disk channel, written to one file a day.
+//! The wall clock jumps three days ahead and back under a running Millstream: a tailed file behind a disk channel, written to one file per day.
 //!
-//! The clock that jumps is that of the program alone: a library that is loaded before all others adds what stands in a file.
+//! Only the program's clock jumps: a preloaded library adds an offset from a file to it.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use crate::program::{Program, wait_until};
 
 const DAY: i64 = 24 * 3600;
 
-/// Adds the seconds in the file `CLOCK_OFFSET` to the wall clock. The system is asked itself, as this library comes first.
+/// Adds the seconds in the file `CLOCK_OFFSET` to the wall clock. It uses the system call, because it replaces the C function.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,7 +41,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-/// A program with a clock of its own.
+/// A program whose clock the test sets.
 struct Rig {
     directory: tempfile::TempDir,
     library: PathBuf,
@@ -83,7 +83,7 @@ impl Rig {
         Program::start_where(self.directory.path(), &config, &[], &environment)
     }
 
-    /// The offset of the program's clock from the machine's, in seconds.
+    /// Sets the offset of the program's clock from the machine's, in seconds.
     fn set_offset(&self, seconds: i64) {
         let file = File::options().write(true).open(&self.offset).unwrap();
         file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
@@ -124,7 +124,7 @@ impl Rig {
 }
 
 #[test]
-fn records_carry_the_time_of_their_reception_after_the_clock_has_jumped_ahead_and_back() {
+fn records_carry_the_time_of_their_reception_after_the_clock_jumped_ahead_and_back() {
     let rig = Rig::new();
     let program = rig.start();
     rig.line_arrives("before the jump", 0);

@@ -1,6 +1,6 @@
-//! Scaling out and in: a relay deals what comes to several receivers, one Millstream each with a disk. One joins and one is drained under
-//! load, one is killed and comes back: nothing is lost, what comes twice is what was in doubt, and the load is even again within the
-//! chunks of 2 s.
+//! Scaling out and in: a relay spreads its input over several receivers, each a Millstream with a disk. One joins and one is drained under
+//! load, one is killed and comes back. Nothing is lost, only chunks in doubt arrive twice, and the load is even again within
+//! 2 s.
 
 use std::{
     collections::BTreeMap,
@@ -19,30 +19,30 @@ use crate::program::{
     wait_until,
 };
 
-/// Records, and how many a second.
+/// Records in total, and per second.
 const RECORDS: &str = "1050000";
 const RATE: &str = "30000";
-/// The generator's records in a chunk.
+/// Records per chunk of the generator.
 const CHUNK: u64 = 400;
-/// After a change of the servers the load is even again within so many chunks of each of its three flows: those of 2 s. Chunks are
-/// counted, and not seconds: a busy machine is slower, and as even.
+/// After a change of the servers the load is even again within this many chunks of each of its three flows, about 2 s. The test
+/// counts chunks and not seconds: a busy machine is slower, and just as even.
 const EVEN_WITHIN: u64 = 50;
-/// It is looked at for so many, ...
+/// The chunks over which the test measures the balance, ...
 const LOOK: u64 = 50;
-/// ... and waited for some more: flows are not at one place, and the outputs are behind.
+/// ... and those that it waits for in addition: flows differ in progress, and outputs lag behind.
 const BEHIND: u64 = 40;
-/// As far as servers may differ from the mean.
+/// The largest deviation of a server from the mean.
 const UNEVEN_MAX: f64 = 0.2;
 
-/// How often the relay is killed, and the longest pause between.
+/// How often the relay is killed, and the longest pause between two kills.
 const KILLS: u64 = 10;
 const PAUSE_MS_MAX: u64 = 1000;
-/// At the first of these kills one of the receivers is killed, too; at the second it comes back.
+/// One of the receivers is killed at the first of these kills of the relay and comes back at the second.
 const DOWN: (u64, u64) = (4, 7);
-/// As long as it takes until something is under way to a receiver that stands still.
+/// Long enough for chunks to be in flight to a receiver that is stopped.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 
-/// Two at a time would have to share a machine that is small enough for one.
+/// One cluster at a time: it needs the whole of a small machine.
 static ONE_CLUSTER: Mutex<()> = Mutex::new(());
 
 /// The relay, its receivers, and the load.
@@ -92,7 +92,7 @@ impl Cluster {
         self.directory.path().join(name)
     }
 
-    /// One receiver more, which nobody knows yet.
+    /// Starts another receiver, which the relay does not know yet.
     fn join(&mut self) {
         let (port, number) = (free_port(), self.receivers.len());
         let place = self.place(&format!("receiver{number}"));
@@ -109,7 +109,7 @@ impl Cluster {
         self.ports.push(port);
     }
 
-    /// From now on these receivers are the servers.
+    /// Makes these receivers the relay's servers.
     fn list(&self, numbers: &[usize]) {
         let text: String = numbers
             .iter()
@@ -127,7 +127,7 @@ impl Cluster {
         (0..self.receivers.len()).map(size).collect()
     }
 
-    /// The newest chunk that has arrived anywhere: its place in its flow.
+    /// The newest chunk in any output: its number in its flow.
     fn newest(&self) -> u64 {
         let newest = |number| {
             let mut file = fs::File::open(self.place(&format!("out/{number}.log"))).ok()?;
@@ -144,13 +144,13 @@ impl Cluster {
         all.max().unwrap_or(0)
     }
 
-    /// Lets as many chunks pass as it takes to be even again and to see that, and `more`.
+    /// Waits for the chunks that it takes to balance the load and to measure it, and `more`.
     fn pass(&self, more: u64) {
         let until = self.newest() + EVEN_WITHIN + LOOK + BEHIND + more;
         wait_until("enough chunks have passed", || self.newest() >= until);
     }
 
-    /// Which chunks each receiver has got: their places in their flows, sorted.
+    /// The chunks of each receiver: their numbers in their flows, sorted.
     fn dealt(&self) -> Vec<Vec<u64>> {
         let of = |number| {
             let places = chunks_of(&self.place(&format!("out/{number}.log")));
@@ -161,7 +161,7 @@ impl Cluster {
         (0..self.receivers.len()).map(of).collect()
     }
 
-    /// Waits for the end of the load and ends everybody.
+    /// Waits for the end of the load and stops all programs.
     fn finish(&mut self) {
         self.generator.take().unwrap().finish();
         settle(&self.place("out"));
@@ -172,7 +172,7 @@ impl Cluster {
             .for_each(Victim::stop);
     }
 
-    /// The verifier's account; `allow` names what may be wrong.
+    /// The verifier's report; `allow` names the defects to accept.
     fn account(&self, allow: &[&str]) -> serde_json::Value {
         let account = Command::new(millbench())
             .args(["verify", "--json", "--ledger"])
@@ -185,19 +185,19 @@ impl Cluster {
         serde_json::from_str(&said).unwrap()
     }
 
-    /// The log of the relay.
+    /// The relay's log.
     fn log(&self) -> String {
         fs::read_to_string(self.place("relay/log")).unwrap()
     }
 }
 
-/// A sum over the flows of an account.
+/// The sum of a value over all flows of a report.
 fn sum(account: &serde_json::Value, what: &str) -> u64 {
     let flows = account["flows"].as_array().unwrap();
     flows.iter().map(|flow| flow[what].as_u64().unwrap()).sum()
 }
 
-/// The end of an output in which there is a whole line.
+/// An output's last bytes, enough for a whole line.
 const TAIL_BYTES: u64 = 4096;
 
 /// The flow and the number of a record: "mb1 RRRRRRRR.FFFF dNNNNNNNNNNNNNNNN ..." (see the generator).
@@ -217,7 +217,7 @@ fn chunks_of(path: &Path) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// From soon after `change` on, a place in the flows, these receivers have got equal shares.
+/// Asserts that these receivers have equal shares from soon after `change`, a chunk's number in its flow.
 fn assert_even(dealt: &[Vec<u64>], numbers: &[usize], change: u64) {
     let from = change + EVEN_WITHIN;
     let range = from..from + LOOK;
@@ -235,7 +235,7 @@ fn assert_even(dealt: &[Vec<u64>], numbers: &[usize], change: u64) {
     );
 }
 
-/// Between which two chunks a receiver has got none for longest.
+/// The two chunks between which a receiver got none for the longest time.
 fn pause_of(places: &[u64]) -> (u64, u64) {
     let pauses = places.windows(2).map(|pair| (pair[0], pair[1]));
     pauses.max_by_key(|(last, next)| next - last).unwrap()
@@ -252,7 +252,7 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     wait_until("the new one has something", || cluster.sizes()[3] > 0);
     cluster.pass(0);
     cluster.list(&[0, 2, 3]);
-    // The list is looked at every second.
+    // The relay rereads the list of servers every second.
     cluster.pass(EVEN_WITHIN);
     let stopped = cluster.newest();
     cluster.receivers[1].take().unwrap().stop();
@@ -270,15 +270,15 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     );
 }
 
-/// Kills the second of three receivers while it has something to answer, lets the others go on, and starts it again with its disk.
+/// Kills the second of three receivers while it has chunks to ack, lets the others continue, and starts it again with its disk.
 fn kill_one(more: &str) -> Cluster {
     let mut cluster = Cluster::start(3, more);
     sleep(Duration::from_secs(1));
-    // What is under way then stays so.
+    // Chunks in flight to it stay in flight.
     cluster.receivers[1].as_ref().unwrap().pause();
     sleep(Duration::from_millis(300));
     cluster.receivers[1].as_mut().unwrap().kill();
-    // Meanwhile the others have all of it.
+    // The others receive everything meanwhile.
     cluster.pass(EVEN_WITHIN);
     cluster.receivers[1].as_mut().unwrap().restart();
     let before = cluster.sizes()[1];
@@ -309,7 +309,7 @@ fn with_failover_wait_a_relay_that_is_killed_again_and_again_doubles_nothing() {
     for kill in 0..KILLS {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         let hangs = usize::try_from(kill % 3).unwrap();
-        // What this one is given stays in doubt, and the relay has to remember who may have it.
+        // Chunks for this receiver stay in doubt, and the relay has to remember who may have them.
         let paused = cluster.receivers[hangs].as_ref().filter(|_| kill != DOWN.1);
         if let Some(receiver) = paused {
             receiver.pause();
@@ -330,7 +330,7 @@ fn with_failover_wait_a_relay_that_is_killed_again_and_again_doubles_nothing() {
     assert_eq!((sum(&account, "lost"), sum(&account, "duplicated")), (0, 0));
 }
 
-/// How often each chunk of the generator (flow, first number) stands in the outputs.
+/// How often each chunk of the generator (flow, first number) occurs in the outputs.
 fn chunks(out: &Path) -> BTreeMap<(String, u64), u64> {
     let mut chunks = BTreeMap::new();
     for file in fs::read_dir(out).unwrap() {
@@ -348,7 +348,7 @@ fn with_failover_resend_nothing_is_lost_and_only_chunks_in_doubt_come_twice() {
     assert_eq!(sum(&account, "lost"), 0);
     let twice = chunks(&cluster.place("out"));
     let twice: u64 = twice.values().map(|times| times - 1).sum();
-    // Whole chunks, and none but those that the log names.
+    // Only whole chunks, and only those that the log names.
     let log = cluster.log();
     let doubt = log
         .lines()

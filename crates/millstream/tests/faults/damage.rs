@@ -1,8 +1,8 @@
-//! State below `data_dir` that is damaged between two runs: the process starts all the same, only the node whose state it is
-//! does not run, `/health` names it with the step that helps, and every other node works. No line is lost or comes twice
-//! without an error that says so, and no line is wrong.
+//! State below `data_dir` that is damaged between two runs. The process still starts, only the node with the damaged state does
+//! not run, `/health` names it and the next step, and every other node works. No line is lost or duplicated
+//! without an error, and no line is wrong.
 //!
-//! Wrong permissions stop nobody who runs as root, so a directory in the place of the file stands for them.
+//! Root ignores permissions, so a directory in place of the file simulates a file that cannot be read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use std::{
 use crate::program::{Program, free_port, victim::Random, wait_until};
 use serde_json::Value;
 
-/// The state that is damaged: what the pipeline with this name has, and where below `data_dir`.
+/// The damaged state: the name of its pipeline, and its path below `data_dir`.
 const KINDS: [(&str, &str); 6] = [
     ("identity", "channels/identity/channel"),
     ("segments", "channels/segments/*.seg"),
@@ -26,17 +26,17 @@ const KINDS: [(&str, &str); 6] = [
     ("positions", "sources/in_positions/positions"),
     ("journal", "sinks/out_journal/journal.*"),
 ];
-/// Lines of one round.
+/// Lines per round.
 const LINES: u64 = 20;
 
-/// Pipelines of a tail, a disk channel and a file each, and one of a forward source that nobody damages.
+/// Pipelines of a tail, a disk channel and a file each, and one with a forward source that is never damaged.
 struct Rig {
     directory: tempfile::TempDir,
     port: u16,
     api: u16,
     config: String,
     program: Option<Program>,
-    /// Bytes of the log that were looked at.
+    /// Bytes of the log that were read.
     logged: usize,
 }
 
@@ -77,7 +77,7 @@ impl Rig {
         self.directory.path()
     }
 
-    /// A file below `data_dir`.
+    /// The path of a file below `data_dir`.
     fn state(&self, path: &str) -> PathBuf {
         self.place().join("data").join(path)
     }
@@ -87,12 +87,12 @@ impl Rig {
         self.program = Some(program.listens(self.api).listens(self.port));
     }
 
-    /// Stops it; the exit code.
+    /// Stops it; returns the exit code.
     fn stop(&mut self) -> Option<i32> {
         self.program.take().unwrap().stop()
     }
 
-    /// Sends one record to the source that nobody damages, and waits until it is accepted and written.
+    /// Sends one record to the source that is never damaged, and waits until it is acked and written.
     fn beside(&self, number: u64) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let mut frame = b"\x94\xa1t\xce\x60\x00\x00\x00\x81\xa1n\xcf".to_vec();
@@ -121,17 +121,17 @@ impl Rig {
         serde_json::from_str(body).unwrap()
     }
 
-    /// The nodes that `/health` names: their states and why.
+    /// The nodes that `/health` names: their states and reasons.
     fn failing(&self) -> BTreeMap<String, (String, String)> {
         troubled(&self.get("/health")["failing"], "node")
     }
 
-    /// The nodes that do not work, from the first moment on.
+    /// The nodes that `/status` reports as not working, without the delay of `/health`.
     fn troubled(&self) -> BTreeMap<String, (String, String)> {
         troubled(&self.get("/status")["nodes"], "name")
     }
 
-    /// The most memory that it ever had.
+    /// Its peak memory.
     fn peak_kib(&self) -> u64 {
         let id = self.program.as_ref().unwrap().id();
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -143,7 +143,7 @@ impl Rig {
             .unwrap()
     }
 
-    /// Runs with damaged state: `nodes` do not run and say what helps, the others work, and no memory is wasted.
+    /// Runs with damaged state: `nodes` do not run and name the next step, the others work, and memory stays low.
     fn fails_alone(&mut self, number: u64, nodes: &[&str], helps: &str) {
         self.start();
         self.beside(number);
@@ -175,7 +175,7 @@ impl Rig {
         lines
     }
 
-    /// How often each line stands in the outputs of a pipeline.
+    /// How often each line occurs in the outputs of a pipeline.
     fn lines(&self, name: &str) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(self.place().join("out").join(name))
@@ -183,7 +183,7 @@ impl Rig {
             .flatten()
         {
             let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-            // What has no end is being written, or was when a kill came.
+            // A line without an end is still being written, or was when the program was killed.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             for line in whole.split('\n').filter(|line| !line.is_empty()) {
                 *found.entry(line.to_owned()).or_default() += 1;
@@ -192,7 +192,7 @@ impl Rig {
         found
     }
 
-    /// What was logged since the last look.
+    /// The log since the last call.
     fn log(&mut self) -> String {
         let log = fs::read_to_string(self.place().join("log")).unwrap();
         let new = log[self.logged..].to_owned();
@@ -201,7 +201,7 @@ impl Rig {
     }
 }
 
-/// The nodes of a list that fail, retry or lose: their states and why.
+/// The nodes of a list that fail, retry or lose records: their states and reasons.
 fn troubled(nodes: &Value, name: &str) -> BTreeMap<String, (String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let nodes = nodes.as_array().unwrap().iter();
@@ -215,7 +215,7 @@ fn troubled(nodes: &Value, name: &str) -> BTreeMap<String, (String, String)> {
     nodes.filter(|(_, (state, _))| is_troubled(state)).collect()
 }
 
-/// The files that a pattern with one star names.
+/// The files that match a pattern with one star.
 fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().unwrap().to_str().unwrap();
     let Some((begin, end)) = name.split_once('*') else {
@@ -234,11 +234,11 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// What damages the state, the nodes that do not run then, and what helps.
+/// A kind of damage, the nodes that then do not run, and words of the next step.
 type Case<'a> = (&'a dyn Fn(), &'a [&'a str], &'a str);
 
 #[test]
-fn damaged_state_fails_its_own_node_alone_and_health_says_what_helps() {
+fn damaged_state_fails_only_its_own_node_and_health_names_the_next_step() {
     let mut rig = Rig::new(&["a"]);
     rig.start();
     rig.beside(0);
@@ -285,7 +285,7 @@ fn damaged_state_fails_its_own_node_alone_and_health_says_what_helps() {
     for (number, (damage, nodes, helps)) in (1..).zip(cases) {
         damage();
         rig.fails_alone(number, nodes, helps);
-        // The step that helps.
+        // Follow the advice.
         if channel.is_dir() {
             fs::remove_dir(&channel).unwrap();
         }
@@ -304,7 +304,7 @@ fn damaged_state_fails_its_own_node_alone_and_health_says_what_helps() {
     assert!(rig.lines("a").values().all(|count| *count == 1));
 }
 
-/// Sends an entry that is no record, and reads the answer; an error if none comes.
+/// Sends an entry that is no record, and reads the ack; an error if there is none.
 fn send_bad(port: u16) -> std::io::Result<[u8; 22]> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -316,9 +316,9 @@ fn send_bad(port: u16) -> std::io::Result<[u8; 22]> {
     Ok(ack)
 }
 
-/// The channel for rejected records is damaged: its source works, and nothing that would go there is acknowledged.
+/// The channel for rejected records is damaged: its source works, and does not ack chunks with records to reject.
 #[test]
-fn what_is_rejected_into_a_channel_that_does_not_run_is_not_acknowledged() {
+fn records_rejected_into_a_channel_that_does_not_run_are_not_acknowledged() {
     let mut rig = Rig::new(&[]);
     let place = rig.place().display().to_string();
     let channel = "  refused: { type: disk, inputs: [fleet.rejected], size_max: 64MiB }\nsinks:\n";
@@ -353,22 +353,22 @@ fn what_is_rejected_into_a_channel_that_does_not_run_is_not_acknowledged() {
     assert_eq!(rig.stop(), Some(0));
 }
 
-/// One of the pipelines whose state is damaged.
+/// A pipeline whose state is damaged.
 struct Pipeline {
     name: &'static str,
     pattern: &'static str,
-    /// What must stand in its outputs.
+    /// The lines that its outputs must hold.
     sent: BTreeSet<String>,
     count: u64,
-    /// How often each line stood there before.
+    /// How often each line occurred at the last check.
     before: BTreeMap<String, u32>,
-    /// Files as they were some rounds ago.
+    /// Copies of files from some rounds ago.
     stale: BTreeMap<PathBuf, Vec<u8>>,
-    /// How it was damaged since it was last checked.
+    /// The damage since the last check.
     damage: Vec<String>,
-    /// An error of one of its nodes was logged since.
+    /// One of its nodes has logged an error since.
     named: bool,
-    /// The missing positions were named since.
+    /// An error has named the missing positions since.
     loss_named: bool,
 }
 
@@ -392,7 +392,7 @@ impl Pipeline {
         [name.to_owned(), format!("in_{name}"), format!("out_{name}")]
     }
 
-    /// Damages a file of its kind in one of many ways.
+    /// Damages one of its files in one of many ways.
     fn damage(&mut self, random: &mut Random, rig: &Rig) {
         let paths = matching(&rig.state(self.pattern));
         let Some(path) = paths.get(random.below(paths.len().max(1) as u64) as usize) else {
@@ -441,7 +441,7 @@ impl Pipeline {
             .push(format!("damage {what} at {at} of {}", path.display()));
     }
 
-    /// Notes which errors its nodes have logged.
+    /// Reads the errors of its nodes from the log.
     fn take_errors(&mut self, log: &str) {
         let nodes = self.nodes().map(|node| format!("node=\"{node}\""));
         let is_own = |line: &&str| nodes.iter().any(|node| line.contains(node));
@@ -452,14 +452,14 @@ impl Pipeline {
         self.loss_named |= own.iter().any(is_loss);
     }
 
-    /// Whether one of its nodes is in this state.
+    /// Whether one of its nodes has this state.
     fn is(&self, state: &str, troubled: &BTreeMap<String, (String, String)>) -> bool {
         let nodes = self.nodes();
         let mut found = nodes.iter().filter_map(|node| troubled.get(node));
         found.any(|(found, _)| found == state)
     }
 
-    /// Whether all that it can do is done: everything has arrived that was not named as lost, or it does not run.
+    /// Whether it has done all it can: every line has arrived or was reported as lost, or it does not run.
     fn has_settled(&self, rig: &Rig, newest: &[String]) -> bool {
         let troubled = rig.troubled();
         if self.is("failed", &troubled) || self.is("retrying", &troubled) {
@@ -508,7 +508,7 @@ impl Pipeline {
         (self.named, self.loss_named) = (false, false);
     }
 
-    /// After a stop or kill: an operator mends what does not run and acknowledges what is missing.
+    /// After a stop or kill: acts as an operator who repairs nodes that do not run and accepts losses.
     fn mend(
         &mut self,
         rig: &Rig,
@@ -531,7 +531,7 @@ impl Pipeline {
         }
     }
 
-    /// An operator gives up what it has and begins it anew.
+    /// Removes all its state, as an operator may.
     fn begin_anew(&mut self, rig: &Rig) {
         let name = self.name;
         for path in [
@@ -554,7 +554,7 @@ impl Pipeline {
         };
     }
 
-    /// An operator acknowledges what is missing.
+    /// Accepts the loss, as an operator may.
     fn accept_loss(&self, rig: &Rig) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
         command.args(["channel", "forget", "--accept-loss"]);
@@ -567,7 +567,7 @@ impl Pipeline {
 }
 
 #[test]
-fn random_damage_to_each_kind_of_state_is_named_and_takes_no_other_node_with_it() {
+fn random_damage_to_any_state_is_reported_and_affects_no_other_node() {
     let rounds = if std::env::var_os("STORM").is_some() {
         300
     } else {
@@ -604,7 +604,7 @@ fn random_damage_to_each_kind_of_state_is_named_and_takes_no_other_node_with_it(
             let owner = owner.unwrap_or_else(|| panic!("round {round}: {node} is {state}: {why}"));
             assert!(
                 !owner.damage.is_empty(),
-                "round {round}: nobody damaged {node}, and it is {state}: {why}"
+                "round {round}: {node} was not damaged and is {state}: {why}"
             );
         }
         if kill {

@@ -1,6 +1,6 @@
 //! The file sink in each of its formats, compressions and ways to rotate, side by side behind one disk channel, while the
-//! whole program is killed with SIGKILL at random moments: every record is in each of the outputs once, whole and in order,
-//! as the tools of others and the generator's own verifier read them.
+//! whole program is killed at random moments: every record is in each output once, whole and in order,
+//! as third-party tools and the generator's verifier read it.
 
 use std::{
     collections::BTreeMap,
@@ -63,7 +63,7 @@ const SINKS: [(&str, &str, &str); 9] = [
     ),
 ];
 
-/// These sinks write below `directory`; the channel is in `data`.
+/// The configuration of these sinks, which write below `directory`; the channel is in `data`.
 fn config(directory: &Path, data: &Path, port: u16, sinks: &[(&str, &str, &str)]) -> String {
     let (place, data) = (directory.display(), data.display());
     let mut text = format!(
@@ -93,7 +93,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The bytes of a file, through the tool of others where it is compressed.
+/// The bytes of a file, decompressed by a third-party tool.
 fn unpack(path: &Path) -> Vec<u8> {
     let tool = match path.extension().and_then(|end| end.to_str()) {
         Some("gz") => "zcat",
@@ -175,19 +175,19 @@ fn each_format_compression_and_rotation_loses_and_doubles_nothing_when_the_progr
     assert_eq!(Some(latest), newest);
 }
 
-/// All files below a directory, and what they hold.
+/// All files below a directory and their contents.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let read = |path: PathBuf| (path.clone(), fs::read(path).unwrap());
     files(directory).into_iter().map(read).collect()
 }
 
-/// Stops a program at a moment at which it has a file below `out` open. Between two files it holds no lock.
+/// Stops a program at a moment when it has a file below `out` open. Between two files it holds no lock.
 fn stop_while_it_writes(program: &Program, out: &Path) {
     let of = |what: &str| format!("/proc/{}/{what}", program.id());
     wait_until("it is stopped while it writes", || {
         sleep(Duration::from_millis(20));
         program.signal("STOP");
-        wait_until("all its threads stand still", || {
+        wait_until("all its threads are stopped", || {
             let threads = fs::read_dir(of("task")).unwrap().flatten();
             let mut states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")));
             states.all(|state| state.unwrap().contains(") T "))
@@ -202,13 +202,13 @@ fn stop_while_it_writes(program: &Program, out: &Path) {
     });
 }
 
-/// The program is stopped, and others are started beside it: on its own data_dir, and on a copy.
+/// The program is stopped with SIGSTOP while others start beside it: on its data_dir, and on a copy.
 #[test]
-fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
+fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (data, out, port) = (place.join("data"), place.join("out"), free_port());
-    // Of all that it has written since the last cut, only the newest file is open.
+    // Only the newest of the files that it wrote since the last checkpoint is open.
     let sinks = [("raw", "{tag}.log", "format: raw, rotate: { size: 300KB }")];
     let zombie = Program::start(place, &config(place, &data, port, &sinks)).listens(port);
     let generator = Generator::start(&generate(place, port, "300000", "50000"));
@@ -237,10 +237,10 @@ fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
     let config = config(place, &copy.join("data"), other, &sinks);
     let refused = Program::start(&copy, &config).listens(other);
     let what = "is being written by another sink or process, which holds its lock";
-    wait_until("the copy is told whose file it is", || {
+    wait_until("the copy reports the owner of the file", || {
         refused.log().contains(what)
     });
-    // It tries again and again.
+    // It retries.
     sleep(Duration::from_secs(2));
     refused.kill();
     let touched: Vec<_> = {
@@ -264,7 +264,7 @@ fn a_writer_that_sleeps_is_not_succeeded_and_goes_on_as_if_nothing_had_been() {
 /// A journal that is damaged between two runs, again and again.
 struct Journal {
     directory: PathBuf,
-    /// Its files as they were some runs ago.
+    /// Copies of its files from some runs ago.
     old: Vec<Vec<u8>>,
 }
 
@@ -273,7 +273,7 @@ impl Journal {
         ["journal.0", "journal.1"].map(|name| self.directory.join(name))
     }
 
-    /// Bytes up to which something stands in the file, but for the mark at its end.
+    /// The number of bytes in use, without the mark at the end of the file.
     fn used(path: &Path) -> u64 {
         let bytes = fs::read(path).unwrap();
         let used = bytes[..bytes.len() - 24]
@@ -331,7 +331,7 @@ impl Journal {
     }
 }
 
-/// How often each line stands in the outputs. A line that is not ours can only be half a record at the end of a file that
+/// How often each line occurs in the outputs. An unknown line can only be half a record at the end of a file that
 /// was put aside.
 fn tally(out: &Path, doubtful: bool) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
@@ -351,7 +351,7 @@ fn tally(out: &Path, doubtful: bool) -> BTreeMap<String, u32> {
 }
 
 #[test]
-fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_named() {
+fn journal_damage_destroys_nothing_settled_and_every_doubt_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (out, input, port) = (place.join("out"), place.join("in"), free_port());
@@ -401,8 +401,8 @@ fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_na
             wait_until("all lines have arrived", || {
                 tally_all(&out).len() == 3 * sent as usize
             });
-            // An old copy is recognised by what was settled since. At its start the sink only settles again what its
-            // journal says, which is no later than the end of the channel at that time.
+            // The sink recognises an old copy by later checkpoints. At its start it only settles again up to the position in
+            // its journal, which is not behind the end of the channel at that time.
             if wave == 0 {
                 wait_until("a cut of this run is settled", || settled() > started_at);
             }
@@ -436,14 +436,14 @@ fn damage_to_the_journal_destroys_nothing_that_was_settled_and_every_doubt_is_na
     }
 }
 
-/// The end of the channel when the program started, as (epoch, sequence number).
+/// The end of the channel when the program started: epoch and sequence number.
 fn kept_at_start(log: &str) -> Option<(u32, u64)> {
     let (_, end) = log.rsplit_once("kept up to ")?;
     let (epoch, seq) = end.split_whitespace().next()?.split_once('.')?;
     Some((epoch.parse().unwrap(), seq.parse().unwrap()))
 }
 
-/// The position of a cursor file: the newer of its two slots. The format stands in the channel's `cursor.rs`.
+/// The position in a cursor file: the newer of its two slots. See the channel's `cursor.rs` for the format.
 fn settled(slots: &[u8]) -> Option<(u32, u64)> {
     let at = |offset: usize| slots.get(offset..)?.first_chunk::<8>().copied();
     let slot = |start: usize| {
@@ -455,7 +455,7 @@ fn settled(slots: &[u8]) -> Option<(u32, u64)> {
     Some(slot(0)?.max(slot(4096)?).1)
 }
 
-/// The lines that stand in the outputs while they are written.
+/// The lines in the outputs while they are written.
 fn tally_all(out: &Path) -> std::collections::BTreeSet<String> {
     let mut lines = std::collections::BTreeSet::new();
     for path in files(out) {

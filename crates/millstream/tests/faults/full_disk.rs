@@ -1,5 +1,5 @@
-//! A full disk behind the output and behind the channel: accepted data stays accepted, the source stops reading, the
-//! error names the path, and everything goes on when there is room. Needs root, to mount small file systems.
+//! A full disk under the output and under the channel. Accepted records stay accepted, the source stops reading, the
+//! error names the path, and everything continues when there is space. Needs root to mount small file systems.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::program::{Program, disk::Small, free_port, millbench, wait_until};
 
-/// Records that are sent: about 60 MB of text.
+/// Records in total: about 60 MB of text.
 const RECORDS: u32 = 600_000;
 
 fn generate(directory: &Path, port: u16, records: u32) -> Child {
@@ -45,7 +45,7 @@ fn config(port: u16, data: &Path, out: &Path) -> String {
     )
 }
 
-/// Whether what was sent is in the files, each record once.
+/// Whether the files hold every record once.
 fn is_all_there(place: &Path, out: &Path) -> bool {
     let mut verify = Command::new(millbench());
     verify.arg("verify").arg(out).arg("--ledger");
@@ -53,7 +53,7 @@ fn is_all_there(place: &Path, out: &Path) -> bool {
     account.status.success()
 }
 
-/// Fills the small file systems while records come; makes room on the first of them, and finds every record once.
+/// Fills the small file systems while records arrive, enlarges the first of them, and expects every record once.
 fn check(smalls: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -84,7 +84,7 @@ fn check(smalls: &[&str]) {
     let ended = program.stop();
     let log = fs::read_to_string(place.join("log")).unwrap();
     assert_eq!(ended, Some(0), "{log}");
-    // What the channel still held arrives with the next start.
+    // Records still in the channel arrive after the next start.
     let program = Program::start(place, &config).listens(port);
     wait_until("every record is in the file", || is_all_there(place, &out));
     assert_eq!(program.stop(), Some(0));
@@ -97,13 +97,13 @@ fn a_full_disk_under_the_output_loses_nothing() {
 }
 
 #[test]
-fn a_channel_larger_than_its_disk_loses_nothing_and_uses_it_again() {
-    // `size_max` is 1 GiB. The disk of the channel stays as small as it is.
+fn a_channel_larger_than_its_disk_loses_nothing_and_reuses_space() {
+    // `size_max` is 1 GiB. The disk of the channel is never enlarged.
     check(&["out", "data"]);
 }
 
 #[test]
-fn a_channel_on_a_full_disk_goes_on_with_what_is_settled_also_after_a_restart() {
+fn a_channel_on_a_full_disk_reuses_settled_segments_also_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let small = Small::mount(place.join("data"), "20m");

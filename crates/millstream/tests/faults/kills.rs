@@ -1,5 +1,5 @@
-//! Nothing lost, nothing twice: the generator, the receiver and the relay between are killed with SIGKILL at random
-//! moments while records flow; the generator's own verifier then accounts for every one of them.
+//! No loss and no duplicates: the generator, the receiver and the relay between them are killed at random
+//! moments while records flow. The generator's verifier then accounts for every record.
 
 use std::{path::Path, thread::sleep, time::Duration};
 

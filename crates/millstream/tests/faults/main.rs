@@ -1,6 +1,6 @@
-//! Millstream while something fails: it is killed, its state is damaged, disks are full or slow, peers are hostile, the clock jumps.
+//! Millstream under faults: it is killed, its state is damaged, disks are full or slow, peers are hostile, the clock jumps.
 //!
-//! `make test` runs a part of each storm, `make storm` (`STORM=full`) runs them at full length.
+//! `make test` runs a part of each test, `make storm` (`STORM=full`) runs them at full length.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! From one Millstream to the next through faults between them: the receiver's disk is full, or its network is cut, while the
-//! sender goes on taking records. Every record is at the receiver once. Needs root.
+//! Faults between two Millstreams: the receiver's disk is full, or its network is cut, while the sender
+//! keeps accepting records. Every record arrives once. Needs root.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use millstream_testkit::server::{
 /// How long the disk stays full: longer than the sender waits for an ack.
 const FULL: Duration = Duration::from_secs(7);
 
-/// Keeps what comes in `data`, and writes it below `out`.
+/// The receiver: keeps records in `data` and writes them below `out`.
 fn receiver(address: SocketAddr, data: &Path, out: &Path) -> String {
     format!(
         "data_dir: {}\napi: {{ listen: [] }}\nthreads: 2\n\
@@ -37,7 +37,7 @@ fn receiver(address: SocketAddr, data: &Path, out: &Path) -> String {
     )
 }
 
-/// Keeps what comes and sends it on; it gives up soon on who does not answer.
+/// The sender: keeps records and forwards them, with a short timeout for acks.
 fn sender(directory: &Path, port: u16, next: SocketAddr) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 1\n\
@@ -49,7 +49,7 @@ fn sender(directory: &Path, port: u16, next: SocketAddr) -> String {
     )
 }
 
-/// The sender and the load on it.
+/// The sender and its load.
 fn send(directory: &Path, next: SocketAddr, records: &str, rate: &str) -> (Victim, Generator) {
     let (port, place) = (free_port(), directory.join("sender"));
     let config = sender(&place, port, next);
@@ -62,8 +62,8 @@ fn log(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
-/// Gives the receiver's directory `full` a disk that is smaller than the load, kills the receiver, and accounts. `stalls`: what fills the
-/// disk is never released, so the receiver waits until there is room.
+/// Gives the receiver's directory `full` a disk smaller than the load, kills the receiver, and accounts. `stalls`: the data on the
+/// disk is never released, so the receiver waits for space.
 fn fill(full: &str, size: &str, stalls: bool) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -83,7 +83,7 @@ fn fill(full: &str, size: &str, stalls: bool) {
     if stalls {
         wait_until("the receiver says which path is full", || complaints() > 0);
     }
-    // The sender's channel stands on another disk: all of it is accepted while the receiver takes nothing more.
+    // The sender's channel is on another disk: it accepts everything while the receiver accepts nothing.
     generator.finish();
     program.kill();
     let told = complaints();
@@ -101,7 +101,7 @@ fn fill(full: &str, size: &str, stalls: bool) {
 
 #[test]
 fn a_small_disk_under_the_channel_of_the_next_loses_and_doubles_nothing() {
-    // Room for the first segment, and not for the second: the channel releases what its sink has settled.
+    // Space for the first segment and not for the second: the channel releases segments that its sink has settled.
     fill("data", "100m", false);
 }
 

@@ -1,8 +1,8 @@
-//! One Millstream behind a disk channel is killed or stopped a hundred times while rsyslog sends to it by RELP, a Flume agent by Avro and
-//! a sender of the forward protocol with acks, all at once. Nothing of any is lost. Nothing of the forward sender comes twice; of RELP and
-//! Avro, whose resends carry no identity, only what was not yet answered when a session broke, and it comes again right behind it.
+//! One Millstream with a disk channel is killed or stopped a hundred times while rsyslog sends by RELP, a Flume agent by Avro and
+//! the generator by the forward protocol with acks, all at once. Nothing is lost. Forward records never arrive twice. RELP and
+//! Avro resends have no identity: records that were not acked when a session broke arrive again, right behind the first copy.
 //!
-//! No break comes before each of the three has brought something since the last one: every one of them meets senders at work.
+//! Each break happens only after all three senders delivered something since the last one: every break meets senders at work.
 
 use std::{
     fs,
@@ -25,23 +25,23 @@ use crate::program::{
     wait_until,
 };
 
-/// How often Millstream is killed or stopped; `RESTARTS` says another number.
+/// How often Millstream is killed or stopped; `RESTARTS` overrides it.
 const RESTARTS: usize = 100;
-/// A break comes at most so long after all three senders were seen at work.
+/// The longest time between all three senders being seen at work and the break.
 const PAUSE_MS_MAX: u64 = 50;
-/// Messages that RELP may have under way without an answer: omrelp's default.
+/// The messages that RELP may have in flight: omrelp's default.
 const WINDOW: usize = 128;
-/// Messages that are given to rsyslog together, and how often.
+/// Messages that rsyslog gets at a time, and the interval.
 const PIECE: usize = 50;
 const PIECE_EVERY: Duration = Duration::from_millis(10);
-/// Lines of a file for the Flume agent, and how many it has to send at least.
+/// Lines per file for the Flume agent, and the least number of lines it has to send.
 const FILE_LINES: usize = 10_000;
-/// Who sends, by the tag of what it sends.
+/// The senders by tag.
 const SENDERS: [&str; 3] = ["relp", "avro", "bench"];
-/// Records a second of the forward sender.
+/// Records per second of the forward sender.
 const RATE: usize = 5000;
 
-/// Where everybody meets, and how often it broke.
+/// The receiver that all senders share, and the number of its restarts.
 struct Rig {
     directory: tempfile::TempDir,
     config: String,
@@ -91,7 +91,7 @@ impl Rig {
         self.directory.path().join("out").join(tag)
     }
 
-    /// Bytes that have arrived of each sender.
+    /// Bytes that have arrived from each sender.
     fn sizes(&self) -> [u64; 3] {
         let size =
             |tag| fs::metadata(self.output(tag).join("all.log")).map_or(0, |file| file.len());
@@ -99,7 +99,7 @@ impl Rig {
     }
 }
 
-/// rsyslog, and who gives it numbered messages until told to stop.
+/// rsyslog, and the thread that gives it numbered messages until it is stopped.
 struct Relp {
     daemon: Daemon,
     ended: Arc<AtomicBool>,
@@ -139,31 +139,31 @@ impl Relp {
         }
     }
 
-    /// Gives it no more; how many it got.
+    /// Stops the thread; returns the number of messages.
     fn end(self) -> (Daemon, usize) {
         self.ended.store(true, Ordering::Relaxed);
         (self.daemon, self.feeder.join().unwrap())
     }
 }
 
-/// What stands in a file of numbers, one a line.
+/// The numbers in a file, one per line.
 fn numbers(path: &Path) -> Vec<usize> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// The number in the last line of a file, if it is whole.
+/// The number in the last line of a file, if the line is complete.
 fn last(path: &Path) -> Option<usize> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.strip_suffix('\n')?.lines().next_back()?.parse().ok()
 }
 
-/// Every number is there; what is there twice stands right behind its first, at most `most` of it for a break.
+/// Asserts that every number is there, and that duplicates are right behind the first copy, at most `most` of them per break.
 fn account(who: &str, numbers: &[usize], sent: usize, most: usize, breaks: usize) {
     let (mut next, mut at, mut rewinds, mut twice) = (0, 0, 0, 0);
     for &number in numbers {
         if number != at {
-            // A session broke: what was not answered comes again, from its first on.
+            // A session broke: the messages that were not acked are sent again from the first one on.
             assert!(
                 number < at && at == next,
                 "{who}: {number} came where {at} was due: lost, or not adjacent"
@@ -187,7 +187,7 @@ fn account(who: &str, numbers: &[usize], sent: usize, most: usize, breaks: usize
 }
 
 #[test]
-fn nothing_is_lost_over_a_hundred_restarts_and_only_what_was_not_answered_comes_twice() {
+fn nothing_is_lost_over_a_hundred_restarts_and_only_unacked_records_arrive_twice() {
     let restarts = std::env::var("RESTARTS").map_or(RESTARTS, |text| text.parse().unwrap());
     let mut random = Random::new();
     let mut rig = Rig::new();
@@ -219,7 +219,7 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_what_was_not_answered_comes_
         let before = rig.sizes();
         for (place, who) in SENDERS.iter().enumerate() {
             wait_until(&format!("{who} is at work after break {restart}"), || {
-                // Always: a file that is just being put right after a kill says less than there soon is.
+                // Compare with the maximum: a file that is repaired after a kill may be shorter for a moment.
                 give(last(&avro_out).unwrap_or(0));
                 rig.sizes()[place] > before[place]
             });
@@ -240,7 +240,7 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_what_was_not_answered_comes_
     wait_until("the last event is there", || {
         last(&avro_out) == Some(given - 1)
     });
-    // By its ledger it sends again what has no ack, and then an end.
+    // It uses its ledger to send the unacked records again, and then ends.
     drop(generator);
     Generator::start(&[endless, vec!["--seconds".to_owned(), "2".to_owned()]].concat()).finish();
     settle(&rig.output("bench"));

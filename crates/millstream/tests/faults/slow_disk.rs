@@ -1,6 +1,6 @@
-//! A disk that becomes slow, under the channel and under the output: what was accepted stays accepted, also when the
-//! program is killed meanwhile; the source reads no faster than the disk takes it, memory stays bounded, and everything
-//! goes on when the disk is quick again. Needs root, for a loop device whose writes a control group of the system limits.
+//! A disk that becomes slow, under the channel and under the output. Accepted records stay accepted, also when the
+//! program is killed meanwhile. The source reads no faster than the disk writes, memory stays bounded, and everything
+//! continues when the disk is fast again. Needs root for a loop device whose writes a control group throttles.
 
 use std::{
     fs,
@@ -14,15 +14,15 @@ use std::{
 
 use crate::program::{Program, free_port, millbench, wait_until};
 
-/// Records that are sent: about 240 MB.
+/// Records in total: about 240 MB.
 const RECORDS: &str = "2000000";
-/// What the slow disk takes, in bytes a second: less than a hundredth of what is sent.
+/// Bytes per second of the slow disk: less than a hundredth of the load.
 const SLOW: u64 = 4 << 20;
-/// How long it is slow before the kill, and after it.
+/// How long the disk is slow before the kill, and after it.
 const SLOW_TIME: Duration = Duration::from_secs(4);
-/// What the channel may take of the disk.
+/// The channel's share of the disk.
 const CHANNEL_BYTES: u64 = 64 << 20;
-/// What may be on its way within the program: queues, buffers of two connections, a group being written.
+/// The most that can be in flight within the program: queues, buffers of two connections, a group being written.
 const UNDERWAY_BYTES: u64 = 32 << 20;
 /// Peak memory of a program whose sender has more in flight than this.
 const MEMORY_MAX: u64 = 100 << 20;
@@ -38,16 +38,16 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
-/// A file system on a loop device. Taken apart when dropped.
+/// A file system on a loop device. Removed when dropped.
 struct Disk {
     at: PathBuf,
     device: String,
-    /// Its numbers, `MAJOR:MINOR`.
+    /// Its device numbers, `MAJOR:MINOR`.
     numbers: String,
     group: Group,
 }
 
-/// The control group that limits it: of version 1 (blkio) or 2 (io).
+/// The control group that throttles it, version 1 (blkio) or 2 (io).
 struct Group {
     directory: PathBuf,
     old: bool,
@@ -64,7 +64,7 @@ impl Group {
         };
         if !is_old {
             let on = fs::write(root.join("cgroup.subtree_control"), "+io");
-            on.expect("this system lets nobody limit a disk: no control group `blkio` or `io`");
+            on.expect("this system cannot throttle a disk: no control group `blkio` or `io`");
         }
         let directory = root.join(name);
         fs::create_dir(&directory).expect("root can make a control group");
@@ -78,7 +78,7 @@ impl Group {
         fs::write(self.directory.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// Limits what is written to the device, by the group and by threads of the system; None: not any more.
+    /// Throttles writes to the device, those of the group and of kernel threads. None: no limit.
     fn limit(&self, numbers: &str, bytes: Option<u64>) {
         if self.old {
             let line = format!("{numbers} {}", bytes.unwrap_or(0));
@@ -121,7 +121,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.limit(None);
-        // The device goes when the last one who uses it has gone.
+        // The device disappears with its last user.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
         let _ = Command::new("losetup").args(["-d", &self.device]).status();
         // A killed program leaves its group a little later.
@@ -134,7 +134,7 @@ impl Drop for Disk {
     }
 }
 
-/// What the test is about.
+/// The program on the slow disk.
 struct Setup {
     place: PathBuf,
     disk: Disk,
@@ -201,7 +201,7 @@ impl Setup {
             .unwrap()
     }
 
-    /// Lets it work on the slow disk, and holds that it reads no more than the disk and its bounds take.
+    /// Runs on the slow disk, and asserts that it reads no more than the disk and its bounds allow.
     fn work_slowly(&self, program: &Program, room: u64) {
         let (started, before) = (Instant::now(), self.count("bytes_received"));
         let acked = self.count("chunks_acked");
@@ -236,7 +236,7 @@ fn memory_peak(program: &Program) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// `room`: what can be accepted although the disk is slow, because it lies elsewhere.
+/// `room`: bytes that can be accepted although the disk is slow, because they are stored elsewhere.
 fn check(slow: &str, room: u64) {
     let directory = tempfile::tempdir().unwrap();
     let setup = Setup::new(directory.path(), slow);

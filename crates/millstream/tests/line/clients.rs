@@ -1,7 +1,7 @@
-//! Real clients of the forward protocol, written by others, in every mode and ack setting they have: every record that
+//! Real third-party clients of the forward protocol, in every mode and ack setting they have: every record that
 //! they send arrives in a file, value for value.
 //!
-//! The clients are installed by `make deps` into `target/clients`.
+//! `make deps` installs the clients into `target/clients`.
 
 use std::{
     fs,
@@ -14,13 +14,13 @@ use crate::program::{Program, free_port, tree, wait_until};
 use millstream_testkit::Authority;
 
 struct Case {
-    /// The command, without its arguments.
+    /// The command without its arguments.
     command: Vec<String>,
     variant: &'static str,
     numbers: Numbers,
     times: Times,
     unix: bool,
-    /// Further options of the source, and the environment that tells the client of them.
+    /// More options of the source, and the environment through which the client learns of them.
     secured: Secured,
 }
 
@@ -29,9 +29,9 @@ enum Secured {
     No,
     /// A shared key.
     Key,
-    /// TLS 1.3, or what the client can do.
+    /// TLS 1.3, or the client's highest version.
     Tls,
-    /// TLS 1.2 by the client's wish.
+    /// TLS 1.2 at the client's request.
     Tls12,
     /// TLS, a shared key, and a user with a password.
     All,
@@ -62,7 +62,7 @@ impl Secured {
         options
     }
 
-    /// What the clients read of it.
+    /// The client's environment for it.
     fn environment(self, root: &Path) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         if self.has_tls() {
@@ -170,7 +170,7 @@ fn script(interpreter: &str, path: &str) -> Vec<String> {
     vec![interpreter.to_owned(), installed(path)]
 }
 
-/// Runs every variant of a client over TCP, and over the unix socket where it has that.
+/// Runs every variant of a client over TCP, and over the Unix socket if it supports one.
 fn all(
     command: &[String],
     variants: &[&'static str],
@@ -307,7 +307,7 @@ fn fluency_of_java_delivers_every_record() {
     });
 }
 
-/// Runs variants of a client over TCP, secured in each of these ways.
+/// Runs variants of a client over TCP with each kind of security.
 fn all_secured(
     command: &[String],
     variants: &[&'static str],
@@ -339,7 +339,7 @@ fn the_clients_of_node_deliver_with_tls_and_shared_key() {
         &ways,
         double,
     );
-    // Its records wait for the handshake only with acks, or not at all.
+    // This client holds records back until the handshake is over only if it uses acks.
     all_secured(
         &script("node", "node/logger.js"),
         &["PackedForward+ack", "Message"],

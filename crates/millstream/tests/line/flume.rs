@@ -1,7 +1,7 @@
 //! Real Flume 1.11: an agent with its Avro sink, and the RPC client of its SDK, with and without deflate and TLS. Every
-//! event that they send arrives, header for header and byte for byte. (`restarts.rs`: while the receiver is killed.)
+//! event that they send arrives, header for header and byte for byte. (`faults/restarts.rs` kills the receiver.)
 //!
-//! Flume is installed by `make deps` into `target/clients/flume`.
+//! `make deps` installs Flume into `target/clients/flume`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use crate::program::{Program, free_port, wait_until};
 use millstream_testkit::Authority;
 use rmpv::Value;
 
-/// Events of a run that is compared.
+/// Events per run.
 const EVENTS: usize = 2000;
 
 fn configuration(directory: &Path, port: u16, source: &str, sink: &str) -> String {
@@ -75,7 +75,7 @@ fn an_agent_delivers_every_event_compressed() {
     });
 }
 
-/// Makes the store of certificates that Java reads.
+/// Creates the trust store that Java reads.
 fn trust(directory: &Path) -> String {
     let made = Command::new("keytool")
         .args([
@@ -156,7 +156,7 @@ fn entries(path: &Path) -> Vec<Value> {
     entries
 }
 
-/// Event `i` as `Rpc.java` makes it.
+/// Event `i` as `Rpc.java` creates it.
 fn compare(i: usize, entry: &Value) {
     let millis = 1_700_000_000_123 + i as u64;
     let (_, time) = entry[0].as_ext().unwrap();

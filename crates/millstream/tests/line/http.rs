@@ -1,7 +1,7 @@
 //! Real clients of the source `http`: OpenTelemetry's SDKs for Python (OTLP in protobuf) and for JavaScript (OTLP in JSON),
-//! curl; and requests with an Idempotency-Key while the receiver is killed.
+//! curl, and requests with an Idempotency-Key while the receiver is killed.
 //!
-//! The SDKs are installed by `make deps` into `target/clients`.
+//! `make deps` installs the SDKs into `target/clients`.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use crate::program::{
 use millstream_testkit::Authority;
 use serde_json::{Value, json};
 
-/// Log records of a run of the SDK.
+/// Log records per run of the SDK.
 const RECORDS: u64 = 3000;
 
 fn configuration(directory: &Path, port: u16, source: &str, format: &str) -> String {
@@ -40,7 +40,7 @@ fn configuration(directory: &Path, port: u16, source: &str, format: &str) -> Str
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // The last line may be under way.
+    // The last line may still be in flight.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()
@@ -48,7 +48,7 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// Record `n` as `otlp.py` and `otlp.js` make it.
+/// Record `n` as `otlp.py` and `otlp.js` create it.
 fn logged(n: u64) -> Value {
     let message = match n % 5 {
         0 => json!({"n": n, "text": format!("line {n}"), "list": [1, "two", null]}),
@@ -63,14 +63,14 @@ fn logged(n: u64) -> Value {
         "span_id": format!("{:016x}", n + 1),
         "flags": 1,
         "observed_time_unix_nano": 1_700_000_001_000_000_000_u64 + n,
-        // Bytes that are not UTF-8 are shown as base64.
+        // Bytes that are not UTF-8 appear as base64.
         "attributes": {"n": n, "half": n as f64 + 0.5, "yes": true, "list": ["a", "b"], "bytes": "AP8=", "ünï": "漢字 🦀"},
         "resources": {"service.name": "shop", "replica": 3},
         "scope": {"name": "test.scope", "version": "1.2.3", "attributes": {"scoped": true}},
     })
 }
 
-/// The program that sends them with the SDK of a language.
+/// The Python program that sends them.
 fn python() -> Command {
     let python = tree().join("target/clients/python");
     let mut command = Command::new(python.join("venv/bin/python"));
@@ -78,7 +78,7 @@ fn python() -> Command {
     command
 }
 
-/// The same.
+/// The JavaScript program that sends them.
 fn node() -> Command {
     let mut command = Command::new("node");
     command.arg(tree().join("target/clients/node/otlp.js"));
@@ -148,7 +148,7 @@ fn curl_delivers_lines_plain_and_compressed() {
     let port = free_port();
     let config = configuration(directory.path(), port, "", "format: json, add: {}");
     let program = Program::start(directory.path(), &config).listens(port);
-    // Above a mebibyte, so that curl asks first whether it may send (`Expect: 100-continue`).
+    // More than a mebibyte, so that curl sends `Expect: 100-continue` first.
     let line = |n: u64| json!({"n": n, "big": u64::MAX - n, "text": "x".repeat(200)});
     let text: String = (0..10_000).map(|n| format!("{}\n", line(n))).collect();
     let file = directory.path().join("events.jsonl");
@@ -191,7 +191,7 @@ fn curl_delivers_lines_plain_and_compressed() {
     }
 }
 
-/// Posts until it is answered with 200; how often it was tried.
+/// Posts until the answer is 200; returns the number of attempts.
 fn post(port: u16, key: &str, body: &str) -> u64 {
     let request = format!(
         "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",

@@ -1,5 +1,5 @@
-//! The settings of docs/guides/http.md, taken out of the page and run against small imitations of the servers' answers: what
-//! they take, what they refuse, and when they are busy.
+//! The settings in docs/guides/http.md, taken from the page and run against small imitations of the servers: records
+//! that the servers accept, records that they refuse, and servers that are busy.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,8 +28,8 @@ fn settings(heading: &str) -> String {
     block.split_once("```").unwrap().0.to_owned()
 }
 
-/// Runs the settings below a heading with these records, their server being `answer`, until `done`; gives what was sent there
-/// and the directory with what was rejected.
+/// Runs the settings below a heading with these records and `answer` as their server, until `done`. Returns the requests
+/// and the directory with the rejected records.
 fn run(
     heading: &str,
     records: &[Value],
@@ -46,7 +46,7 @@ fn run(
     let directory = tempfile::tempdir().unwrap();
     let input = free_port();
     let mut sinks = settings(heading);
-    // The imitation stands in for the host, and a word for each secret.
+    // The imitation takes the place of the host, and a word the place of each secret.
     let start = sinks.find("url: \"http").unwrap() + 6;
     let host = start + sinks[start..].find(".example").unwrap();
     let behind = host + sinks[host..].find('/').unwrap();
@@ -111,7 +111,7 @@ fn said(status: u16, body: impl ToString) -> Said {
     (status, String::new(), body.to_string())
 }
 
-/// What Elasticsearch does with a `_bulk`: documents by id, a field `n` that must be a number, and every fifth is put off twice.
+/// Imitates Elasticsearch's `_bulk`: documents by id, a field `n` that must be a number, and every fifth document is postponed twice.
 struct Indices {
     documents: Mutex<HashSet<String>>,
     put_off: Mutex<HashMap<String, u32>>,
@@ -170,7 +170,7 @@ impl Indices {
     }
 }
 
-/// 100 documents of which one does not fit; the first answer is lost, so that all of them come again.
+/// Sends 100 documents of which one does not fit; the first answer is lost, so all of them are sent again.
 fn search(heading: &str, index: &'static str, authorization: &'static str) {
     let mut records = messages(100);
     records[37]["n"] = "no number".into();
@@ -209,12 +209,12 @@ fn search(heading: &str, index: &'static str, authorization: &'static str) {
 }
 
 #[test]
-fn elasticsearch_takes_each_document_once_and_the_one_it_refuses_is_set_aside() {
+fn elasticsearch_indexes_each_document_once_and_refused_ones_are_rejected() {
     search("Elasticsearch", "logs-shop-default", "ApiKey s3cret");
 }
 
 #[test]
-fn opensearch_takes_the_same() {
+fn opensearch_indexes_each_document_once_and_refused_ones_are_rejected() {
     search("OpenSearch", "logs-20", "Basic c2hpcHBlcjpzM2NyZXQ=");
 }
 
@@ -254,7 +254,7 @@ fn loki_takes_otlp() {
 }
 
 #[test]
-fn clickhouse_takes_rows_and_the_line_it_cannot_read_is_set_aside() {
+fn clickhouse_inserts_rows_and_an_unreadable_line_is_rejected() {
     let mut records = messages(100);
     records[61]["n"] = "no number".into();
     let rows = Arc::new(Mutex::new(HashSet::new()));
@@ -335,7 +335,7 @@ fn splunk_takes_events() {
 }
 
 #[test]
-fn slack_takes_one_message_at_a_time_and_says_when() {
+fn slack_gets_one_message_at_a_time_at_the_rate_it_allows() {
     let (requests, rejected) = run(
         "Slack",
         &[
@@ -365,7 +365,7 @@ fn slack_takes_one_message_at_a_time_and_says_when() {
     assert_eq!(texts, [first.clone(), first, json!({"text": "two"})]);
     assert!(
         rejected.contains(".message"),
-        "a record without a text cannot be told: {rejected}"
+        "a record without a text cannot be posted: {rejected}"
     );
 }
 

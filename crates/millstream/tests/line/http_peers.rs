@@ -1,5 +1,5 @@
-//! Servers for the sink `http`: one that keeps what it is sent and can be restarted, one that plays the answers of somebody
-//! else, and a wire that can be cut.
+//! Servers for the sink `http`: one that stores its input and can be restarted, one that imitates other servers' answers,
+//! and a proxy whose connections can be cut.
 
 use std::{
     fs::File,
@@ -37,7 +37,7 @@ impl Request {
     }
 }
 
-/// Reads one request; None at the end of the connection, and of what breaks within it.
+/// Reads one request; None at the end of the connection, or if it breaks within the request.
 fn read(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = || {
         let mut text = String::new();
@@ -72,7 +72,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(request)
 }
 
-/// What the tool of others makes of compressed bytes.
+/// Decompresses bytes with a third-party tool.
 fn unpacked(tool: &str, bytes: &[u8]) -> Vec<u8> {
     let mut command = Command::new(tool);
     let piped = command
@@ -94,7 +94,7 @@ fn unpacked(tool: &str, bytes: &[u8]) -> Vec<u8> {
 /// Status, more headers, body.
 pub type Said = (u16, String, String);
 
-/// Answers at a port until it is dropped.
+/// Answers requests on a port until it is dropped.
 pub struct Service {
     port: u16,
     stopped: Arc<AtomicBool>,
@@ -103,7 +103,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// `port` 0: any that is free.
+    /// `port` 0: any free port.
     pub fn start(port: u16, answer: impl Fn(&Request) -> Said + Send + Sync + 'static) -> Self {
         let listener = bind(port);
         let port = listener.local_addr().unwrap().port();
@@ -135,7 +135,7 @@ impl Service {
     }
 }
 
-/// While nobody listens, the system may give the port to somebody who connects, even to itself: until that is over.
+/// While no process listens, the kernel may give the port to an outgoing connection, even to itself; waits until that is over.
 fn bind(port: u16) -> TcpListener {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -153,7 +153,7 @@ fn bind(port: u16) -> TcpListener {
 impl Drop for Service {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // So that it looks.
+        // A connection, so that it notices.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(listening) = self.listening.take() {
             let _ = listening.join();
@@ -178,7 +178,7 @@ fn serve(stream: TcpStream, answer: &(dyn Fn(&Request) -> Said + Send + Sync)) {
     }
 }
 
-/// Keeps every body that it answers with 200: appended to a file and synced before.
+/// Stores every body that it answers with 200: appends it to a file and syncs it first.
 pub struct Keeper {
     file: Arc<Mutex<File>>,
     service: Option<Service>,
@@ -214,14 +214,14 @@ impl Keeper {
         self.port
     }
 
-    /// Breaks every connection and comes back.
+    /// Breaks every connection and starts again.
     pub fn restart(&mut self) {
         self.service = None;
         self.service = Some(Self::serve(self.port, self.file.clone()));
     }
 }
 
-/// A wire to a port of this machine that can be cut: then nothing comes through, and neither end is told.
+/// A proxy to a loopback port that can be cut: then no bytes pass, and neither end is notified.
 pub struct Cut {
     port: u16,
     held: Arc<AtomicBool>,

@@ -1,6 +1,6 @@
-//! The sink `http` while everything around it fails: Millstream is killed, the server restarts, the network is cut. Into
-//! our own source `http` each record comes once; into a server that knows no `Idempotency-Key` none is lost. And what
-//! OpenTelemetry's own decoder reads out of the OTLP that it writes.
+//! The sink `http` under faults: Millstream is killed, the server restarts, the network is cut. Each record arrives once
+//! in our source `http`; a server without `Idempotency-Key` loses none. OpenTelemetry's decoder reads
+//! the OTLP that the sink writes.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ const RESTARTS: u64 = 20;
 /// The longest pause between two faults.
 const PAUSE_MS_MAX: u64 = 400;
 
-/// Takes forward with acks, keeps it on the disk, sends it on by HTTP.
+/// Receives forward with acks, keeps records on disk, sends them by HTTP.
 fn sender(directory: &Path, port: u16, url: &str, more: &str) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
@@ -35,7 +35,7 @@ fn sender(directory: &Path, port: u16, url: &str, more: &str) -> String {
     )
 }
 
-/// Takes HTTP, keeps it on the disk, writes the lines to files.
+/// Receives HTTP, keeps records on disk, writes the lines to files.
 fn receiver(directory: &Path, port: u16, out: &Path) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
@@ -48,7 +48,7 @@ fn receiver(directory: &Path, port: u16, out: &Path) -> String {
 }
 
 #[test]
-fn into_our_own_source_each_record_comes_once_however_often_both_are_killed() {
+fn our_own_source_gets_each_record_once_however_often_both_ends_are_killed() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let out = place.join("out");
@@ -71,12 +71,12 @@ fn into_our_own_source_each_record_comes_once_however_often_both_are_killed() {
     settle(&out);
     first.stop();
     second.stop();
-    // Several requests are under way: they may change places.
+    // Several requests are in flight and may overtake each other.
     account(place, "reordered");
 }
 
 #[test]
-fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() {
+fn a_server_without_idempotency_keys_loses_nothing_through_kills_restarts_and_cuts() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let out = place.join("out");
@@ -99,9 +99,9 @@ fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() 
         }
         first.restart();
         if n % 15 == 5 {
-            // Nothing comes through, and nobody is told.
+            // No bytes pass, and neither end is notified.
             cut.hold(true);
-            // Now and then for longer than it waits for an answer.
+            // Sometimes longer than the request timeout.
             sleep(Duration::from_millis(if n > 20 { 2300 } else { 300 }));
             cut.hold(false);
         }
@@ -112,7 +112,7 @@ fn into_a_server_that_forgets_nothing_is_lost_through_kills_restarts_and_cuts() 
     account(place, "duplicated,reordered");
 }
 
-/// Every record of the ledger is in the output; `allowed` may be.
+/// Asserts that every record of the ledger is in the output; `allowed` names defects to accept.
 fn account(place: &Path, allowed: &str) {
     let account = Command::new(millbench())
         .args(["verify", "--allow", allowed, "--ledger"])
@@ -125,11 +125,11 @@ fn account(place: &Path, allowed: &str) {
     assert!(account.status.success(), "{said}{errors}");
 }
 
-/// A decoder at work: `otlp_receive.py`. Killed when dropped.
+/// A running decoder, `otlp_receive.py`. Killed when dropped.
 struct Decoder(Child);
 
 impl Decoder {
-    /// Listens at `port` and writes a line for each log record to `file`.
+    /// Listens on `port` and writes a line for each log record to `file`.
     fn start(port: u16, file: &Path) -> Self {
         let python = tree().join("target/clients/python");
         let interpreter = python.join("venv/bin/python");
@@ -155,7 +155,7 @@ impl Drop for Decoder {
     }
 }
 
-/// The records that are sent: others' fields, OTLP's own fields, and a long one.
+/// The records to send: foreign fields, OTLP's fields, and a long one.
 fn records() -> [Value; 3] {
     [
         json!({"message": "plain", "level": "error", "n": 5, "deep": {"a": [1, {"b": [true, null, -2.5]}], "ü": "漢字 🦀"}}),
@@ -166,7 +166,7 @@ fn records() -> [Value; 3] {
     ]
 }
 
-/// What the decoder has read is what was sent.
+/// Asserts that the decoder has read the records that were sent.
 fn check(first: &Value, second: &Value, third: &Value) {
     assert_eq!(first["body"], "plain");
     let severity = |seen: &Value| (seen["severity"].clone(), seen["severity_text"].clone());
@@ -196,7 +196,7 @@ fn check(first: &Value, second: &Value, third: &Value) {
 }
 
 #[test]
-fn opentelemetrys_own_decoder_reads_what_it_writes() {
+fn opentelemetrys_decoder_reads_the_otlp_that_the_sink_writes() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, input) = (free_port(), free_port());

@@ -1,7 +1,7 @@
-//! Millstream is killed and stopped while it follows a journal that the real `systemd-journal-remote` writes, by the real `journalctl`:
+//! Millstream is killed and stopped while it follows a journal that the real `systemd-journal-remote` writes, through the real `journalctl`:
 //! behind a disk channel every entry arrives once, in order.
 //!
-//! Both are installed by `make deps`.
+//! `make deps` installs both.
 
 use std::{
     fs,
@@ -18,16 +18,16 @@ use std::{
 
 use crate::program::{Program, victim::Random, wait_until};
 
-/// How often Millstream is killed, or stopped.
+/// How often Millstream is killed or stopped.
 const BREAKS: usize = 40;
-/// A break comes at most so long after entries were seen to arrive.
+/// The longest time between entries being seen to arrive and the break.
 const PAUSE_MS_MAX: u64 = 60;
-/// Where Debian has it.
+/// Debian's path.
 const WRITER: &str = "/lib/systemd/systemd-journal-remote";
-/// A pause between entries: a busy machine's journal.
+/// The pause between entries: a busy machine's journal.
 const ENTRY_EVERY: Duration = Duration::from_micros(500);
 
-/// Writes numbered entries until it is told to end; how many.
+/// Writes numbered entries until it is stopped; returns their number.
 fn write(directory: &Path, ended: &AtomicBool) -> usize {
     let mut writer = Command::new(WRITER)
         .arg("-o")

@@ -1,5 +1,5 @@
-//! The source `kafka` against a real broker: what it makes of records, rebalances and kills without a loss, and fixed
-//! partitions into a disk channel without a repeat.
+//! The source `kafka` against a real broker: record contents, rebalances and kills without a loss, and fixed
+//! partitions into a disk channel without a duplicate.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use std::{
 use crate::program::{PATIENCE, Program, victim::Random};
 use millstream_testkit::server::kafka::Broker;
 
-/// A source and a file behind a disk channel. `home`: where its data and its output are.
+/// A source, a disk channel and a file sink. `home` holds data and output.
 fn reader(home: &Path, broker: &str, more: &str) -> String {
     into_file(
         home,
@@ -34,7 +34,7 @@ fn into_file(home: &Path, source: &str) -> String {
     )
 }
 
-/// Sends numbered lines to a topic, keyed so that they spread over its partitions.
+/// Sends numbered lines to a topic, with keys that spread them over its partitions.
 fn send(broker: &Broker, numbers: std::ops::Range<u64>) {
     let child = Command::new("kcat")
         .args(["-P", "-b", &broker.address(), "-t", "numbers", "-K", "\t"])
@@ -52,12 +52,12 @@ fn send(broker: &Broker, numbers: std::ops::Range<u64>) {
     assert!(child.wait().unwrap().success());
 }
 
-/// How often every number came, over all outputs.
+/// How often each number occurs in all outputs.
 fn counts(homes: &[&Path]) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     for home in homes {
         let text = fs::read_to_string(home.join("out.log")).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         for line in whole.lines() {
             let number = line
@@ -69,8 +69,8 @@ fn counts(homes: &[&Path]) -> BTreeMap<u64, u64> {
     counts
 }
 
-/// Has all written that the channel holds: what a kill left unsettled in the file is cut off at the next start, and a stop leaves
-/// in the channel what was not taken again yet. This run has no more to read, and ends when it is done.
+/// Writes everything that the channel holds: the next start truncates lines that a kill left unsettled in the file, and a stop leaves
+/// records in the channel. This run has nothing more to read, and ends when it is done.
 fn write_all(home: &Path) {
     let last = Program::start_with(home, &into_file(home, "{ type: stdin }"), &["--once"]);
     assert_eq!(last.ended(), Some(0), "{}", log(home));
@@ -93,7 +93,7 @@ fn wait_for(homes: &[&Path], sent: u64) {
 }
 
 #[test]
-fn records_become_fields_with_what_stands_beside_them() {
+fn records_become_fields_beside_their_metadata() {
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     broker.make_topic("orders", 1, &[]);
@@ -124,7 +124,7 @@ fn records_become_fields_with_what_stands_beside_them() {
          sinks:\n  out: {{ type: file, inputs: [in], path: \"{place}/{{tag}}.{{partition}}.log\", add: {{}} }}\n",
         broker.address()
     );
-    // The record that is no JSON is left behind.
+    // The record that is not JSON remains.
     let program = Program::start_with(directory.path(), &config, &["--once"]);
     assert_eq!(
         program.ended(),
@@ -142,7 +142,7 @@ fn records_become_fields_with_what_stands_beside_them() {
     assert_eq!(text, expected);
     let rejected = fs::read(directory.path().join("data/rejected/in.msgpack")).unwrap();
     assert!(String::from_utf8_lossy(&rejected).contains("no json"));
-    // All of it was read and committed: a second run has nothing to do.
+    // Everything was read and committed: a second run has nothing to do.
     let program = Program::start_with(directory.path(), &config, &["--once"]);
     assert_eq!(program.ended(), Some(0));
     assert_eq!(
@@ -152,7 +152,7 @@ fn records_become_fields_with_what_stands_beside_them() {
 }
 
 #[test]
-fn two_members_lose_nothing_while_they_come_and_go_and_are_killed() {
+fn two_members_lose_nothing_while_they_join_leave_and_are_killed() {
     const RECORDS: u64 = 40_000;
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
@@ -220,7 +220,7 @@ fn fixed_partitions_arrive_exactly_once_while_the_reader_and_the_broker_are_kill
             broker.kill_and_restart();
         }
         program = Program::start(&home, &config);
-        // kcat gives up when its only broker is down.
+        // kcat exits when its only broker is down.
         broker.wait_ready();
     }
     wait_for(&[&home], RECORDS);

@@ -1,5 +1,5 @@
-//! A growing file under Debian's logrotate, in both of its modes, with and without compression, dates and a directory for what is
-//! old, while Millstream runs and while it does not; tailed through a disk channel into a file.
+//! A growing file under Debian's logrotate, in both of its modes, with and without compression, dates and a directory for old
+//! logs, while Millstream runs and while it does not; tailed through a disk channel into a file.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,12 +17,12 @@ use crate::program::{Program, victim::Random, wait_until};
 const ROTATIONS: usize = 25;
 /// The log and its rotated parts beside it.
 const LOGS: &[&str] = &["logs/app.log*"];
-/// The log alone: what it is called after a rotation does not match.
+/// Only the log: its name after a rotation does not match.
 const LOG: &[&str] = &["logs/app.log"];
 /// Lines between two rotations.
 const LINES: usize = 4000;
 
-/// `paths`: what is tailed, below the directory of the test.
+/// `paths`: the tailed paths, below the directory of the test.
 fn config(place: &Path, paths: &[&str]) -> String {
     let place = place.display();
     let paths: Vec<_> = paths.iter().map(|path| format!("{place}/{path}")).collect();
@@ -64,7 +64,7 @@ fn rotate(directory: &Path, mode: &str) {
     );
 }
 
-/// Writes numbered lines as a program does that opens its log again when it has been rotated (`by_name`) or keeps it open.
+/// Writes numbered lines as a program does that reopens its log after a rotation (`by_name`) or keeps it open.
 fn write_and_rotate(directory: &Path, mode: &str, by_name: bool) {
     let path = directory.join("logs/app.log");
     let open = || {
@@ -114,7 +114,7 @@ fn lines_left(directory: &Path) -> HashSet<String> {
         .collect()
 }
 
-/// A directory for the log and one for what is old, if that has one of its own.
+/// A directory with a directory for the log and one for old logs.
 fn directories() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in ["logs", "old"] {
@@ -133,13 +133,13 @@ fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
         let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
         left.is_subset(&arrived)
     });
-    // Long enough for anything that is read twice to arrive, too.
+    // Long enough for duplicates to arrive, too.
     sleep(Duration::from_secs(12));
     assert_eq!(program.stop(), Some(0));
     (lines_of(&place.join("out.log")), left)
 }
 
-/// A part arrives, the program stops, the log is rotated several times as `rules` say, and it starts again.
+/// Some lines arrive, the program stops, logrotate rotates the log several times by `rules`, and the program starts again.
 fn run_with_a_gap(
     paths: &[&str],
     rules: &str,
@@ -172,11 +172,11 @@ fn run_with_a_gap(
             let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
             left.is_subset(&arrived)
         });
-        // Every second round it cannot write down where it is.
+        // In every second round it cannot store its positions.
         match round % 2 {
             0 => assert_eq!(program.stop(), Some(0)),
             _ => {
-                // But by what it knows its files it has: that is stored within a second.
+                // But it has stored within a second how it recognises its files.
                 sleep(Duration::from_secs(3));
                 program.kill();
             }
@@ -232,7 +232,7 @@ fn rotation_by_renaming_loses_doubles_and_reorders_nothing() {
 }
 
 #[test]
-fn rotation_by_copy_and_truncate_delivers_what_is_left_once() {
+fn rotation_by_copy_and_truncate_delivers_the_remaining_lines_once() {
     let (arrived, left) = run("copytruncate", false);
     assert_none_twice(&arrived);
     let all: HashSet<_> = arrived.iter().cloned().collect();
@@ -251,15 +251,15 @@ fn rotation_by_copy_and_truncate_delivers_what_is_left_once() {
 struct Kill {
     /// The name of the copy.
     copy: &'static str,
-    /// How long the lines were there before the copy was made.
+    /// How long the lines existed before the copy was made.
     age: Duration,
-    /// What is appended after the truncation.
+    /// The lines that are appended after the truncation.
     after: &'static str,
-    /// How long after that the kill comes.
+    /// The time from then to the kill.
     delay: Duration,
 }
 
-/// Copies and truncates a log of `LINES` lines, kills the program, and starts it again. Returns what arrived after these lines.
+/// Copies and truncates a log of `LINES` lines, kills the program, and starts it again. Returns the lines that arrived after these.
 fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     let directory = directories();
     let place = directory.path();
@@ -274,7 +274,7 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     wait_until("the lines have arrived", || lines_of(&out).len() == LINES);
     sleep(kill.age);
     if !kill.copy.starts_with("app.log") {
-        // Only a stored mark shows whose copy a file of another name is.
+        // Only a stored mark shows of which file a file with another name is a copy.
         let positions = place.join("data/sources/app/positions");
         let end = format!(" {} ", written.len());
         wait_until("a mark is stored", || {
@@ -292,7 +292,7 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     wait_until("the last line has arrived", || {
         lines_of(&out).iter().any(|line| line == "the last line")
     });
-    // A copy is held for up to 10 s.
+    // A copy is held back for up to 10 s.
     sleep(Duration::from_secs(11));
     assert_eq!(program.stop(), Some(0));
     let mut arrived = lines_of(&out);
@@ -309,12 +309,12 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
 }
 
 #[test]
-fn a_kill_right_after_a_truncation_doubles_no_line_of_the_copy() {
+fn a_kill_right_after_a_truncation_duplicates_no_line_of_the_copy() {
     let mut random = Random::new();
     let mut kills = Vec::new();
     for copy in ["app.log.1", "copy-of-app"] {
         for age in [0, 300, 2500].map(Duration::from_millis) {
-            // The last of them leaves time for what came after the truncation to be kept.
+            // The last case leaves time to keep the lines behind the truncation.
             for (after, earliest) in [("", 0), ("after\n", 0), ("after\n", 30_000)] {
                 let delay = Duration::from_micros(earliest + random.below(2000));
                 kills.push(Kill {
@@ -346,7 +346,7 @@ fn a_kill_right_after_a_truncation_doubles_no_line_of_the_copy() {
 }
 
 #[test]
-fn compression_at_once_or_one_rotation_later_adds_and_loses_nothing() {
+fn compression_at_once_or_one_rotation_later_duplicates_and_loses_nothing() {
     for rules in [
         "nocreate\n  compress",
         "nocreate\n  compress\n  delaycompress",
@@ -359,7 +359,7 @@ fn compression_at_once_or_one_rotation_later_adds_and_loses_nothing() {
 }
 
 #[test]
-fn several_rotations_while_it_does_not_run_are_made_up_for() {
+fn it_catches_up_with_several_rotations_that_happened_while_it_did_not_run() {
     let second = Duration::from_millis(1100);
     let and_old = &["logs/app.log*", "old/app.log*"];
     for (paths, rules, by_name, pause) in [
@@ -404,7 +404,7 @@ fn several_rotations_while_it_does_not_run_are_made_up_for() {
 }
 
 #[test]
-fn logs_that_were_made_and_rotated_while_it_did_not_run_are_read() {
+fn logs_that_were_created_and_rotated_while_it_did_not_run_are_read() {
     let second = Duration::from_millis(1100);
     for (rules, by_name, pause) in [
         ("nocreate", true, Duration::ZERO),
@@ -434,7 +434,7 @@ fn logs_that_were_made_and_rotated_while_it_did_not_run_are_read() {
 }
 
 #[test]
-fn patterns_that_match_nothing_are_told_once_at_start() {
+fn patterns_that_match_nothing_are_logged_once_at_start() {
     let directory = directories();
     let place = directory.path();
     fs::write(place.join("logs/app.log"), "a line\n").unwrap();
@@ -443,7 +443,7 @@ fn patterns_that_match_nothing_are_told_once_at_start() {
     wait_until("the line has arrived", || {
         !lines_of(&place.join("out.log")).is_empty()
     });
-    // Longer than between two walks, and than the log holds back a line of the same kind.
+    // Longer than the interval between two walks, and than the log suppresses a similar line.
     sleep(Duration::from_secs(12));
     let log = program.log();
     let told: Vec<_> = log
@@ -467,7 +467,7 @@ fn patterns_that_match_nothing_are_told_once_at_start() {
 }
 
 #[test]
-fn a_log_that_goes_to_a_directory_nobody_watches_is_read_to_its_end() {
+fn a_log_that_moves_to_an_unwatched_directory_is_read_to_its_end() {
     let directory = directories();
     let place = directory.path();
     let log = place.join("logs/app.log");
@@ -480,14 +480,14 @@ fn a_log_that_goes_to_a_directory_nobody_watches_is_read_to_its_end() {
             .open(&log)
             .unwrap();
         writeln!(file, "line {n:08} of the log").unwrap();
-        // From then on it is known, wherever it goes.
+        // From then on the program recognises it under any name.
         wait_until("its first line has arrived", || arrived().len() > n);
         let rest: String = (n + 1..n + LINES - 1)
             .map(|n| format!("line {n:08} of the log\n"))
             .collect();
         file.write_all(rest.as_bytes()).unwrap();
         rotate(place, "nocreate\n  olddir ../old");
-        // The program finds out later than logrotate.
+        // The program notices later than logrotate.
         writeln!(file, "line {:08} of the log", n + LINES - 1).unwrap();
         wait_until("its last line has arrived", || arrived().len() >= n + LINES);
     }

@@ -1,4 +1,4 @@
-//! Where the kernel gives no notices of files, tail looks by itself: nothing is lost, it only comes later.
+//! Without file notifications from the kernel, tail polls: nothing is lost, it only arrives later.
 
 use std::{
     fs::{self, File},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::program::{Program, wait_until};
 
-/// Starts it where the kernel has nothing left of `limit`, and follows files that grow, come and are rotated.
+/// Starts it where the kernel has no more `limit`, and follows files that grow, appear and are rotated.
 fn follows_without(limit: &str) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
@@ -20,7 +20,7 @@ fn follows_without(limit: &str) {
     fs::create_dir(&logs).unwrap();
     let busy = logs.join("busy.log");
     fs::write(&busy, "first\n").unwrap();
-    // A user namespace of its own has limits of its own.
+    // A separate user namespace has separate limits.
     let taken = format!("echo 0 > /proc/sys/user/{limit} && exec \"$@\"");
     let shell = [
         "unshare",

@@ -1,16 +1,16 @@
-//! The sink `forward` towards a receiver written by others: the server of @fluent-org/logger (npm), plain, compressed, and under TLS with a
-//! key and a user; and while it ends its connections. The generator's verifier accounts for what it has written.
+//! The sink `forward` with a third-party receiver, the server of @fluent-org/logger (npm): plain, compressed, under TLS with a
+//! key and a user, and while it closes its connections. The generator's verifier accounts for its output.
 //!
-//! It is installed by `make deps` into `target/clients`.
+//! `make deps` installs it into `target/clients`.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::program::{Program, free_port, millbench, tree, wait_until};
 use millstream_testkit::{Authority, server::Server};
 
-/// Records of a run.
+/// Records per run.
 const RECORDS: &str = "20000";
-/// So often in a run with breaks all connections end.
+/// In a run with breaks, the server closes all connections after this number of records.
 const BREAK_AFTER: &str = "3000";
 
 /// The receiver, which writes to `out.log`.
@@ -39,7 +39,7 @@ fn receiver(directory: &Path, port: u16, environment: &[(&str, &str)]) -> Server
     )
 }
 
-/// Sends numbered records through Millstream to the receiver; `sink`: more options. Gives what the verifier allowed to be wrong says.
+/// Sends numbered records through Millstream to the receiver; `sink` holds more options. Returns the verifier's report, which accepts the allowed defects.
 fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
@@ -81,7 +81,7 @@ fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str])
         String::from_utf8_lossy(&sent.stderr)
     );
     let out = directory.path().join("out.log");
-    // The last record is the generator's own end.
+    // The last record is the generator's end record.
     wait_until("the last record is there", || {
         let text = fs::read_to_string(&out).unwrap_or_default();
         text.lines().any(|line| line.get(18..19) == Some("e"))
@@ -100,12 +100,12 @@ fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str])
 }
 
 #[test]
-fn every_record_arrives_once_in_order() {
+fn every_record_arrives_once_and_in_order() {
     deliver("plain", "", &[], &[]);
 }
 
 #[test]
-fn every_record_arrives_compressed_once_in_order() {
+fn every_record_arrives_once_and_in_order_compressed() {
     deliver("gzip", ", compression: gzip", &[], &[]);
 }
 
@@ -124,7 +124,7 @@ fn every_record_arrives_under_tls_with_a_key_and_a_user() {
 }
 
 #[test]
-fn nothing_is_lost_while_it_ends_its_connections() {
+fn nothing_is_lost_while_the_receiver_closes_its_connections() {
     let allow = ["--allow", "duplicated"];
     deliver("breaks", "", &[("BREAK_AFTER", BREAK_AFTER)], &allow);
 }

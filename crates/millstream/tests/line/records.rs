@@ -1,27 +1,27 @@
-//! Records that clients send, and whether they arrived: every value, once, with its time.
+//! Records for clients to send, and the check that every value arrives once, with its time.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::{Map, Value, json};
 
-/// Records that each run sends.
+/// Records per run.
 pub const RECORDS: i64 = 300;
 
-/// The time that clients give record n, where they can: 1700000000 + n seconds and these nanoseconds.
+/// Clients give record n this time if they can: 1700000000 + n seconds and 123456789 nanoseconds.
 const SECONDS: i64 = 1_700_000_000;
 
-/// Which numbers a client can say.
+/// The numbers that a client can send.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Numbers {
-    /// Whole numbers up to 2^53, as JavaScript has them.
+    /// Integers up to 2^53, as in JavaScript.
     Double,
-    /// The same, and its encoder writes those beyond 32 bits as floats (msgpack-lite).
+    /// The same, with those beyond 32 bits encoded as floats (msgpack-lite).
     Float,
-    /// All of 64 bits.
+    /// All 64-bit integers.
     Exact,
 }
 
-/// Which times a client says.
+/// The times that a client sends.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Times {
     Seconds,
@@ -29,7 +29,7 @@ pub enum Times {
     Now,
 }
 
-/// The record of a number.
+/// The record with this number.
 pub fn record(n: i64, numbers: Numbers) -> Value {
     let mut record = json!({
         "n": n,
@@ -54,14 +54,14 @@ pub fn record(n: i64, numbers: Numbers) -> Value {
     record
 }
 
-/// Lines of a file; 0 if there is none.
+/// The number of lines in a file; 0 if it does not exist.
 pub fn count_lines(path: &Path) -> usize {
     fs::read(path).map_or(0, |bytes| {
         bytes.iter().filter(|byte| **byte == b'\n').count()
     })
 }
 
-/// All records of `numbers` stand in the file, with their times; `what`: who sent them.
+/// Asserts that the file holds all records of `numbers` with their times. The failure names the sender, `what`.
 pub fn compare(output: &Path, numbers: Numbers, times: Times, what: &str) {
     let text = fs::read_to_string(output).unwrap();
     let mut seen: BTreeMap<i64, Map<String, Value>> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub fn compare(output: &Path, numbers: Numbers, times: Times, what: &str) {
         };
         let n = got["n"].as_i64().unwrap();
         let time = got.remove("time").unwrap();
-        // What the logging handler of Python adds of its own.
+        // Fields that Python's logging handler adds.
         got.retain(|name, _| !name.starts_with("sys_"));
         let expected = match times {
             Times::Seconds => Some(format!("{}.000000000Z", rfc3339(SECONDS + n))),
@@ -95,10 +95,10 @@ pub fn compare(output: &Path, numbers: Numbers, times: Times, what: &str) {
         }
         assert_eq!(got, sent, "{what}");
     }
-    assert!(seen.is_empty(), "records that nobody sent: {seen:?}");
+    assert!(seen.is_empty(), "unexpected records: {seen:?}");
 }
 
-/// Makes every number a float, for a client that does so with some of them.
+/// Turns every number into a float, for a client that does so with some of them.
 fn make_floats(value: &mut Value) {
     match value {
         Value::Number(number) => *value = json!(number.as_f64()),
@@ -108,7 +108,7 @@ fn make_floats(value: &mut Value) {
     }
 }
 
-/// `SECONDS` is 2023-11-14T22:13:20Z; the test adds less than an hour.
+/// Formats `SECONDS` (2023-11-14T22:13:20Z) plus less than an hour.
 fn rfc3339(seconds: i64) -> String {
     let after = seconds - SECONDS + 13 * 60 + 20;
     format!("2023-11-14T22:{:02}:{:02}", after / 60, after % 60)

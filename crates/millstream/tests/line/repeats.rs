@@ -1,4 +1,4 @@
-//! What is a repeat and what is not: the same bytes from the wire, with a disk channel behind, as delivery.md says.
+//! Repeated chunks and chunks that only look like repeats, as bytes on the wire, with a disk channel behind the source.
 
 use std::{
     fs,
@@ -66,7 +66,7 @@ impl Fixture {
             .collect()
     }
 
-    /// The value of a meter, from `/metrics`.
+    /// The value of a meter in `/metrics`.
     fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.api)).unwrap();
         stream
@@ -79,7 +79,7 @@ impl Fixture {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until so many lines have arrived, then stops: what a channel still holds would wait for the next start.
+    /// Waits until this many lines have arrived, then stops. Earlier, the channel would keep some for the next start.
     fn stop_after(&mut self, tag: &str, lines: usize) {
         wait_until("the lines have arrived", || self.lines(tag).len() >= lines);
         self.stop();
@@ -129,7 +129,7 @@ fn ack(stream: &mut TcpStream) -> Value {
 }
 
 #[test]
-fn a_chunk_that_is_sent_again_is_acked_again_and_stored_once_also_after_a_restart() {
+fn a_chunk_that_is_resent_is_acked_again_and_stored_once_also_after_a_restart() {
     let mut fixture = Fixture::new("");
     let chunk = packed("t", &["a", "b"], "ZgvyacdEXhecDRbtet44EQ==\n".into());
     for _ in 0..3 {
@@ -171,7 +171,7 @@ fn the_same_id_with_other_bytes_is_new_data() {
 }
 
 #[test]
-fn two_honest_chunks_with_equal_content_and_a_hash_of_it_as_id_are_both_stored() {
+fn two_honest_chunks_with_equal_content_and_its_hash_as_id_are_both_stored() {
     let mut fixture = Fixture::new("");
     let id = "0123456789abcdef0123456789abcdef";
     let mut stream = fixture.connect();
@@ -212,7 +212,7 @@ fn both_copies_of_a_chunk_in_flight_at_once_are_stored_once() {
 }
 
 #[test]
-fn a_frame_that_the_end_of_the_connection_cuts_is_neither_acked_nor_stored() {
+fn a_frame_cut_off_by_the_end_of_the_connection_is_neither_acked_nor_stored() {
     let mut fixture = Fixture::new("");
     let chunk = packed("t", &["whole", "cut"], "id".into());
     for length in [chunk.len() - 1, chunk.len() / 2, 5] {
@@ -259,7 +259,7 @@ fn a_broken_chunk_is_refused_three_times_then_its_good_records_are_kept() {
 }
 
 #[test]
-fn ids_that_leave_the_window_are_counted() {
+fn ids_that_are_evicted_from_the_window_are_counted() {
     let mut fixture = Fixture::new(", dedupe: { ids: 1000, age: 72h }");
     let mut stream = fixture.connect();
     for n in 0..3000 {
@@ -278,14 +278,14 @@ fn ids_that_leave_the_window_are_counted() {
     assert_eq!(fixture.lines("t").len(), 3000);
 }
 
-/// The id that a Millstream gives a chunk: channel, position, part and checksum.
+/// A chunk id as a Millstream creates it: channel, position, part and checksum.
 fn ours(seq: usize) -> Value {
     format!("{:032x}.5.{seq}.0.{seq:08x}", 0xff).into()
 }
 
-/// Any peer can write the option `floor`, which versions up to 2026-11 sent and believed.
+/// Any peer can send the option `floor`, which versions up to 2026-11 sent and trusted.
 #[test]
-fn what_a_peer_claims_to_be_settled_makes_no_chunk_a_repeat() {
+fn a_floor_claimed_by_a_peer_makes_no_chunk_a_repeat() {
     let mut fixture = Fixture::new("");
     let liar = Value::Array(vec![
         "other".into(),
@@ -326,9 +326,9 @@ fn what_a_peer_claims_to_be_settled_makes_no_chunk_a_repeat() {
     assert_eq!(fixture.lines("t"), expected);
 }
 
-/// It numbers its frames again, so that old positions stand for new records.
+/// The sender reuses frame numbers, so that old positions name new records.
 #[test]
-fn what_a_sender_sends_whose_data_dir_was_put_back_from_a_copy_is_stored() {
+fn chunks_of_a_sender_whose_data_dir_was_restored_from_a_copy_are_stored() {
     let mut fixture = Fixture::new("");
     let sender = tempfile::tempdir().unwrap();
     let (port, place) = (free_port(), sender.path().display());
@@ -371,7 +371,7 @@ fn what_a_sender_sends_whose_data_dir_was_put_back_from_a_copy_is_stored() {
     let program = start();
     send("old", 300);
     arrived(301);
-    // A cut settles what was sent; what is sent behind it can say so.
+    // A checkpoint settles the records before it; chunks sent after it can state that.
     std::thread::sleep(Duration::from_millis(1500));
     send("last", 1);
     arrived(302);

@@ -1,5 +1,5 @@
-//! One Millstream sends to another by TLS with client certificates, shared key and user: everything arrives, and who has the
-//! wrong key or no certificate is told so and delivers nothing.
+//! One Millstream sends to another under TLS with client certificates, shared key and user. Everything arrives. A sender with
+//! the wrong key or without a certificate gets an error and delivers nothing.
 
 use std::{fs, path::Path};
 
@@ -52,7 +52,7 @@ fn start(directory: &Path, name: &str, config: &str) -> Program {
 }
 
 #[test]
-fn everything_arrives_by_tls_with_certificate_key_and_user_and_nothing_without() {
+fn everything_arrives_with_certificate_key_and_user_and_nothing_without() {
     let directory = tempfile::tempdir().unwrap();
     let (directory, port) = (directory.path(), free_port());
     certificates(directory);
@@ -75,7 +75,7 @@ fn everything_arrives_by_tls_with_certificate_key_and_user_and_nothing_without()
             "let us in: username/password mismatch",
         ),
         (
-            "nobody",
+            "stranger",
             format!("tls: {{ ca: ca.pem }}, {auth}"),
             "certificate",
         ),

@@ -1,7 +1,7 @@
-//! Real daemons of syslog: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS) and syslog-ng: every record that they
-//! send arrives in a file, field for field. (`restarts.rs`: RELP while the receiver is killed; `syslog_senders.rs`: others.)
+//! Real syslog daemons: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS) and syslog-ng. Every record that they
+//! send arrives in a file, field for field. (`faults/restarts.rs` kills the receiver of RELP; `syslog_senders.rs` has other senders.)
 //!
-//! rsyslog and syslog-ng are installed by `make deps`, syslog-ng into `target/clients`, as Debian has but one of them at a
+//! `make deps` installs both, syslog-ng into `target/clients`, because Debian allows only one of them at a
 //! time.
 
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::peers::syslog_daemons::{certificates, feed, rsyslogd, syslog_ng};
 use crate::program::{Program, free_port};
 use serde_json::{Value, json};
 
-/// Of all messages that carry one.
+/// The timestamp of all messages that carry one.
 const TIME: &str = "2026-11-20T06:40:30.123456";
 
-/// Compares all records of a way with what was sent: `expected` makes them.
+/// Compares all records of a way with `expected`.
 fn compare(directory: &Path, program: &Program, name: &str, expected: impl Fn(usize) -> Value) {
     let mut got = records(directory, program, name, MESSAGES);
     assert_eq!(got.len(), MESSAGES, "{name}");
-    // Datagrams may change places.
+    // Datagrams may overtake each other.
     let number = |record: &Value| -> usize {
         let text = record["message"].as_str().unwrap();
         text.split(' ').nth(1).unwrap().parse().unwrap()
@@ -29,7 +29,7 @@ fn compare(directory: &Path, program: &Program, name: &str, expected: impl Fn(us
     }
 }
 
-/// What is sent to the daemons, in the words of RFC 5424, and what they are to pass on.
+/// The messages for the daemons, in RFC 5424, which they forward.
 fn message(n: usize) -> String {
     format!(
         "<{}>1 {TIME}Z web-1 app 77 ID{n} [x@1 k=\"v\\\"{n}\"][y@1] {}\n",
@@ -38,7 +38,7 @@ fn message(n: usize) -> String {
     )
 }
 
-/// All that RFC 5424 carries.
+/// The record of a message with all parts of RFC 5424.
 fn whole(n: usize) -> Value {
     json!({
         "time": format!("{TIME}000Z"),
@@ -53,14 +53,14 @@ fn whole(n: usize) -> Value {
     })
 }
 
-/// The same by UDP.
+/// The same over UDP.
 fn with_peer(n: usize) -> Value {
     let mut record = whole(n);
     record["peer"] = "127.0.0.1".into();
     record
 }
 
-/// What is left of it in the older form.
+/// The record of a message in the older format.
 fn older(n: usize) -> Value {
     let mut record = whole(n);
     let fields = record.as_object_mut().unwrap();
@@ -76,7 +76,7 @@ fn severity(n: usize) -> &'static str {
 }
 
 #[test]
-fn rsyslog_delivers_every_message_by_every_way_it_has() {
+fn rsyslog_delivers_every_message_over_each_transport() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let certificates = certificates(place);
@@ -135,7 +135,7 @@ fn rsyslog_delivers_every_message_by_every_way_it_has() {
 }
 
 #[test]
-fn rsyslog_delivers_through_openssl_too() {
+fn rsyslog_delivers_through_openssl() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let certificates = certificates(place);
@@ -159,7 +159,7 @@ fn rsyslog_delivers_through_openssl_too() {
 }
 
 #[test]
-fn syslog_ng_delivers_every_message_by_every_way_it_has() {
+fn syslog_ng_delivers_every_message_over_each_transport() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let certificates = certificates(place);

@@ -1,5 +1,5 @@
-//! Small senders of syslog: `logger` of util-linux in every form and Python's SysLogHandler by every socket: every record that
-//! they send arrives in a file, field for field, and what is too long as was asked.
+//! Small syslog senders: `logger` of util-linux in every format, and Python's SysLogHandler over every socket. Every record that
+//! they send arrives in a file, field for field; messages that are too long are split, truncated or rejected as configured.
 
 use std::{
     fs,
@@ -81,14 +81,14 @@ fn logger_of_util_linux_delivers_every_message_in_every_form() {
         for (n, mut record) in got.into_iter().enumerate() {
             let fields = record.as_object_mut().unwrap();
             fields.remove("time").unwrap();
-            // What it says of the quality of its clock.
+            // Its report on the quality of its clock.
             fields.remove("structured_data");
             let mut expected = json!({
                 "facility": "local3", "severity": "warning", "app": "app", "procid": "77", "message": text(n),
             });
             expected["host"] = match (names_host, name) {
                 (false, "tcp") => "127.0.0.1".into(),
-                // util-linux writes the first part of the name in the older form.
+                // util-linux writes the first part of the host name in the older format.
                 (true, _) if arguments.contains(&"--rfc3164") => {
                     host.split('.').next().unwrap().into()
                 }
@@ -103,11 +103,11 @@ fn logger_of_util_linux_delivers_every_message_in_every_form() {
     }
 }
 
-/// What may become of messages that are too long.
+/// The ways to handle messages that are too long.
 const TOO_LONG: [&str; 3] = ["split", "truncate", "reject"];
 const LINE_MAX: usize = 1000;
 
-/// A source for each of them, by TCP and UDP at a port of its own; what is rejected lands in a file, too.
+/// A source for each of them, over TCP and UDP on its port; a file holds the rejected messages.
 fn start_strict(place: &Path, ports: [u16; 3]) -> Program {
     let ways = [0, 1, 2].map(|n| {
         let (name, port) = (TOO_LONG[n], ports[n]);
@@ -128,7 +128,7 @@ fn messages(records: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn messages_of_logger_that_are_too_long_leave_as_was_asked_and_name_their_sender() {
+fn long_messages_of_logger_are_handled_as_configured_and_name_their_sender() {
     let (directory, ports) = (tempfile::tempdir().unwrap(), TOO_LONG.map(|_| free_port()));
     let place = directory.path();
     let program = start_strict(place, ports);
@@ -147,7 +147,7 @@ fn messages_of_logger_that_are_too_long_leave_as_was_asked_and_name_their_sender
                 got = records(place, &program, name, got.len() + 1);
             }
             if *name == "reject" {
-                // Eleven pieces of each, as the header counts too.
+                // Eleven pieces of each, because the header counts too.
                 aside = records(place, &program, "aside", count * 11);
             }
         }
@@ -155,7 +155,7 @@ fn messages_of_logger_that_are_too_long_leave_as_was_asked_and_name_their_sender
         assert!(got.iter().all(|record| who(record) == (true, true)));
         all.push(messages(&got));
     }
-    // What came before and behind it is whole.
+    // The messages before and after it are complete.
     assert_eq!(all[0].concat(), format!("first{long}last").repeat(2));
     assert_eq!(all[1].len(), 6);
     for of_one in all[1].chunks(3) {
@@ -178,7 +178,7 @@ fn messages_of_logger_that_are_too_long_leave_as_was_asked_and_name_their_sender
     assert_eq!(program.stop(), Some(0));
 }
 
-/// Starts over with empty outputs.
+/// Restarts with empty outputs.
 fn emptied(program: Program, place: &Path, ways: &[Way], port: &str) -> Program {
     assert_eq!(program.stop(), Some(0));
     fs::remove_dir_all(place.join("out")).unwrap();
@@ -187,7 +187,7 @@ fn emptied(program: Program, place: &Path, ways: &[Way], port: &str) -> Program 
 }
 
 #[test]
-fn the_handler_of_python_delivers_every_message_by_every_socket() {
+fn the_handler_of_python_delivers_every_message_over_every_socket() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
@@ -217,7 +217,7 @@ fn the_handler_of_python_delivers_every_message_by_every_socket() {
                 .to_string_lossy()
                 .into_owned(),
         };
-        // It keeps its connection open until all is here: the last message must not wait for its end.
+        // The handler keeps its connection open until all messages are here: the last one must not wait for its end.
         let got = records(place, &program, name, MESSAGES);
         assert_eq!(got.len(), MESSAGES, "{name}");
         for (n, mut record) in got.into_iter().enumerate() {

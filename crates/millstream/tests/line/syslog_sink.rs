@@ -1,6 +1,6 @@
-//! The sink `syslog` towards servers written by others: rsyslog by TCP, UDP and TLS takes every message with all its parts;
-//! another Millstream gets the records that the first one had read, field for field; and a server that is killed loses no
-//! more than the sink says.
+//! The sink `syslog` with third-party servers: rsyslog receives every message with all its parts over TCP, UDP and TLS;
+//! a second Millstream gets the records that the first one read, field for field; and a killed server loses no
+//! more than the sink reports.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::peers::syslog_daemons::{certificates, feed, rsyslogd};
 use crate::program::{Program, free_port, wait_until};
 use serde_json::{Value, json};
 
-/// Messages of each run.
+/// Messages per run.
 const MESSAGES: usize = 500;
 const TIME: &str = "2026-11-20T06:40:30.123456";
 
@@ -32,7 +32,7 @@ fn message(n: usize) -> String {
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // The last line may be under way.
+    // The last line may still be in flight.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let lines = whole.lines();
     lines
@@ -50,7 +50,7 @@ fn number(text: &Value) -> usize {
         .unwrap()
 }
 
-/// Waits for all messages in a file of JSON lines, sorted by their numbers: datagrams may change places.
+/// Waits for all messages in a file of JSON lines, sorted by number: datagrams may overtake each other.
 fn all(path: &Path, field: &str, program: &Program) -> Vec<Value> {
     let start = Instant::now();
     while lines(path).len() < MESSAGES {
@@ -67,7 +67,7 @@ fn all(path: &Path, field: &str, program: &Program) -> Vec<Value> {
     all
 }
 
-/// A relay: reads syslog at `port`, keeps it, and sends it on by these sinks.
+/// A relay: reads syslog on `port`, keeps it, and sends it through these sinks.
 fn relay(directory: &Path, port: u16, sinks: &[(&str, String)]) -> Program {
     let directory = directory.join("relay");
     fs::create_dir_all(&directory).unwrap();
@@ -83,7 +83,7 @@ fn relay(directory: &Path, port: u16, sinks: &[(&str, String)]) -> Program {
     Program::start(&directory, &config).listens(port)
 }
 
-/// What rsyslog has made of message `n`; `name`: how it came.
+/// The line that rsyslog writes for message `n`; `name` is the transport.
 fn compare(name: &str, n: usize, got: &Value) {
     let mut wanted = json!({
         "msg": text(n),
@@ -95,7 +95,7 @@ fn compare(name: &str, n: usize, got: &Value) {
         "structured-data": format!("[x@1 k=\"v\\\"{n}\"][y@1]"),
     });
     if name == "old" {
-        // The older form has no more; rsyslog's text begins with the space behind the colon.
+        // The older format has no more fields; rsyslog's text begins with the space behind the colon.
         wanted["msg"] = format!(" {}", text(n)).into();
         wanted["msgid"] = "-".into();
         wanted["structured-data"] = "-".into();
@@ -109,7 +109,7 @@ fn compare(name: &str, n: usize, got: &Value) {
 }
 
 #[test]
-fn rsyslog_takes_every_message_with_all_its_parts() {
+fn rsyslog_receives_every_message_with_all_its_parts() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let own = certificates(place);
@@ -188,7 +188,7 @@ fn receiver(directory: &Path, url: &str, port: u16, more: &str) -> (Program, Pat
 }
 
 #[test]
-fn a_relay_changes_no_field_on_any_way() {
+fn a_relay_changes_no_field_over_any_transport() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let own = certificates(place);
@@ -247,7 +247,7 @@ fn a_relay_changes_no_field_on_any_way() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The sum of what the log tells of lost records: those that were not acknowledged, and those in doubt.
+/// The number of lost records in the log: those that were not acknowledged, and those in doubt.
 fn told(log: &str) -> u64 {
     let number = |text: &str, before: &str, after: &str| -> u64 {
         let (_, rest) = text.split_once(before).unwrap();
@@ -262,11 +262,11 @@ fn told(log: &str) -> u64 {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_no_more_than_the_sink_tells() {
+fn a_killed_server_loses_no_more_than_the_sink_reports() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, input) = (free_port(), free_port());
-    // What the server has read and not written when it is killed is its own: this one writes each message at once.
+    // The server is responsible for messages that it read and has not written when it is killed; this one writes each message at once.
     let config = format!(
         "global(workDirectory=\"{0}\")\nmain_queue(queue.type=\"direct\")\nmodule(load=\"imptcp\" threads=\"1\")\n\
          template(name=\"text\" type=\"string\" string=\"%msg%\\n\")\n\
@@ -307,6 +307,9 @@ fn a_server_that_is_killed_loses_no_more_than_the_sink_tells() {
     let lost = records as u64 - arrived().len() as u64;
     let log = fs::read_to_string(place.join("relay/log")).unwrap();
     let told = told(&log);
-    println!("{lost} of {records} were lost, up to {told} were told");
-    assert!(told >= lost, "{lost} are lost, {told} were told:\n{log}");
+    println!("{lost} of {records} were lost, up to {told} were reported");
+    assert!(
+        told >= lost,
+        "{lost} are lost, {told} were reported:\n{log}"
+    );
 }

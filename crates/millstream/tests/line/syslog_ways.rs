@@ -1,4 +1,4 @@
-//! Sources of syslog, each with a file that its records land in.
+//! Syslog sources, each with a file for its records.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::program::Program;
 
-/// Messages of each run.
+/// Messages per run.
 pub const MESSAGES: usize = 500;
 
 pub fn text(n: usize) -> String {
     format!("message {n} of \"ünïcödé\" 漢字 [x=1] <13> a\\b: 100%")
 }
 
-/// A source and the file that its records land in.
+/// A source and the file for its records.
 pub struct Way {
     pub name: &'static str,
     pub options: String,
@@ -29,12 +29,12 @@ pub fn way(name: &'static str, listen: String, more: &str) -> Way {
     Way { name, options }
 }
 
-/// Runs Millstream with these ways, listening at `port` when it is ready.
+/// Starts Millstream with these ways; it listens on `port` when it is ready.
 pub fn start(directory: &Path, ways: &[Way], port: u16) -> Program {
     Program::start(directory, &configuration(directory, ways)).listens(port)
 }
 
-/// A configuration with these ways; more sinks may follow.
+/// A configuration with these ways; more sinks may be appended.
 pub fn configuration(directory: &Path, ways: &[Way]) -> String {
     let place = directory.display();
     let mut config =
@@ -55,7 +55,7 @@ fn output(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("out/{name}.log"))
 }
 
-/// Waits for so many records of a way, and reads them.
+/// Waits for this number of records of a way, and reads them.
 pub fn records(directory: &Path, program: &Program, name: &str, count: usize) -> Vec<Value> {
     let path = output(directory, name);
     let text = || fs::read_to_string(&path).unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn records(directory: &Path, program: &Program, name: &str, count: usize) ->
         sleep(Duration::from_millis(20));
     }
     let text = text();
-    // The last line may be under way.
+    // The last line may still be in flight.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()

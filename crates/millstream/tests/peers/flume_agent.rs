@@ -8,14 +8,14 @@ use std::{
 
 use crate::program::tree;
 
-/// Events of a transaction of the agent's sink: what may come twice when a connection breaks.
+/// Events of one transaction of the agent's sink: the most that a broken connection duplicates.
 pub const BATCH: usize = 100;
-/// Flume's own sink.
+/// Flume's standard Avro sink.
 pub const AVRO: &str = "avro";
-/// The same without its rest of 5 s after a failure.
+/// The same sink without its pause of 5 s after a failure.
 pub const RESTLESS: &str = "RestlessAvroSink";
 
-/// What `java -cp` takes.
+/// The class path for `java -cp`.
 pub fn installed() -> String {
     let directory = tree().join("target/clients/flume/target");
     assert!(
@@ -26,15 +26,15 @@ pub fn installed() -> String {
     format!("{0}/*:{0}/dependency/*", directory.display())
 }
 
-/// A Flume agent that sends the files of a directory, oldest first, and deletes them: a list of a short directory is of one moment, one of a
-/// long directory may have a new file and not the one before it. Killed when dropped.
+/// A Flume agent that sends the files of a directory, oldest first, and deletes them. Keep the directory small: Flume lists a large one in
+/// several steps, and may see a new file without the one before it. Killed when dropped.
 pub struct Agent {
     child: Child,
     spool: PathBuf,
 }
 
 impl Agent {
-    /// `kind`: the class of its sink; `sink`: more lines for it.
+    /// `kind` is the class of its sink, `sink` holds more lines of configuration for it.
     pub fn start(directory: &Path, port: u16, kind: &str, sink: &str) -> Self {
         let spool = directory.join("spool");
         fs::create_dir_all(&spool).unwrap();
@@ -67,7 +67,7 @@ impl Agent {
         Self { child, spool }
     }
 
-    /// Gives it a file to send, whole from the first moment.
+    /// Adds a file to send, complete from the start.
     pub fn give(&self, name: &str, text: &str) {
         let beside = self.spool.with_file_name("next");
         fs::write(&beside, text).unwrap();

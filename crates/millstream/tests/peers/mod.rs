@@ -1,4 +1,4 @@
-//! Programs written by others that both `line` and `faults` send records with.
+//! Third-party senders that both `line` and `faults` use.
 
 #![allow(dead_code, reason = "each test binary uses some of them")]
 

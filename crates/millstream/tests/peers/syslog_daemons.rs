@@ -1,4 +1,4 @@
-//! rsyslog and syslog-ng of Debian, run in the foreground with a configuration of the test's own, and certificates.
+//! Debian's rsyslog and syslog-ng, run in the foreground with a test's configuration, and certificates for them.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::program::{tree, wait_until};
 
-/// A daemon that runs; killed when dropped.
+/// A running daemon; killed when dropped.
 pub struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -38,7 +38,7 @@ fn start(command: &mut Command, directory: &Path, port: u16) -> Daemon {
     daemon
 }
 
-/// rsyslog, once it listens at `port`.
+/// Starts rsyslog and waits until it listens on `port`.
 pub fn rsyslogd(directory: &Path, config: &str, port: u16) -> Daemon {
     let path = directory.join("rsyslog.conf");
     fs::write(&path, config).unwrap();
@@ -53,7 +53,7 @@ pub fn rsyslogd(directory: &Path, config: &str, port: u16) -> Daemon {
     start(&mut command, directory, port)
 }
 
-/// syslog-ng, once it listens at `port`.
+/// Starts syslog-ng and waits until it listens on `port`.
 pub fn syslog_ng(directory: &Path, config: &str, port: u16) -> Daemon {
     let path = directory.join("syslog-ng.conf");
     fs::write(&path, config).unwrap();
@@ -81,14 +81,14 @@ pub fn syslog_ng(directory: &Path, config: &str, port: u16) -> Daemon {
     start(&mut command, directory, port)
 }
 
-/// Sends messages to a daemon of this machine.
+/// Sends messages to a daemon on this machine.
 pub fn feed(port: u16, messages: impl Iterator<Item = String>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let text: String = messages.collect();
     stream.write_all(text.as_bytes()).unwrap();
 }
 
-/// A directory with an authority (`ca.pem`), and certificates of it for `localhost`: `server.pem`, `client.pem` and keys.
+/// A directory with a CA (`ca.pem`) and its certificates for `localhost`: `server.pem`, `client.pem`, and their keys.
 pub fn certificates(directory: &Path) -> PathBuf {
     let place = directory.join("certificates");
     fs::create_dir_all(&place).unwrap();

@@ -26,7 +26,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "record", "config", "wire", "sys", "pipeline", "net", "kafka",
         ],
     ),
-    ("testkit", &["record", "config", "wire", "sys", "pipeline"]),
+    ("testkit", &["record", "wire", "sys", "pipeline"]),
 ];
 
 #[test]

@@ -1,5 +1,5 @@
-//! A table of faults: of each, what `/status`, `/health`, `millstream status` and the log say while it lasts, and after it is
-//! mended.
+//! A table of faults: how `/status`, `/health`, `millstream status` and the log report each while it lasts and after it is
+//! repaired.
 
 use std::{
     any::Any,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::program::{PATIENCE, Program, disk::Small, free_port, wait_until};
 
-/// Ends a fault when it is called; what it returns stays until the test ends.
+/// Repairs a fault. The value that it returns lives until the test ends.
 type Mend = Box<dyn FnOnce() -> Box<dyn Any>>;
 
 fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
@@ -27,15 +27,15 @@ fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
 /// One fault of the table.
 struct Fault {
     name: &'static str,
-    /// The node that is to tell of it: its name, its state, and words of the reason.
+    /// The node that reports the fault: its name, its state, and words of the reason.
     node: &'static str,
     state: &'static str,
     why: &'static str,
-    /// Makes the fault: gives the configuration behind `data_dir` and `api`, and what mends it.
+    /// Causes the fault. Returns the configuration after `data_dir` and `api`, and the repair.
     make: fn(&Path) -> (String, Mend),
 }
 
-/// Numbered records without an end, fifty a second, into the sink `out`.
+/// An endless series of records, fifty per second, into the sink `out`.
 fn numbers_into(sink: &str) -> String {
     format!(
         "sources:\n  in: {{ type: generate, rate: 50 }}\nsinks:\n  out: {{ inputs: [in], {sink} }}\n"
@@ -129,7 +129,7 @@ fn syslog_without_tls(_: &Path) -> (String, Mend) {
     (syslog(port), mend)
 }
 
-/// A megabyte of numbered records a second by a disk channel into a server that answers 503, until it answers 200.
+/// A megabyte of records per second through a disk channel into a server that answers 503 until it is repaired.
 fn kept(size_max: &str, mut also: impl FnMut() + 'static) -> (String, Mend) {
     let server = Server::start(free_port(), 503);
     let config = format!(
@@ -141,7 +141,7 @@ fn kept(size_max: &str, mut also: impl FnMut() + 'static) -> (String, Mend) {
     let mend = mend(move || {
         also();
         server.answer(200);
-        // What it captured stays.
+        // Keep the captured values alive.
         also
     });
     (config, mend)
@@ -159,7 +159,7 @@ fn a_full_data_dir(place: &Path) -> (String, Mend) {
 fn a_full_output(place: &Path) -> (String, Mend) {
     let out = place.join("out");
     let disk = Small::mount(out.clone(), "256k");
-    // As much as there is room for.
+    // Fill it.
     let _ = fs::write(out.join("ballast"), vec![0; 512 << 10]);
     let sink = format!("type: file, path: \"{}/x.log\"", out.display());
     let mend = mend(move || {
@@ -187,7 +187,7 @@ fn kafka_refused(_: &Path) -> (String, Mend) {
         "type: kafka, brokers: \"127.0.0.1:{}\", topic: t",
         free_port()
     );
-    // A broker is another test's business.
+    // Other tests run a broker.
     (numbers_into(&sink), mend(|| {}))
 }
 
@@ -299,7 +299,7 @@ const FAULTS: [Fault; 15] = [
     },
 ];
 
-/// Starts the instance of one fault, and checks it before and after it is mended.
+/// Runs one fault, and checks the reports before and after its repair.
 fn check(fault: &Fault) {
     let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
     let place = directory.path();
@@ -313,13 +313,13 @@ fn check(fault: &Fault) {
     let told = instance.wait_for(|node| node["state"] == fault.state && instance.tells_why(node));
     let since = told["since"].as_str().unwrap();
     assert!(since.starts_with("20") && since.ends_with('Z'), "{told:#}");
-    // At most one line of a kind comes in ten seconds, and the reason may have been another one at first.
+    // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
     wait_until(&format!("{}: the log tells why", fault.name), || {
         program.log().contains(fault.why)
     });
     let page = instance.status();
     let text = String::from_utf8_lossy(&page.stdout);
-    // It is wrapped.
+    // Its lines are wrapped.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(page.status.code(), Some(1), "{}: {text}", fault.name);
     assert!(text.contains(fault.why), "{}: {text}", fault.name);
@@ -358,7 +358,7 @@ impl Instance<'_> {
         why.contains(self.fault.why)
     }
 
-    /// Waits until the faulty node is so.
+    /// Waits until the faulty node has this state.
     fn wait_for(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         self.wait_for_node(self.fault.node, is_so)
     }
@@ -399,7 +399,7 @@ impl Instance<'_> {
         page
     }
 
-    /// Waits until `/health` answers with 503 because of the faulty node, which has been so for ten seconds by then.
+    /// Waits until `/health` answers 503 because of the faulty node, which has failed for ten seconds by then.
     fn wait_for_verdict(&self) {
         let mut seconds = None;
         wait_until(&format!("{}: it is unhealthy", self.fault.name), || {
@@ -414,7 +414,7 @@ impl Instance<'_> {
         assert!(seconds >= Some(10), "{}: {seconds:?}", self.fault.name);
     }
 
-    /// What `millstream status` says.
+    /// Runs `millstream status`.
     fn status(&self) -> Output {
         Command::new(env!("CARGO_BIN_EXE_millstream"))
             .args(["status", "--api", &format!("127.0.0.1:{}", self.api)])
@@ -424,7 +424,7 @@ impl Instance<'_> {
 }
 
 #[test]
-fn every_fault_is_told_with_its_reason_and_no_longer_than_it_lasts() {
+fn every_fault_is_reported_with_its_reason_until_it_is_repaired() {
     thread::scope(|scope| {
         let checks: Vec<_> = FAULTS
             .iter()
@@ -438,8 +438,8 @@ fn every_fault_is_told_with_its_reason_and_no_longer_than_it_lasts() {
     });
 }
 
-/// Sinks before servers that take and that refuse their records: name, verdict of `check --connect`, options. The ports: a
-/// receiver with a key, one with TLS, an HTTP server that answers 200, one that answers 401.
+/// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. The ports belong to a
+/// receiver with a key, one with TLS, an HTTP server that answers 200, and one that answers 401.
 fn destinations(
     key: u16,
     tls: u16,
@@ -499,7 +499,7 @@ fn destinations(
 }
 
 #[test]
-fn a_destination_that_would_refuse_records_is_told_before_the_start() {
+fn check_connect_finds_a_destination_that_would_refuse_records() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let keyed = Receiver::start(free_port(), ", auth: { shared_key: sesame }");

@@ -1,4 +1,4 @@
-//! The interface and `millstream status`: what is answered to whom, and what a taken address means.
+//! The HTTP interface and `millstream status`: its answers, who may see them, and an address that is in use.
 
 mod faults;
 mod peers;
@@ -14,7 +14,7 @@ use std::{
 use crate::program::{Program, free_port, wait_until};
 use serde_json::Value;
 
-/// A forward source before a discarding sink, with an interface.
+/// A forward source in front of a discarding sink, with an interface.
 fn config(directory: &Path, port: u16, api: &str) -> String {
     format!(
         "data_dir: {}/data\napi: {api}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
@@ -58,7 +58,7 @@ fn send_three(port: u16) {
 }
 
 #[test]
-fn a_running_instance_says_how_it_is_doing() {
+fn a_running_instance_reports_its_state() {
     let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let config = config(
@@ -104,7 +104,7 @@ fn a_running_instance_says_how_it_is_doing() {
 }
 
 #[test]
-fn the_files_of_a_tail_that_are_furthest_behind_are_named() {
+fn the_report_names_the_tailed_files_that_are_furthest_behind() {
     let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
     let logs = directory.path().join("logs");
     fs::create_dir(&logs).unwrap();
@@ -146,7 +146,7 @@ fn the_files_of_a_tail_that_are_furthest_behind_are_named() {
 fn a_node_that_fails_makes_the_instance_unhealthy() {
     let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
-    // A path that leads through a file cannot be written, now and later.
+    // A path that leads through a file can never be written.
     fs::write(directory.path().join("file"), "").unwrap();
     let config = config(
         directory.path(),
@@ -177,7 +177,7 @@ fn a_node_that_fails_makes_the_instance_unhealthy() {
 }
 
 #[test]
-fn a_chosen_address_that_is_taken_ends_the_start() {
+fn a_configured_address_that_is_in_use_ends_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let api = taken.local_addr().unwrap();
@@ -197,8 +197,8 @@ fn a_chosen_address_that_is_taken_ends_the_start() {
 }
 
 #[test]
-fn the_default_address_may_be_taken() {
-    // Whoever has it: this test or another program on this machine.
+fn the_default_address_may_be_in_use() {
+    // It is in use, by this test or by another program on this machine.
     let _taken = TcpListener::bind("127.0.0.1:8687");
     let directory = tempfile::tempdir().unwrap();
     let port = free_port();
@@ -210,7 +210,7 @@ fn the_default_address_may_be_taken() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The answer to a request under a foreign name, which a browser sends after DNS rebinding.
+/// The answer to a request with a foreign Host header, which a browser sends after DNS rebinding.
 #[test]
 fn a_request_under_a_foreign_host_name_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -291,7 +291,7 @@ fn a_peer_cannot_forge_log_lines_or_drive_a_terminal() {
     program.kill();
 }
 
-/// Shakes hands as a server that refuses, with a reason that forges a log line and clears the screen.
+/// Performs the handshake as a server that refuses, with a reason that forges a log line and clears the screen.
 fn refuse(mut stream: TcpStream) {
     let reason = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J";
     // ["HELO", {"nonce": "n", "auth": "", "keepalive": true}]
@@ -304,7 +304,7 @@ fn refuse(mut stream: TcpStream) {
         reason.as_bytes(),
         b"\xa0\xa0",
     ];
-    // The sender may have gone.
+    // The sender may have disconnected.
     let _ = stream.write_all(helo);
     let _ = stream.read(&mut [0; 4096]);
     let _ = stream.write_all(&pong.concat());
@@ -336,8 +336,8 @@ fn a_server_cannot_forge_log_lines() {
 }
 
 #[test]
-fn from_outside_only_what_is_open_is_shown() {
-    // The address of this machine on its way out; no packet is sent. Without a network there is no outside.
+fn other_machines_see_only_the_open_part_of_the_interface() {
+    // The address that this machine uses for outgoing packets; no packet is sent. Without a network there is nothing to test.
     let probe = UdpSocket::bind("0.0.0.0:0").unwrap();
     if probe.connect("192.0.2.1:9").is_err() {
         return;
@@ -358,7 +358,7 @@ fn from_outside_only_what_is_open_is_shown() {
 }
 
 #[test]
-fn a_data_dir_that_is_removed_makes_the_instance_unhealthy_and_nothing_is_acked() {
+fn a_removed_data_dir_makes_the_instance_unhealthy_and_nothing_is_acked() {
     let directory = tempfile::tempdir().unwrap();
     let (place, port, api) = (directory.path().display(), free_port(), free_port());
     let config = format!(
@@ -388,7 +388,7 @@ fn a_data_dir_that_is_removed_makes_the_instance_unhealthy_and_nothing_is_acked(
     let health = get_here(api, "/health");
     assert!(health.contains("\"node\":\"kept\""), "{health}");
     assert!(health.contains("was removed or replaced"), "{health}");
-    // Not before it stops either.
+    // And not before it stops, either.
     program.signal("TERM");
     let mut answered = Vec::new();
     let _ = stream.read_to_end(&mut answered);

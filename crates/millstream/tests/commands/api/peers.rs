@@ -1,4 +1,4 @@
-//! The other ends: a Millstream that receives, an HTTP server whose answer can be changed, a port that swallows.
+//! Peers for the faults: a Millstream that receives, an HTTP server with a configurable answer, a port that swallows everything.
 
 use std::{
     io::{Read, Write},
@@ -17,8 +17,8 @@ use tempfile::TempDir;
 
 use crate::program::{Program, wait_until};
 
-/// A Millstream that receives by the forward protocol. It has a certificate of the root `root.pem` (`server`), and one of
-/// another root (`other`).
+/// A Millstream that receives with the forward protocol. It has a certificate of `root.pem` (`server`) and one of another
+/// root (`other`).
 pub struct Receiver {
     directory: TempDir,
     port: u16,
@@ -26,7 +26,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts one; `options` of its source.
+    /// Starts one with these options of its source.
     pub fn start(port: u16, options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (root, name) in [("root", "server"), ("other-root", "other")] {
@@ -56,7 +56,7 @@ impl Receiver {
         self.directory.path()
     }
 
-    /// Where it listens.
+    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -68,7 +68,7 @@ impl Receiver {
         });
     }
 
-    /// Starts it anew with other options.
+    /// Restarts it with other options.
     pub fn restart(self, options: &str) -> Self {
         let Self {
             directory,
@@ -85,14 +85,14 @@ impl Receiver {
     }
 }
 
-/// An HTTP server that reads requests and answers all of them alike.
+/// An HTTP server that gives every request the same answer.
 pub struct Server {
     port: u16,
     code: Arc<AtomicU16>,
 }
 
 impl Server {
-    /// Answers with this code from now on.
+    /// Starts one that answers with `code`.
     pub fn start(port: u16, code: u16) -> Self {
         let code = Arc::new(AtomicU16::new(code));
         let answer = Arc::clone(&code);
@@ -106,18 +106,18 @@ impl Server {
         Self { port, code }
     }
 
-    /// Where it listens.
+    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Answers with this code from now on.
+    /// Changes the answer.
     pub fn answer(&self, code: u16) {
         self.code.store(code, Ordering::Relaxed);
     }
 }
 
-/// Reads requests (each with a length) and answers them until the peer closes.
+/// Answers requests (each has a Content-Length) until the peer closes the connection.
 fn serve(mut stream: TcpStream, code: &AtomicU16) {
     let mut held = Vec::new();
     let mut bytes = [0; 64 << 10];
@@ -155,7 +155,7 @@ fn serve(mut stream: TcpStream, code: &AtomicU16) {
     }
 }
 
-/// Takes every connection to a port and whatever comes on it.
+/// Accepts every connection to a port and discards everything that arrives.
 pub fn swallow(port: u16) {
     let listener = listen(port);
     thread::spawn(move || {
@@ -165,7 +165,7 @@ pub fn swallow(port: u16) {
     });
 }
 
-/// A port whose last owner may have just gone.
+/// Binds a port whose last owner may still be closing it.
 fn listen(port: u16) -> TcpListener {
     loop {
         match TcpListener::bind(("127.0.0.1", port)) {

@@ -1,4 +1,4 @@
-//! What new users get wrong: graphs that would lose records, processors, addresses, command lines of other programs. The
+//! Mistakes of new users: graphs that would lose records, processors, addresses, command lines of other programs. Each
 //! error names the next step, and that step works.
 
 use std::{fs, path::Path};
@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use super::{code, errors, millstream, write};
 use crate::program::tree;
 
-/// What `check` says of a configuration, and its exit code; `run` must say the same.
+/// Runs `check`; returns its exit code and its errors. `run` must report the same errors.
 fn check(directory: &Path, text: &str) -> (i32, String) {
     let path = write(directory, text);
     let path = path.to_str().unwrap();
@@ -19,7 +19,7 @@ fn check(directory: &Path, text: &str) -> (i32, String) {
     (code(&checked), said)
 }
 
-/// Configurations that are refused with one error, and a part of what is said.
+/// Configurations that are refused with one error, and a part of its text.
 fn refused(cases: &[(&str, &str)]) {
     let directory = tempfile::tempdir().unwrap();
     for (text, part) in cases {
@@ -51,7 +51,7 @@ fn a_source_whose_records_no_node_takes_is_refused() {
     let on_purpose =
         "sources: { a: { type: stdin } }\nsinks: { out: { type: discard, inputs: [a] } }";
     assert_eq!(check(directory.path(), on_purpose).0, 0);
-    // A durable channel keeps what no node reads: a warning.
+    // A disk channel keeps records that no node reads: a warning.
     let kept = "sources: { a: { type: stdin } }\nchannels: { c: { type: disk, inputs: [a] } }\nsinks: { out: { type: stdout, inputs: [a] } }";
     let (code, said) = check(directory.path(), kept);
     assert_eq!(code, 0, "{said}");
@@ -59,7 +59,7 @@ fn a_source_whose_records_no_node_takes_is_refused() {
 }
 
 #[test]
-fn a_node_with_an_error_of_its_own_leads_to_no_second_error() {
+fn an_error_in_a_node_does_not_cause_a_second_error() {
     refused(&[
         (
             "sources: { a: { type: stdin } }\nsinks: { out: { type: stduot, inputs: [a] } }",
@@ -93,7 +93,7 @@ fn an_empty_configuration_is_refused_and_the_next_step_named() {
 }
 
 #[test]
-fn processors_are_said_to_come_with_a_later_version() {
+fn the_error_for_processors_announces_a_later_version() {
     let sources = "sources: { a: { type: stdin } }\n";
     let flow = |more: &str| {
         format!("{sources}{more}\nsinks: {{ out: {{ type: stdout, inputs: [p] }} }}\n")
@@ -179,7 +179,7 @@ fn the_address_that_a_listen_error_names_passes_check() {
 }
 
 #[test]
-fn command_lines_of_other_programs_lead_to_ours() {
+fn a_command_line_of_another_program_is_answered_with_ours() {
     let directory = tempfile::tempdir().unwrap();
     let text = "sources: { a: { type: stdin } }\nsinks: { out: { type: discard, inputs: [a] } }\n";
     let path = write(directory.path(), text);
@@ -211,12 +211,12 @@ fn command_lines_of_other_programs_lead_to_ours() {
             assert_eq!(code(&millstream(right)), 0, "{right:?}");
         }
     }
-    // What is merely misspelt is left to the parser.
+    // The parser handles a plain misspelling.
     assert!(errors(&millstream(&["chekc"])).contains("'check'"));
 }
 
 #[test]
-fn the_example_of_an_aggregator_is_right_with_the_tls_that_it_shows() {
+fn the_aggregator_example_passes_check_with_the_tls_options_that_it_shows() {
     let directory = tempfile::tempdir().unwrap();
     let authority = millstream_testkit::Authority::new("root");
     authority.write_root(directory.path(), "ca");

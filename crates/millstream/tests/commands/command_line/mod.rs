@@ -1,4 +1,4 @@
-//! The command line: exit codes, errors with their places, and examples that run as they are.
+//! The command line: exit codes, errors with their places, and examples that run unchanged.
 
 mod mistakes;
 mod pages;
@@ -69,7 +69,7 @@ fn a_wrong_command_line_is_64_and_help_is_0() {
 }
 
 #[test]
-fn messages_of_which_a_few_do_not_fit_into_memory_are_a_warning() {
+fn a_warning_names_messages_of_which_only_a_few_fit_into_memory() {
     let directory = tempfile::tempdir().unwrap();
     let checked = |limits: &str| {
         let text = format!(
@@ -91,7 +91,7 @@ fn messages_of_which_a_few_do_not_fit_into_memory_are_a_warning() {
 }
 
 #[test]
-fn channels_that_may_take_more_than_their_file_system_has_are_a_warning() {
+fn a_warning_names_channels_that_exceed_their_file_system() {
     let directory = tempfile::tempdir().unwrap();
     let checked = |sizes: [&str; 2]| {
         let [one, two] = sizes;
@@ -108,7 +108,7 @@ fn channels_that_may_take_more_than_their_file_system_has_are_a_warning() {
         errors(&output)
     };
     assert!(!checked(["8MiB", "8MiB"]).contains("size_max"));
-    // No file system of a test has half of this; together they take it all.
+    // No test machine has half of this; together the channels claim all of it.
     let said = checked(["8000TiB", "9000TiB"]);
     assert!(
         said.contains("one and two may take 17000TiB (size_max), and the file system of"),
@@ -138,7 +138,7 @@ fn every_command_has_help_with_its_exit_codes() {
 }
 
 #[test]
-fn a_type_that_is_a_source_and_a_sink_is_named_by_its_directory() {
+fn a_type_that_is_both_a_source_and_a_sink_is_named_by_its_directory() {
     let both = millstream(&["example", "forward"]);
     assert_eq!(code(&both), 64);
     assert!(errors(&both).contains("`sources/forward` and `sinks/forward`"));
@@ -170,7 +170,7 @@ fn an_unknown_option_is_refused_at_its_line_by_every_component() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_told_at_their_place() {
+fn unusable_settings_are_reported_at_their_place() {
     let directory = tempfile::tempdir().unwrap();
     let path = write(
         directory.path(),
@@ -196,7 +196,7 @@ fn settings_that_cannot_be_used_are_told_at_their_place() {
 }
 
 #[test]
-fn a_template_may_name_only_what_a_source_of_its_path_sets() {
+fn a_template_may_use_only_values_that_a_source_on_its_path_sets() {
     let directory = tempfile::tempdir().unwrap();
     let text = "\
 sources:
@@ -271,7 +271,7 @@ sinks:
         }
         assert!(text.contains("\n8 errors; "), "{text}");
     }
-    // What only some of the sources set needs a default, or tags that are theirs.
+    // A value that only some of the sources set needs a default, or a filter for their tags.
     let text = text
         .lines()
         .filter(|line| !["  a:", "  c:", "  e:", "  f:"].contains(&&line[..4.min(line.len())]));
@@ -290,7 +290,7 @@ sinks:
 }
 
 #[test]
-fn the_time_zone_at_the_top_is_that_of_nodes_that_name_none() {
+fn nodes_without_a_time_zone_use_the_one_at_the_top() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let sink = |name: &str, more: &str| {
@@ -317,7 +317,7 @@ fn the_time_zone_at_the_top_is_that_of_nodes_that_name_none() {
 }
 
 #[test]
-fn destinations_are_tried_when_asked_for() {
+fn check_connect_tries_the_destinations() {
     let directory = tempfile::tempdir().unwrap();
     let text = format!(
         "sources:\n  in: {{ type: stdin }}\nsinks:\n  files: {{ type: file, inputs: [in], path: {}/x.log }}\n  next: {{ type: forward, inputs: [in], servers: \"127.0.0.1:1\" }}\n",
@@ -340,7 +340,7 @@ fn destinations_are_tried_when_asked_for() {
 }
 
 #[test]
-fn on_a_terminal_it_shows_how_far_it_is_and_in_a_pipe_it_does_not() {
+fn progress_is_shown_on_a_terminal_and_not_in_a_pipe() {
     let directory = tempfile::tempdir().unwrap();
     let text = format!(
         "data_dir: {}\napi: {{ listen: [] }}\nsources:\n  numbers: {{ type: generate, records: 250, rate: 100 }}\nsinks:\n  nowhere: {{ type: discard, inputs: [numbers] }}\n",
@@ -348,7 +348,7 @@ fn on_a_terminal_it_shows_how_far_it_is_and_in_a_pipe_it_does_not() {
     );
     let path = write(directory.path(), &text);
     let program = env!("CARGO_BIN_EXE_millstream");
-    // script(1) gives it a terminal of its own.
+    // script(1) gives it a terminal.
     let run = format!("{program} run --once {}", path.display());
     let shown = Command::new("script")
         .args(["-qec", &run, "/dev/null"])
@@ -367,7 +367,7 @@ fn on_a_terminal_it_shows_how_far_it_is_and_in_a_pipe_it_does_not() {
 }
 
 #[test]
-fn a_data_dir_in_use_is_named() {
+fn the_error_names_a_data_dir_that_is_in_use() {
     let directory = tempfile::tempdir().unwrap();
     let (port, other) = (free_port(), free_port());
     let config = |port| {
@@ -383,12 +383,12 @@ fn a_data_dir_in_use_is_named() {
     assert!(errors(&second).contains("belongs to another running Millstream"));
     // SIGHUP changes nothing, SIGTERM drains.
     first.signal("HUP");
-    wait_until("SIGHUP is told", || first.log().contains("cannot reload"));
+    wait_until("SIGHUP is logged", || first.log().contains("cannot reload"));
     assert_eq!(first.stop(), Some(0));
 }
 
 #[test]
-fn every_address_is_told_and_sigusr1_logs_a_line_of_status() {
+fn every_address_is_logged_and_sigusr1_logs_the_status() {
     let directory = tempfile::tempdir().unwrap();
     let ports = [free_port(), free_port(), free_port()];
     let [a, b, c] = ports;
@@ -415,7 +415,7 @@ fn every_address_is_told_and_sigusr1_logs_a_line_of_status() {
 }
 
 #[test]
-fn a_listen_address_that_is_taken_ends_the_start() {
+fn a_listen_address_that_is_in_use_ends_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -432,7 +432,7 @@ fn a_listen_address_that_is_taken_ends_the_start() {
 }
 
 #[test]
-fn under_systemd_it_says_when_it_is_ready_and_its_lines_have_priorities() {
+fn under_systemd_it_reports_readiness_and_logs_priorities() {
     use std::os::{linux::fs::MetadataExt, unix::net::UnixDatagram};
     let directory = tempfile::tempdir().unwrap();
     let socket_path = directory.path().join("notify");
@@ -477,7 +477,7 @@ fn under_systemd_it_says_when_it_is_ready_and_its_lines_have_priorities() {
     assert!(text.lines().all(|line| line.starts_with('<')), "{text}");
 }
 
-/// Every example there is: name and text.
+/// Every example: name and text.
 fn examples() -> Vec<(String, String)> {
     let of_components = components().map(|(section, component)| {
         (
@@ -496,7 +496,7 @@ fn examples() -> Vec<(String, String)> {
     all
 }
 
-/// The configuration that the README shows.
+/// The configuration in the README.
 fn of_readme() -> (String, String) {
     let text = fs::read_to_string(tree().join("README.md")).unwrap();
     let (_, rest) = text.split_once("```yaml\n").unwrap();
@@ -505,7 +505,7 @@ fn of_readme() -> (String, String) {
 }
 
 #[test]
-fn every_example_is_printed_by_its_name() {
+fn every_example_is_printed_by_name() {
     for (name, text) in examples() {
         let output = millstream(&["example", &name]);
         assert_eq!(code(&output), 0, "{name}");
@@ -514,12 +514,12 @@ fn every_example_is_printed_by_its_name() {
 }
 
 #[test]
-fn every_example_runs_where_it_stands_and_drains() {
+fn every_example_runs_unchanged_and_drains() {
     for (name, text) in examples().into_iter().chain([of_readme()]) {
         let directory = tempfile::tempdir().unwrap();
-        // An example keeps to the directory it is started in; only its ports may be taken on this machine.
+        // An example writes only to the directory in which it starts; its ports may be in use on this machine.
         let text = text.replace("24224", &free_port().to_string());
-        // Flume's lies among those that the kernel gives to outgoing connections.
+        // Flume's port is among those that the kernel gives to outgoing connections.
         let text = text.replace("41414", &free_port().to_string());
         let path = write(
             directory.path(),
@@ -542,7 +542,7 @@ fn every_example_runs_where_it_stands_and_drains() {
             ended.is_some() || fs::read_to_string(&log).unwrap().contains("started ")
         });
         if ended.is_none() {
-            // It may have ended meanwhile.
+            // It may have exited meanwhile.
             let _ = Command::new("kill")
                 .args(["-TERM", &child.id().to_string()])
                 .stderr(Stdio::null())

@@ -1,4 +1,4 @@
-//! The pages of `docs/` and the READMEs as `millstream components` shows them: what they say is true, and it can be read.
+//! The pages of `docs/` and the READMEs as `millstream components` shows them: their examples are correct and they are readable.
 
 use std::{fs, path::Path, process::Command};
 
@@ -16,7 +16,7 @@ use crate::program::tree;
 
 const PAGES: [&str; 4] = ["config", "tags", "templates", "secrets"];
 
-/// The nodes that a part of a configuration may name.
+/// The nodes that an excerpt of a configuration may name.
 const BASE: &str = "sources: { in: { type: tail, paths: [\"/var/log/in.log\"] } }\n\
     channels: { buffer: { type: disk, inputs: [in] } }\n\
     sinks: { rest: { type: discard, inputs: [buffer] } }\n";
@@ -42,7 +42,7 @@ fn table(page: &str, header: &str) -> Vec<Vec<String>> {
     rows.map(cells).collect()
 }
 
-/// What stands in back quotes.
+/// The parts in back quotes.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
@@ -82,7 +82,7 @@ fn every_configuration_in_the_pages_passes_check() {
 }
 
 #[test]
-fn every_template_of_the_page_gives_the_result_that_stands_beside_it() {
+fn every_template_of_the_page_gives_the_result_beside_it() {
     let page = page("templates");
     let (_, record) = page.split_once("for the record `").unwrap();
     let (record, _) = record.split_once('`').unwrap();
@@ -110,7 +110,7 @@ fn every_template_of_the_page_gives_the_result_that_stands_beside_it() {
         renderer.render(shared, event, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), result, "{template}");
     }
-    // And those within the text.
+    // And the templates within the text.
     let prose = page.split("```").step_by(2);
     let prose = prose
         .flat_map(str::lines)
@@ -124,7 +124,7 @@ fn every_template_of_the_page_gives_the_result_that_stands_beside_it() {
 }
 
 #[test]
-fn every_pattern_of_the_page_takes_what_stands_beside_it() {
+fn every_pattern_of_the_page_matches_the_tags_beside_it() {
     let rows = table(&page("tags"), "| Pattern | Takes | Does not take |");
     assert!(rows.len() > 6, "{rows:?}");
     for row in rows {
@@ -169,11 +169,11 @@ fn the_pages_are_listed_and_shown() {
     );
 }
 
-/// The page as a terminal with this many columns shows it.
+/// The page on a terminal with this many columns.
 fn on_terminal(columns: usize, arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_millstream");
     let command = format!("stty cols {columns}; {program} {arguments}");
-    // script(1) gives it a terminal of its own.
+    // script(1) gives it a terminal.
     let shown = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .output()
@@ -191,7 +191,7 @@ fn no_line_of_a_page_is_longer_than_the_terminal() {
             assert!(page.lines().count() > 10, "{page}");
             for line in page.lines() {
                 let is_code = line.starts_with("    ");
-                // A word that is longer, such as a record as JSON, cannot be broken.
+                // A longer word, such as a JSON record, cannot be wrapped.
                 let has_long_word = line.split_whitespace().any(|word| word.len() > 50);
                 let length = line.chars().count();
                 assert!(
@@ -204,7 +204,7 @@ fn no_line_of_a_page_is_longer_than_the_terminal() {
 }
 
 #[test]
-fn tables_are_aligned_and_what_belongs_to_other_programs_is_named() {
+fn tables_are_aligned_and_names_of_other_programs_are_marked() {
     let page = on_terminal(80, "components sources/syslog");
     let header = page
         .lines()

@@ -1,23 +1,23 @@
-//! Clients that wait for their answers: the little of Flume's RPC, RELP and HTTP that a record needs.
+//! Clients that wait for their answers: just enough of Flume's RPC, RELP and HTTP to send a record.
 
 use std::{
     io::{Read, Write},
     net::TcpStream,
 };
 
-/// A client of a source, and how many records it has delivered.
+/// A client of a source and the number of records it has delivered.
 pub struct Client {
     pub stream: TcpStream,
     pub delivered: u32,
 }
 
-/// A text of Avro: its length, doubled, and its bytes.
+/// An Avro string: its length, doubled, and its bytes.
 fn avro(out: &mut Vec<u8>, text: &[u8]) {
     out.push(u8::try_from(text.len() * 2).unwrap());
     out.extend_from_slice(text);
 }
 
-/// A call of Flume's protocol and its answer; the handshake stands before the first.
+/// Makes a Flume call and reads its answer. The first call includes the handshake.
 pub fn call(client: &mut Client, name: &[u8], body: Option<&[u8]>) {
     let flume = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
     let mut call = Vec::new();
@@ -43,7 +43,7 @@ pub fn call(client: &mut Client, name: &[u8], body: Option<&[u8]>) {
     assert!(answer.ends_with(&[0]), "no error: {answer:?}");
 }
 
-/// A command of RELP and its answer.
+/// Sends a RELP command and reads its answer.
 pub fn command(client: &mut Client, name: &str, data: &str) {
     client.delivered += 1;
     let number = client.delivered;
@@ -67,7 +67,7 @@ pub fn command(client: &mut Client, name: &str, data: &str) {
     assert!(answer.starts_with(b"200"), "{answer:?}");
 }
 
-/// A record in a request, kept.
+/// Posts a record and waits until it is kept.
 pub fn post(client: &mut Client) {
     let request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"message\": \"x\"}";
     client.stream.write_all(request).unwrap();

@@ -1,5 +1,5 @@
-//! Peers that mean harm beside senders that mean it: whatever they announce, hold back or never read, the others are
-//! served, nothing of theirs is lost, and memory stays below its bound.
+//! Hostile peers beside honest senders: whatever they announce, hold back or never read, the honest ones are
+//! served, lose nothing, and memory stays bounded.
 
 use std::{
     collections::BTreeSet,
@@ -22,13 +22,13 @@ use super::{
 };
 use crate::program::{PATIENCE, Program, free_port, wait_until};
 
-/// What the process may have beside `memory_max`, as docs/security.md states it.
+/// Memory that the process may use beyond `memory_max` (docs/security.md).
 const OVERHEAD_BYTES: u64 = 128 << 20;
-/// The same for each open connection that is silent.
+/// The same for each idle connection.
 const OVERHEAD_BYTES_EACH: u64 = 16 << 10;
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// The most memory that a process ever had.
+/// The peak memory of a process.
 fn most_memory(program: &Program) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
@@ -36,7 +36,7 @@ fn most_memory(program: &Program) -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-/// A configuration of sources, each a name, a type and options, before one file.
+/// A configuration of sources, each with type, scheme, port and options, in front of one file.
 fn config(directory: &Path, api: u16, sources: &[(&str, &str, u16, &str)]) -> String {
     let place = directory.display();
     let mut config = format!(
@@ -75,7 +75,7 @@ fn client(port: u16) -> Client {
     }
 }
 
-/// Whether the other side closes it before long, whatever it sends until then.
+/// Whether the peer closes the connection, whatever it sends until then.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     loop {
@@ -107,7 +107,7 @@ fn announced_payloads_take_no_memory_from_honest_senders() {
         .map(|number| {
             let mut stream = connect(forward);
             stream.write_all(ANNOUNCEMENT).unwrap();
-            // Some send the beginning of what they announced.
+            // Some send the first bytes of their payload.
             stream.write_all(&[0x92].repeat(number * 200)).unwrap();
             stream
         })
@@ -122,7 +122,7 @@ fn announced_payloads_take_no_memory_from_honest_senders() {
 }
 
 #[test]
-fn large_bodies_that_do_not_fit_together_all_get_through() {
+fn large_bodies_that_do_not_fit_into_memory_together_all_arrive() {
     const BODY_BYTES: usize = 12 << 20;
     let (directory, port, api) = (tempfile::tempdir().unwrap(), free_port(), free_port());
     let config = config(directory.path(), api, &[("http", "tcp", port, "wait: 60s")]);
@@ -138,7 +138,7 @@ fn large_bodies_that_do_not_fit_together_all_get_through() {
             let mut stream = connect(port);
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.write_all(head.as_bytes()).unwrap();
-            // Slow enough that all of them are amid their bodies at a time.
+            // Slow enough that all bodies are incomplete at the same time.
             for piece in body.chunks(1 << 20) {
                 stream.write_all(piece).unwrap();
                 sleep(Duration::from_millis(10));
@@ -159,7 +159,7 @@ fn large_bodies_that_do_not_fit_together_all_get_through() {
 }
 
 #[test]
-fn with_few_descriptors_silent_peers_keep_neither_senders_nor_the_interface_out() {
+fn with_few_descriptors_silent_peers_lock_out_neither_senders_nor_the_interface() {
     let (directory, forward, http, api) = (
         tempfile::tempdir().unwrap(),
         free_port(),
@@ -189,7 +189,7 @@ fn with_few_descriptors_silent_peers_keep_neither_senders_nor_the_interface_out(
 }
 
 #[test]
-fn what_has_begun_and_makes_no_progress_is_closed_on_every_listener() {
+fn every_listener_closes_connections_whose_message_makes_no_progress() {
     let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
     let half: [(&str, &str, &[u8]); 5] = [
         ("forward", "tcp", ANNOUNCEMENT),
@@ -229,7 +229,7 @@ fn what_has_begun_and_makes_no_progress_is_closed_on_every_listener() {
         .write_all(b"<13>Nov 21 06:40:30 h a: no end")
         .unwrap();
     open.push(message);
-    // Bytes that trickle in do not help.
+    // Bytes that trickle in do not count as progress.
     let trickle = AtomicBool::new(true);
     let writers: Vec<TcpStream> = open
         .iter()
@@ -252,7 +252,7 @@ fn what_has_begun_and_makes_no_progress_is_closed_on_every_listener() {
 }
 
 #[test]
-fn peers_that_never_read_their_answers_are_closed() {
+fn connections_of_peers_that_never_read_their_answers_are_closed() {
     let (directory, forward, http, api) = (
         tempfile::tempdir().unwrap(),
         free_port(),
@@ -281,7 +281,7 @@ fn peers_that_never_read_their_answers_are_closed() {
             .set_write_timeout(Some(Duration::from_secs(40)))
             .unwrap();
         let many = bytes.repeat(1000);
-        // Its answers fill every buffer on their way; then it is closed, and writing fails.
+        // Its answers fill every buffer on the path; then it is closed, and writing fails.
         let mut refused = None;
         for _ in 0..100_000 {
             if let Err(error) = stream.write_all(&many) {
@@ -301,7 +301,7 @@ fn peers_that_never_read_their_answers_are_closed() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// Four hundred megabytes of spaces in some hundred kilobytes, as a chunk and as a request.
+/// Four hundred megabytes of spaces in a few hundred kilobytes, as a chunk and as a request.
 fn bombs() -> (Vec<u8>, Vec<u8>) {
     let mut bomb = Vec::new();
     compress(Codec::Gzip, &vec![b' '; 400 << 20], &mut bomb).unwrap();
@@ -315,7 +315,7 @@ fn bombs() -> (Vec<u8>, Vec<u8>) {
     (frame, [head.into_bytes(), bomb].concat())
 }
 
-/// Half frames and half requests of some hundred kilobytes, left alone until they are closed.
+/// Sends incomplete frames and requests of a few hundred kilobytes, and leaves them until they are closed.
 fn send_halves(port: u16, head: &[u8], busy: &AtomicBool) {
     while busy.load(Ordering::Relaxed) {
         let mut all: Vec<TcpStream> = (0..50).map(|_| connect(port)).collect();
@@ -339,12 +339,12 @@ fn send_bombs(port: u16, bomb: &[u8], busy: &AtomicBool) {
         let mut stream = connect(port);
         let _ = stream.write_all(bomb);
         let _ = stream.read(&mut [0; 100]);
-        // Bombs without a pause are a question of CPU time: they cost what records of their size cost.
+        // Without a pause, bombs would only measure CPU time: they cost as much as records of their size.
         sleep(Duration::from_millis(500));
     }
 }
 
-/// What each honest sender delivers: some in `make test`, many in `make storm`.
+/// Deliveries of each honest sender: a few in `make test`, many in `make storm`.
 fn deliveries() -> usize {
     match is_storm() {
         true => 3000,
@@ -388,7 +388,7 @@ fn send_events(port: u16, numbers: Range<usize>) {
     }
 }
 
-/// Delivers by every protocol; how long each took.
+/// Delivers with every protocol; returns the time that each took.
 fn send_all(ports: [u16; 4], numbers: &Range<usize>) -> [Duration; 4] {
     let all = [send_chunks, send_requests, send_relp, send_events];
     scope(|scope| {
@@ -406,7 +406,7 @@ fn send_all(ports: [u16; 4], numbers: &Range<usize>) -> [Duration; 4] {
     })
 }
 
-/// Ends the hostile peers, also when a sender fails.
+/// Stops the hostile peers, also when a sender fails.
 struct Calm<'b>(&'b AtomicBool);
 
 impl Drop for Calm<'_> {
@@ -415,7 +415,7 @@ impl Drop for Calm<'_> {
     }
 }
 
-/// How many of the numbered texts stand in the output.
+/// How many of the numbered texts the output holds.
 fn numbered(written: &str, what: &str) -> usize {
     let all = written.lines().filter_map(|line| {
         let rest = line.split_once(what)?.1;
@@ -425,7 +425,7 @@ fn numbered(written: &str, what: &str) -> usize {
 }
 
 #[test]
-fn beside_hostile_peers_of_every_kind_honest_senders_lose_nothing_and_memory_is_bounded() {
+fn honest_senders_lose_nothing_and_memory_is_bounded_beside_hostile_peers_of_every_kind() {
     const SILENT: usize = 5000;
     let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
     raise_open_files();
@@ -450,7 +450,7 @@ fn beside_hostile_peers_of_every_kind_honest_senders_lose_nothing_and_memory_is_
         program = program.listens(port);
     }
     let numbers = 0..deliveries();
-    // For the rate that they keep: figures for a reader, as other load on the machine changes them.
+    // Prints the rates for a reader; other load on the machine changes them.
     let later = numbers.end..2 * numbers.end;
     let alone = is_storm().then(|| send_all(ports, &later));
     let silent: Vec<TcpStream> = (0..SILENT)

@@ -1,5 +1,5 @@
-//! Ten thousand connections that send nothing, one byte a second, or garbage: memory stays bounded, and senders that mean
-//! it are served meanwhile; where peers must prove something first, the crowd is gone after the deadline.
+//! Ten thousand connections that send nothing, one byte per second, or garbage: memory stays bounded and real senders
+//! are served. With a handshake, the crowd is disconnected at the deadline.
 
 mod clients;
 mod hostile;
@@ -20,18 +20,18 @@ use millstream_wire::forward::handshake::{Ping, digest, read_helo, read_pong, wr
 use rmpv::{Value, encode::write_value};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// As many as `limits.connections` allows by itself: before it says anything, it has every place.
+/// The default of `limits.connections`: the crowd occupies every slot until a real sender connects.
 const CROWD: usize = 10_000;
-/// What one idle connection may cost: its task, its socket's part in this process, its slot in the runtime.
+/// Memory per idle connection: its task, its socket's share in this process, its slot in the runtime.
 const CONNECTION_BYTES_MAX: u64 = 16 << 10;
-/// The same with the state and the buffers that hyper has for each.
+/// The same with hyper's state and buffers.
 const HTTP_CONNECTION_BYTES_MAX: u64 = 32 << 10;
 const KEY: &str = "open sesame";
 
 /// Two crowds at a time would need twice as many open files.
 static ONE_CROWD: Mutex<()> = Mutex::new(());
 
-/// Lets this process have a socket for each of the crowd.
+/// Raises the limit of open files for the sockets of the crowd.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -45,7 +45,7 @@ fn raise_open_files() {
     );
 }
 
-/// Bytes of memory that a process has.
+/// The resident memory of a process in bytes.
 fn memory(program: &Program) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
     let line = status
@@ -96,15 +96,15 @@ fn deliver(stream: &mut (impl Read + Write), id: &str) {
     assert_eq!(ack, Value::Map(vec![("ack".into(), id.into())]));
 }
 
-/// The first bytes of a frame whose payload is long.
+/// The first bytes of a frame with a long payload.
 const BEGINNING: &[u8] = b"\x93\xa1t\xdb\x00\xff\xff\xff";
-/// What no forward receiver understands.
+/// Bytes that no forward receiver understands.
 const GARBAGE: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// What the crowd does in its n-th second.
+/// The crowd's traffic in its n-th second.
 fn pester(crowd: &mut [TcpStream], second: usize, beginning: &[u8], garbage: &[u8]) {
     for (number, stream) in crowd.iter_mut().enumerate() {
-        // Who is closed cannot write; that is as it should be.
+        // A closed connection cannot be written to, which is fine.
         let _ = match number % 4 {
             0 | 1 => Ok(()),
             2 => stream.write_all(&beginning[second..=second]),
@@ -122,15 +122,15 @@ fn configuration(directory: &Path, port: u16, options: &str) -> String {
     )
 }
 
-/// A source, what its crowd sends, and how a client that means it is served.
+/// A source, the traffic of its crowd, and the way a real client delivers to it.
 struct Way {
     /// The type of the source.
     source: &'static str,
     scheme: &'static str,
-    /// How something begins that it understands: sent a byte a second.
+    /// The start of a valid message, sent one byte per second.
     beginning: &'static [u8],
     garbage: &'static [u8],
-    /// Makes acquaintance, where the protocol has that.
+    /// The handshake, where the protocol has one.
     greet: fn(&mut Client),
     /// Sends a record and waits for its answer.
     deliver: fn(&mut Client, &Path),
@@ -147,7 +147,7 @@ impl Way {
         client
     }
 
-    /// Meets ten thousand connections that are of no use, and those of senders between them.
+    /// Connects ten thousand useless peers, and real senders among them.
     fn meet_the_crowd(&self) {
         let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
         raise_open_files();
@@ -196,7 +196,7 @@ impl Way {
 }
 
 #[test]
-fn ten_thousand_idle_slow_and_babbling_peers_of_forward_cost_little_and_others_are_served() {
+fn ten_thousand_idle_slow_or_babbling_forward_peers_cost_little_and_others_are_served() {
     Way {
         source: "forward",
         scheme: "tcp",
@@ -214,7 +214,7 @@ fn ten_thousand_idle_slow_and_babbling_peers_of_forward_cost_little_and_others_a
 }
 
 #[test]
-fn ten_thousand_idle_slow_and_babbling_peers_of_flume_cost_little_and_others_are_served() {
+fn ten_thousand_idle_slow_or_babbling_flume_peers_cost_little_and_others_are_served() {
     Way {
         source: "flume",
         scheme: "tcp",
@@ -230,7 +230,7 @@ fn ten_thousand_idle_slow_and_babbling_peers_of_flume_cost_little_and_others_are
 }
 
 #[test]
-fn ten_thousand_idle_slow_and_babbling_peers_of_http_cost_little_and_others_are_served() {
+fn ten_thousand_idle_slow_or_babbling_http_peers_cost_little_and_others_are_served() {
     Way {
         source: "http",
         scheme: "tcp",
@@ -243,7 +243,7 @@ fn ten_thousand_idle_slow_and_babbling_peers_of_http_cost_little_and_others_are_
 }
 
 #[test]
-fn ten_thousand_idle_slow_and_babbling_peers_of_relp_cost_little_and_others_are_served() {
+fn ten_thousand_idle_slow_or_babbling_relp_peers_cost_little_and_others_are_served() {
     Way {
         source: "syslog",
         scheme: "relp",
@@ -262,12 +262,12 @@ fn ten_thousand_idle_slow_and_babbling_peers_of_relp_cost_little_and_others_are_
 }
 
 #[test]
-fn ten_thousand_idle_slow_and_babbling_peers_of_syslog_cost_little_and_others_are_served() {
+fn ten_thousand_idle_slow_or_babbling_syslog_peers_cost_little_and_others_are_served() {
     Way {
         source: "syslog",
         scheme: "tcp",
         beginning: b"<13>",
-        // Whatever ends with a newline is a message: this does not.
+        // Every line is a message to this source, so this has no newline.
         garbage: b"\x16\x03\x01\x02\x00 nonsense",
         greet: |_| (),
         deliver: |client, place| {
@@ -285,7 +285,7 @@ fn ten_thousand_idle_slow_and_babbling_peers_of_syslog_cost_little_and_others_ar
     .meet_the_crowd();
 }
 
-/// Proves that it has the key.
+/// Performs the handshake with the shared key.
 fn greet(stream: &mut (impl Read + Write)) {
     let mut bytes = Vec::new();
     let mut receive = |stream: &mut dyn Read, is_whole: &dyn Fn(&[u8]) -> bool| {
@@ -314,7 +314,7 @@ fn greet(stream: &mut (impl Read + Write)) {
     assert_eq!(pong[6], 0xc3, "let in");
 }
 
-/// A client that trusts the authority of `directory`.
+/// A TLS client that trusts the CA in `directory`.
 fn secure(directory: &Path, port: u16) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
@@ -333,7 +333,7 @@ fn secure(directory: &Path, port: u16) -> rustls::StreamOwned<rustls::ClientConn
 }
 
 #[test]
-fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
+fn a_crowd_that_does_not_finish_the_tls_handshake_is_closed_at_the_deadline() {
     let _alone = ONE_CROWD.lock().unwrap_or_else(PoisonError::into_inner);
     raise_open_files();
     let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
@@ -360,7 +360,7 @@ fn a_crowd_that_does_not_finish_tls_is_gone_after_the_deadline() {
     let grown = memory(&program).saturating_sub(before);
     let most = CROWD as u64 * CONNECTION_BYTES_MAX;
     assert!(grown < most, "{grown} bytes for {CROWD} connections");
-    // One socket for each that was let in, and those that the process has anyway.
+    // The sockets of the real senders, and the process's other files.
     wait_until("the crowd is closed", || open_files(&program) < 100);
     deliver(&mut early, "last");
     assert_eq!(program.stop(), Some(0));

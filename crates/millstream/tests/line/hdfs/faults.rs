@@ -14,7 +14,7 @@ use crate::program::{
 };
 
 #[test]
-fn a_network_that_is_cut_while_files_are_written_loses_and_doubles_nothing() {
+fn a_network_that_is_cut_while_files_are_written_loses_and_duplicates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let network = Network::new();
@@ -37,7 +37,7 @@ fn a_network_that_is_cut_while_files_are_written_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_full_disk_at_the_data_node_loses_and_doubles_nothing() {
+fn a_full_disk_at_the_data_node_loses_and_duplicates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let small = Small::mount(directory.join("cluster/data"), "48m");
@@ -46,12 +46,12 @@ fn a_full_disk_at_the_data_node_loses_and_doubles_nothing() {
     let sink = quick(&cluster, "format: avro_event");
     let program = start(directory, &config(directory, &forward(port), &sink)).listens(port);
     let generator = Generator::start(&generate(directory, port, "600000", "100000"));
-    // The channel stands on another disk: all of it is accepted meanwhile.
+    // The channel is on another disk: it accepts everything meanwhile.
     generator.finish();
     wait_until("no block has a place", || {
         log(directory).contains("could only be written to 0 of the 1 minReplication nodes")
     });
-    // It stays full while the sink tries again.
+    // It stays full while the sink retries.
     sleep(Duration::from_secs(5));
     small.grow("1g");
     assert_eq!(program.stop(), Some(0), "{}", log(directory));

@@ -1,7 +1,7 @@
-//! The sink `hdfs` with a real name node and a real data node: what it writes is read by `hdfs dfs` and by Avro's own reader,
-//! and stays exact while Millstream, the name node and the data node are killed, stopped and started again.
+//! The sink `hdfs` with a real name node and a real data node: `hdfs dfs` and Avro's reader read its files, and they
+//! stay exact while Millstream, the name node and the data node are killed, stopped and restarted.
 //!
-//! With `STORM=full` (`make storm`) as often, and as long, as the product is held to.
+//! `STORM=full` (`make storm`) runs more kills, for longer.
 
 mod faults;
 mod name_service;
@@ -21,7 +21,7 @@ use crate::program::{
 };
 use millstream_testkit::server::hdfs::{self, Hdfs, PRINCIPAL, Tools};
 
-/// Machines differ: what is left may take longer to be published than the 30 s that a stop waits by default.
+/// On a slow machine, publishing everything may take longer than the default drain time of 30 s.
 const DRAIN: [&str; 2] = ["--drain", "100s"];
 
 fn start(directory: &Path, config: &str) -> Program {
@@ -43,7 +43,7 @@ fn forward(port: u16) -> String {
     format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}")
 }
 
-/// Files are published every second; what does not answer is given up soon.
+/// Publishes files every second and has a short timeout.
 fn quick(cluster: &Tools, more: &str) -> String {
     rotated(cluster, "interval: 1s, idle: 1s", more)
 }
@@ -58,7 +58,7 @@ fn rotated(cluster: &Tools, rotate: &str, more: &str) -> String {
 
 const AVRO: &str = "format: avro_event, compression: snappy";
 
-/// Accounts for the bodies of all Avro files of the cluster.
+/// Accounts for the bodies of all Avro files in the cluster.
 fn verify_avro(cluster: &Tools, directory: &Path) {
     let (fetched, bodies) = (directory.join("fetched"), directory.join("bodies"));
     cluster.fetch("/logs", &fetched);
@@ -67,7 +67,7 @@ fn verify_avro(cluster: &Tools, directory: &Path) {
     assert_eq!(in_use(cluster), Vec::<String>::new());
 }
 
-/// Files that are still in use.
+/// Files that are not published yet.
 fn in_use(cluster: &Tools) -> Vec<String> {
     let mut files = cluster.files("/logs");
     files.retain(|path| path.contains("/open/"));
@@ -75,7 +75,7 @@ fn in_use(cluster: &Tools) -> Vec<String> {
 }
 
 #[test]
-fn hdfs_dfs_and_avros_own_reader_read_what_is_written() {
+fn hdfs_dfs_and_avros_reader_read_the_files() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let cluster = Hdfs::start(&directory.join("cluster"));
@@ -129,7 +129,7 @@ fn hdfs_dfs_and_avros_own_reader_read_what_is_written() {
     assert_eq!(hosts, ["\"web-1\"", "\"web:2\""]);
 }
 
-/// Every Avro file holds the one event of its directory; their codecs.
+/// Asserts that every Avro file holds the one event of its directory; returns the codecs.
 fn codecs_of_flumes_events(fetched: &Path) -> Vec<String> {
     let mut codecs = Vec::new();
     for file in files_below(fetched) {
@@ -168,8 +168,8 @@ fn files_below(directory: &Path) -> Vec<std::path::PathBuf> {
     files
 }
 
-/// Runs once more with the same channel and sink, and with inputs that have ended: until all that the channel holds is
-/// published. A stop leaves in the channel what was not taken yet.
+/// One more run with the same channel and sink and with inputs that have ended, which publishes everything that the channel
+/// holds. A stop leaves records in the channel.
 fn publish_all(directory: &Path, sink: &str, environment: &[(&str, &Path)]) {
     let config = config(directory, "{ type: stdin }", sink);
     let last = Program::start_where(directory, &config, &["--once"], environment);
@@ -181,14 +181,14 @@ fn log(directory: &Path) -> String {
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
+fn nothing_is_lost_or_duplicated_when_millstream_and_the_cluster_are_killed() {
     let (kills, restarts) = (in_storm(12, 50), in_storm(4, 20));
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut random = Random::new();
     let mut cluster = Hdfs::start(&directory.join("cluster"));
     let port = free_port();
-    // Small files: also who lives for a second publishes some.
+    // Small files, so that a program that lives for a second publishes some.
     let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 2000", AVRO);
     let config = config(directory, &forward(port), &sink);
     let mut victim = Victim::start(directory.to_owned(), port, config);
@@ -196,7 +196,7 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
     let generator = Generator::start(&generate(directory, port, &records, "10000"));
     let mut restarted = 0;
     for kill in 0..kills {
-        // Long enough for some to be killed while they publish: to recover and to publish takes a second and more.
+        // Long enough to kill some while they publish: recovering and publishing takes more than a second.
         sleep(Duration::from_millis(random.below(4000)));
         victim.kill();
         // The servers go down while Millstream is up, while it is down, and one after the other.
@@ -228,7 +228,7 @@ fn nothing_is_lost_or_doubled_when_millstream_and_the_cluster_are_killed() {
 }
 
 #[test]
-fn a_data_node_that_stands_still_costs_nothing() {
+fn a_data_node_that_is_stopped_causes_no_loss_and_no_duplicates() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let cluster = Hdfs::start(&directory.join("cluster"));
@@ -238,7 +238,7 @@ fn a_data_node_that_stands_still_costs_nothing() {
     let generator = Generator::start(&generate(directory, port, "200000", "20000"));
     sleep(Duration::from_secs(3));
     cluster.data_node.signal("STOP");
-    // Longer than an answer is waited for.
+    // Longer than the request timeout.
     sleep(Duration::from_secs(8));
     cluster.data_node.signal("CONT");
     generator.finish();
@@ -262,7 +262,7 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     let zombie = start(directory, &config(directory, &forward(port), &sink)).listens(port);
     let generator = Generator::start(&generate(directory, port, "300000", "100000"));
     generator.finish();
-    // It has outputs in use and records that no manifest names, or it is about to publish.
+    // It has open outputs and records without a manifest, or it is about to publish.
     sleep(Duration::from_millis(Random::new().below(2500)));
     zombie.signal("STOP");
     let before = cluster.files("/logs");
@@ -278,16 +278,16 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     assert!(after.len() > before.len(), "the heir has published nothing");
     zombie.signal("CONT");
     sleep(Duration::from_secs(5));
-    // It may say that it is fenced, or find its successor's manifest at the start of its next run.
+    // It reports that it is fenced, or finds its successor's manifest at the start of its next run.
     zombie.stop();
-    // What it made in use after its successor had looked for such, the next start drops.
+    // The next start drops the outputs that it opened after its successor had looked for them.
     publish_all(&heir, &sink, &[]);
     println!("{}\nthe heir:\n{}", log(directory), log(&heir));
     verify_avro(&cluster, directory);
 }
 
 #[test]
-fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
+fn a_freeze_of_the_cluster_as_in_flumes_benchmark_loses_and_duplicates_nothing() {
     let freeze = in_storm(6, 42);
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
@@ -298,7 +298,7 @@ fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
     let program = start(directory, &config(directory, &listen, &sink)).listens(port);
     let records = (freeze * 20_000 / 2 + 100_000).to_string();
     let address = format!("tcp://127.0.0.1:{port}");
-    // 20,000 a second, as in Flume's run.
+    // 20,000 records per second, as in Flume's run.
     let mut generator = Command::new(millbench())
         .args(["generate", "--syslog", &address, "--records", &records])
         .args(["--rate", "20000", "--size", "270"])
@@ -316,7 +316,7 @@ fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
         generator.try_wait().unwrap().is_some()
     });
     assert!(generator.wait().unwrap().success());
-    // The generator has seen its connection closed: all it sent was read.
+    // The generator has seen its connection closed: the source read everything.
     assert_eq!(program.stop(), Some(0), "{}", log(directory));
     publish_all(directory, &sink, &[]);
     let (fetched, bodies) = (directory.join("fetched"), directory.join("bodies"));
@@ -332,7 +332,7 @@ fn flumes_freeze_of_hdfs_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_secured_cluster_takes_what_a_keytab_signs() {
+fn a_kerberos_cluster_accepts_a_principal_with_a_keytab() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let cluster = Hdfs::start_secured(&directory.join("cluster"), "privacy");

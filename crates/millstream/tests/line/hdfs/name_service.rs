@@ -1,5 +1,5 @@
-//! A name service with two name nodes, as `hadoop_conf` describes it: Millstream writes through every way in which one of them
-//! can hand over to the other, and starts whatever has become of the first.
+//! A name service with two name nodes, configured through `hadoop_conf`: Millstream keeps writing whichever way one of them
+//! hands over to the other, and starts in whichever state the first one is.
 
 use std::{path::Path, thread::sleep, time::Duration};
 
@@ -12,24 +12,24 @@ use crate::program::{
     wait_until,
 };
 
-/// How an active name node ends to be one.
+/// How the active name node stops being active.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// It becomes a standby.
     HandedOver,
-    /// SIGKILL: what connects is refused.
+    /// SIGKILL: connections are refused.
     Killed,
-    /// SIGSTOP: what connects is taken, and nothing is answered. When it wakes it still thinks that it is active.
+    /// SIGSTOP: connections are accepted and never answered. When it wakes up it still believes that it is active.
     Frozen,
 }
 
 const WAYS: [Way; 3] = [Way::HandedOver, Way::Killed, Way::Frozen];
 
-/// Millstream that writes to a name service, and what feeds it without an end.
+/// A Millstream that writes to a name service, and its endless load.
 struct Rig<'a> {
     directory: &'a Path,
     cluster: Ha,
-    /// With which what is left is published.
+    /// The sink options of the last run, which publishes the rest.
     sink: String,
     victim: Victim,
     generator: Generator,
@@ -39,7 +39,7 @@ impl<'a> Rig<'a> {
     fn start(directory: &'a Path) -> Self {
         let cluster = Ha::start(&directory.join("cluster"));
         let more = format!("{AVRO}, hadoop_conf: {}", cluster.conf().display());
-        // Small files: a name node often ends while one is published.
+        // Small files, so that a name node often ends while one is published.
         let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 1000", &more);
         let port = free_port();
         let config = config(directory, &forward(port), &sink);
@@ -55,14 +55,14 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Waits until files were published from now on.
+    /// Waits until new files are published.
     fn wait_published(&self) {
         let published = || log(self.directory).matches("published ").count();
         let before = published();
         wait_until("files are published", || published() > before);
     }
 
-    /// The other name node becomes active; meanwhile Millstream may die and start again.
+    /// Makes the other name node active; meanwhile Millstream may be killed and started.
     fn fail_over(&mut self, active: usize, way: Way, kill: bool, random: &mut Random) {
         let other = 1 - active;
         if kill {
@@ -89,7 +89,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Publishes what is left, and accounts for everything.
+    /// Publishes the rest, and accounts for everything.
     fn verify(mut self) {
         self.generator.conclude();
         self.victim.kill();
@@ -100,7 +100,7 @@ impl<'a> Rig<'a> {
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_when_a_name_service_fails_over() {
+fn nothing_is_lost_or_duplicated_when_a_name_service_fails_over() {
     let failovers = in_storm(6, 20) as usize;
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
@@ -117,7 +117,7 @@ fn nothing_is_lost_or_doubled_when_a_name_service_fails_over() {
 }
 
 #[test]
-fn millstream_starts_whatever_has_become_of_the_first_name_node() {
+fn millstream_starts_in_any_state_of_the_first_name_node() {
     let directory = tempfile::tempdir().unwrap();
     let mut rig = Rig::start(directory.path());
     rig.cluster.retire(0);
@@ -143,7 +143,7 @@ fn millstream_starts_whatever_has_become_of_the_first_name_node() {
 }
 
 #[test]
-fn a_name_node_that_lives_in_the_past_misleads_nobody() {
+fn a_name_node_that_wrongly_believes_to_be_active_misleads_no_writer() {
     let directory = tempfile::tempdir().unwrap();
     let mut rig = Rig::start(directory.path());
     rig.wait_published();
@@ -152,7 +152,7 @@ fn a_name_node_that_lives_in_the_past_misleads_nobody() {
     rig.wait_published();
     rig.victim.kill();
     rig.cluster.name_nodes[1].signal("STOP");
-    // It still thinks that it is active, and knows nothing of what was published since. Millstream asks it first.
+    // It still believes that it is active, and knows nothing of the files published since. Millstream asks it first.
     rig.cluster.name_nodes[0].signal("CONT");
     rig.victim.restart();
     wait_until("the journal has refused what it wants to write", || {

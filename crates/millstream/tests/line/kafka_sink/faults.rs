@@ -1,4 +1,4 @@
-//! A broker whose disk is full, and one that stands still or is cut off. Needs root.
+//! A broker whose disk is full, and one that is stopped or cut off. Needs root.
 
 use std::{thread::sleep, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::program::{
 };
 
 #[test]
-fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
+fn a_broker_that_is_cut_off_or_stopped_loses_and_duplicates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let network = Network::new();
@@ -33,7 +33,7 @@ fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "400000", "10000"));
     cut_now_and_then(&network, broker.server());
-    // And without a cut: longer than a transaction may take.
+    // And without a cut: longer than the transaction timeout.
     broker.server().signal("STOP");
     sleep(Duration::from_secs(12));
     broker.server().signal("CONT");
@@ -43,7 +43,7 @@ fn a_broker_that_is_cut_off_or_stands_still_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_full_disk_at_the_broker_loses_and_doubles_nothing() {
+fn a_full_disk_at_the_broker_loses_and_duplicates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let small = Small::mount(place.join("kafka"), "32m");
@@ -54,9 +54,9 @@ fn a_full_disk_at_the_broker_loses_and_doubles_nothing() {
     let config = config.replace("compression: lz4", "compression: none");
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "600000", "100000"));
-    // A broker whose only disk is full ends.
+    // A broker whose only disk is full exits.
     wait_until("the broker gives up", || broker.server().has_ended());
-    // The channel stands on another disk: all of it is accepted meanwhile.
+    // The channel is on another disk: it accepts everything meanwhile.
     generator.finish();
     small.grow("1g");
     broker.server().kill();

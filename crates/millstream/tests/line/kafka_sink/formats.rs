@@ -1,4 +1,4 @@
-//! What the sink writes, and who is let in.
+//! The formats that the sink writes, and authentication.
 
 use std::{fs, net::TcpStream, path::Path, process::Command};
 
@@ -9,7 +9,7 @@ use millstream_testkit::{
 
 use crate::program::{self, Program, free_port, wait_until};
 
-/// Two lines out of a file into as many sinks as `sinks` says, to the end.
+/// Runs a file of lines through these sinks, to its end.
 fn run_once(directory: &Path, lines: &str, sinks: &str) -> String {
     fs::write(directory.join("in.log"), lines).unwrap();
     let place = directory.display();
@@ -23,14 +23,14 @@ fn run_once(directory: &Path, lines: &str, sinks: &str) -> String {
     let log = directory.join("log");
     let code = program.ended();
     let log = fs::read_to_string(log).unwrap();
-    // A job that leaves rejected records behind says so.
+    // A job that leaves rejected records exits with 1.
     let left = directory.join("data/rejected").exists();
     assert_eq!(code, Some(i32::from(left)), "{log}");
     log
 }
 
 #[test]
-fn every_format_and_compression_is_read_by_others() {
+fn every_format_and_compression_is_read_by_kcat_and_java() {
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     let address = broker.address();
@@ -64,7 +64,7 @@ fn every_format_and_compression_is_read_by_others() {
     assert_eq!(&parts[..2], ["here", "tag=web.a,n=1"]);
     let record: serde_json::Value = serde_json::from_str(parts[3]).unwrap();
     assert_eq!(record["message"], "one");
-    // The record's own time, to the millisecond.
+    // The record's timestamp, to the millisecond.
     let time = record["time"].as_str().unwrap();
     let time: jiff::Timestamp = time.parse().unwrap();
     assert_eq!(time.as_millisecond().to_string(), parts[2]);
@@ -95,7 +95,7 @@ fn every_format_and_compression_is_read_by_others() {
             r#""optional":false,"name":"t.schemas"},"payload":{"message":"one"}}"#,
         )
     );
-    // Kafka takes no slash in a name: nothing of it is lost.
+    // Kafka's names have no slashes: each becomes another character, and no record is lost.
     let rejected = fs::read(directory.path().join("data/rejected/refused.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
     assert!(
@@ -104,7 +104,7 @@ fn every_format_and_compression_is_read_by_others() {
     );
 }
 
-/// A message of the forward protocol that asks for an ack, and waits for it.
+/// Sends a message of the forward protocol with a chunk id, and waits for its ack.
 fn forward(port: u16, tag: &str, seconds: u64, record: rmpv::Value) {
     let option = rmpv::Value::Map(vec![("chunk".into(), format!("{tag} {seconds}").into())]);
     let message = rmpv::Value::Array(vec![tag.into(), seconds.into(), record, option]);
@@ -115,7 +115,7 @@ fn forward(port: u16, tag: &str, seconds: u64, record: rmpv::Value) {
     assert_eq!(ack["ack"], format!("{tag} {seconds}").into());
 }
 
-/// What kafka-connect-fluentd takes, and what ends it: a bad name of a topic, an integer that Connect has no type for, an
+/// Records that kafka-connect-fluentd accepts, and records that stop it: a bad topic name, an integer without a Connect type, an
 /// array of mixed types, one without a type.
 fn send_good_and_bad(port: u16) {
     let map = |fields: Vec<(&str, rmpv::Value)>| {
@@ -138,7 +138,7 @@ fn send_good_and_bad(port: u16) {
 }
 
 #[test]
-fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it_writes_it() {
+fn records_that_stop_kafka_connect_fluentd_are_rejected_and_the_others_arrive_as_it_writes_them() {
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     let (address, port, place) = (broker.address(), free_port(), directory.path().display());
@@ -195,7 +195,7 @@ fn what_ends_kafka_connect_fluentd_leaves_by_rejected_and_all_else_arrives_as_it
     }
 }
 
-/// What is in a topic, once it is there.
+/// The content of a topic, once it has some.
 fn text_of(broker: &Broker, topic: &str) -> String {
     let listed = Command::new("kcat")
         .args(["-L", "-q", "-b", &broker.address()])
@@ -233,7 +233,7 @@ fn a_key_goes_to_the_partition_that_java_sends_it_to() {
 }
 
 #[test]
-fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbours_arrive() {
+fn a_record_that_is_too_large_for_its_topic_is_rejected_and_its_neighbours_arrive() {
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     let address = broker.address();
@@ -263,7 +263,7 @@ fn a_record_that_is_too_large_for_its_topic_leaves_by_rejected_and_its_neighbour
 }
 
 #[test]
-fn tls_and_sasl_let_in_who_may_and_nobody_else() {
+fn tls_and_sasl_admit_only_authorised_clients() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("the authority");
     authority.write_root(directory.path(), "ca");
@@ -294,9 +294,9 @@ fn tls_and_sasl_let_in_who_may_and_nobody_else() {
     let config = read("millstream.yaml").replace(password, "guessed");
     fs::remove_dir_all(directory.path().join("data")).unwrap();
     fs::remove_file(directory.path().join("log")).unwrap();
-    // A cluster that refuses does not stop a start; it is said, and tried again.
+    // A cluster that refuses does not prevent a start; the sink logs it and retries.
     let program = Program::start(directory.path(), &config);
-    wait_until("it says that nobody lets it in", || {
+    wait_until("it logs that no broker admits it", || {
         let log = program.log().to_lowercase();
         log.contains("authentication") && log.contains("started")
     });

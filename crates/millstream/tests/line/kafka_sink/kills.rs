@@ -18,16 +18,16 @@ use crate::program::{
     wait_until,
 };
 
-/// How often Millstream and the broker are killed: with `STORM=full` as often as the product is held to (about 3 minutes).
+/// How often Millstream and the broker are killed; with `STORM=full` about 3 minutes.
 fn rounds() -> (u64, u64) {
     (in_storm(18, 50), in_storm(7, 20))
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
+fn nothing_is_lost_or_duplicated_while_millstream_and_the_broker_are_killed() {
     const RATE: u64 = 5000;
     let (kills, restarts) = rounds();
-    // The load goes on as long as the storm: about 9 s a restart.
+    // The load lasts as long as the storm: about 9 s per restart.
     let records = restarts * 9 * RATE;
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
@@ -36,7 +36,7 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
     let address = broker.address();
     let port = free_port();
     let config = receiver(directory.path(), "data", port, &address);
-    // A broker that is down does not stop a start.
+    // A broker that is down does not prevent a start.
     broker.server().kill();
     let mut program = Program::start(directory.path(), &config).listens(port);
     broker.server().restart();
@@ -49,14 +49,14 @@ fn nothing_is_lost_or_doubled_while_millstream_and_the_broker_are_killed() {
             _ => broker.server().kill(),
         }
         broker.server().restart();
-        // Some kills meet a broker that is down, some one that comes up, some one that works.
+        // Some kills meet a broker that is down, some one that starts, some one that works.
         while killed * restarts < kills * round {
             thread::sleep(Duration::from_millis(300 + random.below(1200)));
             program.kill();
             program = Program::start(directory.path(), &config).listens(port);
             killed += 1;
         }
-        // Some transactions must get through between two kills of the broker.
+        // Some transactions must complete between two kills of the broker.
         broker.wait_ready();
         thread::sleep(Duration::from_millis(1000 + random.below(1500)));
     }
@@ -83,7 +83,7 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     });
     thread::sleep(Duration::from_millis(1500));
     zombie.signal("STOP");
-    // The successor has the same disk, as a moved volume or a restored snapshot has.
+    // The successor has the same disk contents, like a moved volume or a restored snapshot.
     let copied = Command::new("cp")
         .args(["-r", "data", "heir"])
         .current_dir(directory.path())
@@ -107,7 +107,7 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
         zombie.log().contains("has taken over")
     });
     assert_eq!(zombie.ended(), Some(1));
-    // What it took, it kept to itself; it would have gone to a topic of its own, which may be there: asking for it makes it.
+    // It kept the records that it received to itself. They would have gone to another topic, which may exist: asking for it creates it.
     if topics(&broker).contains(&"out.late".to_owned()) {
         assert_eq!(broker.read_with_kcat("out.late", "%s\n"), "");
     }

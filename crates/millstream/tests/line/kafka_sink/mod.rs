@@ -1,5 +1,5 @@
-//! The sink `kafka` against a real broker: what it writes is read back by kcat and by Java's console consumer; nothing is
-//! lost or comes twice, whoever is killed, cut off, full, or wakes up too late.
+//! The sink `kafka` against a real broker: kcat and Java's console consumer read its records back. Nothing is
+//! lost or duplicated when a party is killed, cut off, full, or wakes up too late.
 
 mod faults;
 mod formats;
@@ -23,7 +23,7 @@ fn receiver(directory: &Path, data: &str, port: u16, broker: &str) -> String {
     )
 }
 
-/// The topics that the generator's records go to.
+/// The topics of the generator's records.
 fn topics(broker: &Broker) -> Vec<String> {
     let listed = Command::new("kcat")
         .args(["-L", "-q", "-b", &broker.address()])
@@ -37,7 +37,7 @@ fn topics(broker: &Broker) -> Vec<String> {
     topics.collect()
 }
 
-/// Reads the topics of the generator with kcat, committed records only, and holds them against its ledger.
+/// Reads the generator's topics with kcat, committed records only, and compares them with its ledger.
 fn verify_topics(directory: &Path, broker: &Broker, sent: u64) {
     let out = directory.join("out");
     fs::create_dir_all(&out).unwrap();
@@ -49,7 +49,7 @@ fn verify_topics(directory: &Path, broker: &Broker, sent: u64) {
             .map(|topic| broker.read_with_kcat(topic, "%s\n"));
         text.collect()
     };
-    // The last transaction ends when the last cut is committed.
+    // The last transaction ends when the last checkpoint is committed.
     wait_until("everything is there", || {
         read()
             .iter()

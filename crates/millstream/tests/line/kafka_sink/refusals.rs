@@ -1,4 +1,4 @@
-//! Records that a broker refuses for what they are: they leave by `.rejected`, their neighbours arrive.
+//! Records that a broker refuses because of their content: they are rejected, their neighbours arrive.
 
 use std::{fs, net::TcpStream, time::SystemTime};
 
@@ -6,7 +6,7 @@ use millstream_testkit::server::kafka::Broker;
 
 use crate::program::{self, Program, free_port, wait_until};
 
-/// One chunk of the forward protocol, with a time and a message for each record; returns when it is acked.
+/// Sends one chunk of the forward protocol, with a time and a message for each record, and waits for its ack.
 fn forward(port: u16, tag: &str, records: &[(u64, &str)]) {
     let entry = |(seconds, message): &(u64, &str)| {
         let record = rmpv::Value::Map(vec![("message".into(), (*message).into())]);
@@ -24,14 +24,14 @@ fn forward(port: u16, tag: &str, records: &[(u64, &str)]) {
 }
 
 #[test]
-fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() {
+fn records_that_a_topic_refuses_are_rejected_and_their_neighbours_arrive_once() {
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     for sink in ["exact", "memory"] {
         // The default of Kafka 4; the test brokers allow any time.
         let hour = ["message.timestamp.after.max.ms=3600000"];
         broker.make_topic(&format!("{sink}.clock"), 1, &hour);
-        // Takes no record without a key.
+        // Refuses records without a key.
         broker.make_topic(&format!("{sink}.compact"), 1, &["cleanup.policy=compact"]);
     }
     broker.make_topic("positions", 1, &[]);
@@ -66,7 +66,7 @@ fn what_a_topic_never_takes_leaves_by_rejected_and_its_neighbours_arrive_once() 
     for sink in ["exact", "memory"] {
         let text = broker.read_with_kcat(&format!("{sink}.clock"), "%s\n");
         let mut lines: Vec<_> = text.lines().collect();
-        // Behind memory a neighbour goes out again behind others.
+        // Behind memory a neighbour may be sent again behind others.
         lines.sort_unstable();
         assert_eq!(lines, ["a", "b", "c", "d", "last"], "{sink}");
         let rejected = directory

@@ -1,8 +1,8 @@
-//! Lines of one record under programs that write them in pieces, several at once, and are killed.
+//! Multi-line records from programs that write them in pieces, several at once, and while Millstream is killed.
 
 use super::*;
 
-/// A mount whose lines are joined, into a file of records in JSON.
+/// A mount that joins lines, into a file of JSON records.
 fn joining(start: &str, wait: &str) -> Rig {
     let framing = format!("framing: {{ multiline: {{ start: '{start}', wait: {wait} }} }}");
     let channel = "size_max: 256MiB, sync: 1s";
@@ -24,7 +24,7 @@ impl Rig {
     }
 }
 
-/// Log4j2 as it is, but for its buffer: what it logs comes in pieces of 37 bytes. Every thread has an appender of its own, all
+/// Log4j2 with an unusual buffer: it writes in pieces of 37 bytes. Every thread has its own appender, all
 /// to one file.
 const TRACES: &str = r#"
 import org.apache.logging.log4j.*;
@@ -84,7 +84,7 @@ fn every_stack_trace_of_several_writers_is_one_record() {
     let classes = tree().join("target/clients/java/target/dependency/*");
     let mut java = rig.command("java");
     java.arg("-cp").arg(classes).arg(&source);
-    // Another program meanwhile, whose lines end anywhere.
+    // Another program writes meanwhile, with writes that end anywhere.
     let script = "import os
 file = os.open('app.log', os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 for n in range(200):
@@ -99,7 +99,7 @@ input()
     python.args(["-c", script]);
     let mut writers =
         [java, python].map(|mut writer| writer.stdin(Stdio::piped()).spawn().unwrap());
-    // All but the last of each are there while their files are open.
+    // All but the last record of each writer are there while their files are open.
     assert_eq!(rig.until_messages(5 * 199).len(), 5 * 199);
     for writer in &mut writers {
         writer.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -147,8 +147,8 @@ input()
 }
 
 #[test]
-fn lines_that_are_joined_are_there_once_after_kills() {
-    // Every tenth line begins a record; now and then a writer waits until what it has written leaves without the next.
+fn joined_lines_are_there_once_after_kills() {
+    // Every tenth line begins a record; sometimes a writer waits until its record is sent without the next one.
     let rig = joining(r"^w\d+ \d*0 ", "150ms");
     let script = WRITER.replace(
         "    n += 1\n",
@@ -177,7 +177,7 @@ fn lines_that_are_joined_are_there_once_after_kills() {
 }
 
 #[test]
-fn a_record_leaves_after_a_while_and_what_a_kill_divides_is_not_lost() {
+fn a_record_is_sent_after_a_while_and_one_that_a_kill_divides_is_not_lost() {
     let mut rig = joining("^[0-9]", "1s");
     let mut file = fs::File::options()
         .append(true)

@@ -1,6 +1,6 @@
-//! The mounted directory under programs that people use, through a disk channel into one file.
+//! The mounted directory under common programs, through a disk channel into one file.
 //!
-//! Mounting takes root or fusermount3 (package fuse3); what else is needed is installed by `make deps`.
+//! Mounting needs root or fusermount3 (package fuse3); `make deps` installs everything else.
 
 mod joined;
 mod rotated;
@@ -17,7 +17,7 @@ use std::{
 
 use crate::program::{PATIENCE, Program, tree, victim::in_storm, wait_until};
 
-/// A Millstream with a mount in a directory of its own.
+/// A Millstream with a mount in a temporary directory.
 struct Rig {
     directory: tempfile::TempDir,
     config: String,
@@ -25,7 +25,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Options of the source and of the channel beside those that every test has, and the sink's template.
+    /// Takes more options of the source and the channel, and the sink's template.
     fn new(source: &str, channel: &str, template: &str) -> Self {
         let format = format!("format: template, template: \"{template}\\n\"");
         Self::writing(&format, source, channel)
@@ -56,7 +56,7 @@ impl Rig {
 
     fn start(&mut self) {
         let program = Program::start(self.directory.path(), &self.config);
-        // The line before the last start's is there, too.
+        // The log also has the lines of earlier starts.
         let starts = self.log_lines("is mounted");
         self.program = Some(program);
         wait_until("it is mounted", || self.log_lines("is mounted") > starts);
@@ -88,7 +88,7 @@ impl Rig {
         lines(&self.directory.path().join("out"))
     }
 
-    /// Waits for so many lines, and a little for more.
+    /// Waits for this many lines, and a little longer to catch more.
     fn until_lines(&self, count: usize) -> Vec<String> {
         wait_until("all lines have arrived", || self.lines().len() >= count);
         sleep(Duration::from_millis(300));
@@ -109,7 +109,7 @@ impl Drop for Rig {
                 assert_eq!(program.stop(), Some(0));
             }
         }
-        // A killed one may have left it.
+        // A killed program may have left the mount.
         let _ = Command::new("umount")
             .arg("-l")
             .arg(self.mount())
@@ -125,7 +125,7 @@ fn lines(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The lines of a file that have come to their end.
+/// The complete lines of a file.
 fn byte_lines(path: &Path) -> Vec<Vec<u8>> {
     let text = fs::read(path).unwrap_or_default();
     text.split_inclusive(|byte| *byte == b'\n')
@@ -149,7 +149,7 @@ fn run(command: &mut Command) {
     );
 }
 
-/// The numbers of lines `WRITER NUMBER ...` by writer, in the order of their arrival.
+/// The numbers of lines `WRITER NUMBER ...` by writer, in the order of arrival.
 fn by_writer(lines: &[String]) -> BTreeMap<&str, Vec<u64>> {
     let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for line in lines {
@@ -164,7 +164,7 @@ fn by_writer(lines: &[String]) -> BTreeMap<&str, Vec<u64>> {
 }
 
 #[test]
-fn shells_and_their_tools_write_what_they_write_to_files() {
+fn shells_and_their_tools_write_the_same_as_to_plain_files() {
     let rig = Rig::new("tag: \"t.*\"", "size_max: 64MiB", "{tag} {path} {.message}");
     rig.bash(
         "mkdir app; echo one > app/a; echo two >> app/a; printf 'three\\nfo' >> app/a; printf 'ur\\r\\n' | tee -a app/b > copy; \
@@ -188,7 +188,7 @@ fn shells_and_their_tools_write_what_they_write_to_files() {
         "t.nul nul \0",
     ];
     let fo = arrived.iter().position(|line| line == "t.c c four\r");
-    // What stands in c is what was read back of a and b: `fo` and `ur` met there.
+    // c was concatenated from a and b: `fo` and `ur` met there.
     assert!(fo.is_some(), "{arrived:?}");
     assert_eq!(arrived, expected);
 }
@@ -217,7 +217,7 @@ fn dd_with_odd_sizes_arrives_byte_for_byte() {
 }
 
 #[test]
-fn pythons_rotating_log_arrives_whole_and_in_order() {
+fn pythons_rotating_log_arrives_complete_and_in_order() {
     let rig = Rig::plain();
     let script = "
 import logging, logging.handlers
@@ -237,7 +237,7 @@ logging.shutdown()
 }
 
 #[test]
-fn javas_log4j2_with_rolling_files_arrives_whole_and_in_order() {
+fn javas_log4j2_with_rolling_files_arrives_complete_and_in_order() {
     let rig = Rig::plain();
     let java = tree().join("target/clients/java");
     let classes = java.join("target/classes/Roll.class");
@@ -255,9 +255,9 @@ fn javas_log4j2_with_rolling_files_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn lines_of_32_processes_that_append_to_one_file_stay_whole_and_in_order() {
+fn lines_of_32_processes_that_append_to_one_file_stay_intact_and_in_order() {
     let rig = Rig::plain();
-    // Unbuffered lines, and buffered ones that end anywhere.
+    // Unbuffered lines, and buffered writes that end anywhere.
     let script = "import os, sys
 name, buffered = sys.argv[1], int(sys.argv[1]) % 2
 file = open('all.log', 'ab', buffering=1000 if buffered else 0)
@@ -287,11 +287,11 @@ file.close()";
 }
 
 #[test]
-fn fio_writes_and_all_of_it_arrives() {
+fn everything_that_fio_writes_arrives() {
     let rig = Rig::writing("format: raw", "", "size_max: 256MiB, sync: 1s");
     let truth = rig.directory.path().join("truth");
     fs::create_dir(&truth).unwrap();
-    // Bytes of all kinds, in writes of all sizes: the same whenever it runs.
+    // Bytes of all kinds, in writes of all sizes: reproducible.
     for directory in [truth.clone(), rig.mount()] {
         let arguments = [
             "--name=mount",
@@ -328,7 +328,7 @@ fn fio_writes_and_all_of_it_arrives() {
     assert!(arrived == expected, "a line is not what was written");
 }
 
-/// A writer that says after every write that it returned; it opens its file again when that breaks.
+/// A writer that logs after every write that the write returned; it reopens its file on an error.
 const WRITER: &str = "import os, sys, time
 name = sys.argv[1]
 fd, n, part = None, 0, 0
@@ -354,17 +354,17 @@ while True:
 ";
 
 #[test]
-fn what_eight_writers_were_told_is_written_is_there_once_after_kills() {
+fn lines_whose_write_returned_to_eight_writers_are_there_once_after_kills() {
     eight_writers_and_kills(Rig::plain(), WRITER, Rig::lines);
 }
 
-/// What writers of lines were told is written is in what has arrived, once.
+/// Asserts that each line whose write returned has arrived once.
 fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) -> Vec<String>) {
     let start = |n: usize| {
         let name = format!("w{n}");
         let told = fs::File::create(rig.directory.path().join(format!("{name}.told"))).unwrap();
         let mut command = rig.command("python3");
-        // Above the mount, so that a mount that is gone does not take its directory away.
+        // Above the mount, so that a removed mount does not take its directory away.
         command.current_dir(rig.directory.path());
         let script = script.replace("name + '.log'", "'mnt/' + name + '.log'");
         command
@@ -396,7 +396,7 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
     for (line, times) in numbered(&lines) {
         assert_eq!(times, 1, "{line} came {times} times");
     }
-    // A half that was answered for and whose end never came is there as it is.
+    // The acknowledged first half of a line whose end was never written is there unchanged.
     for half in halves.difference(&whole) {
         let (writer, n) = half.split_once(' ').unwrap();
         let n: usize = n.parse().unwrap();
@@ -407,14 +407,14 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
     }
 }
 
-/// What the writers were told is written, as `WRITER NUMBER`: whole lines, and first halves.
+/// The writes that returned, as `WRITER NUMBER`: whole lines, and first halves.
 fn told(directory: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut whole, mut halves) = (BTreeSet::new(), BTreeSet::new());
     for n in 0..8 {
         let told = fs::read_to_string(directory.join(format!("w{n}.told"))).unwrap();
         for line in told.lines() {
             match line.split_once(' ') {
-                // The last one may not have got its number any more.
+                // The number of the last one may be missing.
                 Some((_, number)) if number.parse::<usize>().is_err() => {}
                 Some(("whole", number)) => drop(whole.insert(format!("w{n} {number}"))),
                 Some(("half", number)) => drop(halves.insert(format!("w{n} {number}"))),
@@ -441,9 +441,9 @@ fn numbered(lines: &[String]) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_full_channel_blocks_the_writer_and_sigkill_gets_it_out() {
+fn a_full_channel_blocks_the_writer_and_sigkill_ends_the_writer() {
     let rig = Rig::new("", "size_max: 8MiB, sync: 1s", "{.message}");
-    // Nothing is taken out of the channel any more.
+    // The sink takes no more records out of the channel.
     let out = rig.directory.path().join("out");
     fs::create_dir(&out).unwrap_or_default();
     let file = fs::File::create(rig.mount().join("f")).unwrap();
@@ -466,9 +466,9 @@ fn a_full_channel_blocks_the_writer_and_sigkill_gets_it_out() {
     writer.wait().unwrap();
     assert!(killed.elapsed() < Duration::from_secs(10));
     fs::remove_dir(&out).unwrap();
-    // What was answered for arrives; a stop before that would leave some of it for the next start.
+    // Acknowledged writes arrive; an earlier stop would leave some of them for the next start.
     let lines = || rig.lines().len();
-    wait_until("it goes on and ends", || {
+    wait_until("it continues and exits", || {
         let before = lines();
         sleep(Duration::from_secs(2));
         before > 1000 && lines() == before
@@ -476,7 +476,7 @@ fn a_full_channel_blocks_the_writer_and_sigkill_gets_it_out() {
 }
 
 #[test]
-fn a_dead_mount_hangs_nobody_and_a_restart_goes_on() {
+fn a_dead_mount_hangs_no_program_and_a_restart_replaces_it() {
     let mut rig = Rig::plain();
     rig.bash("mkdir app; echo before > app/a.log");
     rig.until_lines(1);
@@ -486,7 +486,7 @@ fn a_dead_mount_hangs_nobody_and_a_restart_goes_on() {
         .unwrap();
     file.write_all(b"unfinished").unwrap();
     rig.kill();
-    // An open file answers at once, whoever mounted.
+    // An open file answers at once, with either way of mounting.
     let asked = Instant::now();
     assert!(file.write_all(b"x").is_err());
     assert!(asked.elapsed() < Duration::from_secs(5));
@@ -504,7 +504,7 @@ fn a_dead_mount_hangs_nobody_and_a_restart_goes_on() {
 }
 
 #[test]
-fn a_stale_mount_is_taken_away_at_the_start() {
+fn a_stale_mount_is_removed_at_the_start() {
     let rig = Rig::plain();
     let place = rig.directory.path().join("other");
     fs::create_dir(&place).unwrap();
@@ -520,7 +520,7 @@ fn a_stale_mount_is_taken_away_at_the_start() {
             .append(true)
             .open(place.join("log"))
             .unwrap();
-        // No fusermount3 is found there: it mounts by itself and nobody unmounts when it dies.
+        // No fusermount3 is found there: the program mounts on its own, and the mount remains when it dies.
         Command::new(env!("CARGO_BIN_EXE_millstream"))
             .arg("run")
             .arg(place.join("c.yaml"))
@@ -550,7 +550,7 @@ fn a_stale_mount_is_taken_away_at_the_start() {
 }
 
 #[test]
-fn without_root_it_mounts_by_fusermount3() {
+fn without_root_it_mounts_through_fusermount3() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     fs::set_permissions(
@@ -564,14 +564,14 @@ fn without_root_it_mounts_by_fusermount3() {
          sinks:\n  out: {{ type: file, inputs: [drop], format: raw, path: {place}/out }}\n"
     );
     fs::write(directory.path().join("c.yaml"), config).unwrap();
-    // The built program may stand where nobody else may go.
+    // The built program may be in a directory that other users cannot read.
     let program = directory.path().join("millstream");
     fs::copy(env!("CARGO_BIN_EXE_millstream"), &program).unwrap();
     let script = format!(
         "cd {place}; ./millstream run c.yaml & p=$!; for i in $(seq 200); do mountpoint -q mnt && break; sleep 0.05; done; \
          echo hello > mnt/a && id -u >> mnt/a && stat -c %u mnt/a && kill $p && wait $p"
     );
-    // Everywhere /dev/fuse is for everybody; where it is not, this test has one of its own.
+    // Usually all users may open /dev/fuse; otherwise this test creates a device that they may open.
     let device = directory.path().join("fuse");
     run(Command::new("mknod").arg(&device).args(["c", "10", "229"]));
     run(Command::new("chmod").arg("666").arg(&device));
@@ -598,11 +598,11 @@ fn without_root_it_mounts_by_fusermount3() {
 }
 
 #[test]
-fn another_user_writes_to_the_mount_if_it_is_told_so_and_only_then() {
+fn another_user_can_write_to_the_mount_only_if_configured() {
     for allow in [true, false] {
         let source = format!("allow_other: {allow}");
         let rig = Rig::new(&source, "size_max: 64MiB, sync: 1s", "{.message}");
-        // Everybody may go there and make files.
+        // All users may enter and create files.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(rig.directory.path(), everybody).unwrap();
         rig.bash("chmod 1777 .");
@@ -617,7 +617,7 @@ fn another_user_writes_to_the_mount_if_it_is_told_so_and_only_then() {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), allow, "{said}");
-        // Who mounted may in any case.
+        // The mounting user always may.
         rig.bash("echo mine > b");
         if allow {
             assert_eq!(String::from_utf8_lossy(&output.stdout), "65534\n");

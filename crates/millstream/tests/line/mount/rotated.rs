@@ -1,4 +1,4 @@
-//! Debian's logrotate at work in the mount: what a rule masks leaves by no other rule, and nothing is shipped twice.
+//! Debian's logrotate in the mount: a line that a rule masks is sent by no other rule, and nothing is sent twice.
 
 use std::{
     fs, os::unix::fs::PermissionsExt, path::Path, process::Command, thread::sleep, time::Duration,
@@ -7,7 +7,7 @@ use std::{
 use super::{Rig, run};
 
 const CHANNEL: &str = "size_max: 64MiB, sync: 1s";
-/// A rule that masks, and one for all others.
+/// A rule that masks, and one for all other files.
 const RULES: &str = "rules: [{ path: \"audit/*.log\", tag: audit, rewrite: [{ match: \"password=\\\\S+\", replace: \"password=-\" }] }, \
                      { path: \"**\", tag: other }]";
 
@@ -34,7 +34,7 @@ fn rotate(rig: &Rig, log: &str, rules: &str) {
 }
 
 #[test]
-fn what_a_rule_masks_leaves_by_no_other_rule_however_logrotate_rotates_it() {
+fn lines_that_a_rule_masks_are_sent_by_no_other_rule_however_logrotate_rotates_them() {
     let dated = "dateext\n  dateformat -%Y%m%d-%s";
     let rig = Rig::new(RULES, CHANNEL, "{tag} {.message}");
     rig.bash("mkdir old");
@@ -73,7 +73,7 @@ fn what_a_rule_masks_leaves_by_no_other_rule_however_logrotate_rotates_it() {
         assert_eq!(rig.until_lines(expected.len()), expected, "{rules}");
         rig.bash("rm -f audit/* old/*");
     }
-    // Whatever reads it gets no secret to carry elsewhere.
+    // Programs that read the file get no secret to copy elsewhere.
     rig.bash(
         "echo 'password=hunter2' >> audit/app.log; cp audit/app.log elsewhere; gzip -c audit/app.log | gunzip > unpacked; \
          ! grep -q hunter2 audit/app.log",
@@ -90,7 +90,7 @@ fn what_a_rule_masks_leaves_by_no_other_rule_however_logrotate_rotates_it() {
 }
 
 #[test]
-fn a_copy_in_the_mount_is_not_shipped_again_and_a_new_file_is() {
+fn a_copy_in_the_mount_is_not_sent_again_and_a_new_file_is() {
     let rig = Rig::plain();
     rig.bash("seq 1 2000 > app.log");
     rig.until_lines(2000);
@@ -107,7 +107,7 @@ fn a_copy_in_the_mount_is_not_shipped_again_and_a_new_file_is() {
 }
 
 #[test]
-fn what_is_rotated_while_it_does_not_run_follows_the_rule_that_masks_it() {
+fn a_file_that_is_rotated_while_it_does_not_run_follows_the_rule_that_masks_it() {
     let mut rig = Rig::new(RULES, CHANNEL, "{tag} {.message}");
     assert_eq!(rig.program.take().unwrap().stop(), Some(0));
     let write = |rig: &Rig, n: u32| {
@@ -135,7 +135,7 @@ fn what_is_rotated_while_it_does_not_run_follows_the_rule_that_masks_it() {
         rig.log_lines("it is compressed, so its rule cannot filter it"),
         1
     );
-    // It is still there.
+    // It still exists.
     assert_eq!(rig.program.take().unwrap().stop(), Some(0));
     assert!(rig.mount().join("audit/app.log.1.gz").exists());
 }

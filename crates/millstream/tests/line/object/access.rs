@@ -1,4 +1,4 @@
-//! Who is trusted and who is let in: TLS by an authority of our own, credentials, buckets; and what `check --connect` says of them.
+//! Authentication in both directions: TLS with a private CA, credentials, buckets, and the verdicts of `check --connect`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use millstream_testkit::{
 use super::objects;
 use crate::program::{Program, wait_until};
 
-/// The lines of a file into a bucket; `options` of the sink.
+/// Sends the lines of a file into a bucket; `options` of the sink.
 fn config(place: &Path, bucket: &str, endpoint: &str, options: &str) -> String {
     let place = place.display();
     format!(
@@ -26,7 +26,7 @@ fn auth(key: &str, secret: &str) -> String {
     format!("auth: {{ access_key: {key}, secret_key: {secret} }}")
 }
 
-/// What `check --connect` says, in one line, and its exit code.
+/// Runs `check --connect`; returns its exit code and its report in one line.
 fn check(place: &Path, config: &str) -> (Option<i32>, String) {
     let path = place.join("check.yaml");
     fs::write(&path, config).unwrap();
@@ -42,7 +42,7 @@ fn check(place: &Path, config: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn check_says_whether_the_bucket_is_there_and_lets_us_in_and_leaves_nothing_in_it() {
+fn check_connect_reports_whether_the_bucket_exists_and_admits_us_and_leaves_nothing_in_it() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let mut server = Versitygw::start(place, "lake");
@@ -66,7 +66,7 @@ fn check_says_whether_the_bucket_is_there_and_lets_us_in_and_leaves_nothing_in_i
         ),
         (
             "lake",
-            auth("somebody", "guessed"),
+            auth("mallory", "guessed"),
             "`auth`, or the environment, has to name a key",
         ),
         (
@@ -94,7 +94,7 @@ fn check_says_whether_the_bucket_is_there_and_lets_us_in_and_leaves_nothing_in_i
 }
 
 #[test]
-fn by_tls_only_the_authority_that_is_named_is_trusted() {
+fn over_tls_only_the_configured_authority_is_trusted() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let authority = Authority::new("the authority");
@@ -127,7 +127,7 @@ fn by_tls_only_the_authority_that_is_named_is_trusted() {
         let (code, said) = check(place, config);
         assert_eq!(code, Some(0), "{said}");
     }
-    // What was accepted while the store was not trusted is published when it is.
+    // Records that were accepted while the store was not trusted are published later.
     let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
     fs::write(place.join("in.txt"), &lines).unwrap();
     let program = Program::start(place, &other);

@@ -15,7 +15,7 @@ use crate::program::{
     wait_until,
 };
 
-/// Small objects, and such that are uploaded in several parts.
+/// Small objects, and objects that are uploaded in several parts.
 const BOTH: [Sink; 2] = [
     SINKS[0],
     (
@@ -25,9 +25,9 @@ const BOTH: [Sink; 2] = [
     ),
 ];
 
-/// What a server answers that has no room.
+/// The answer of a server whose disk is full.
 const FULL: &str = "507 Insufficient Storage";
-/// How often the log says of which bucket something cannot be done, and why.
+/// How often the log says that something cannot be done, and why.
 fn complaints(program: &Program, why: &str) -> usize {
     let log = program.log();
     let told = |line: &&str| {
@@ -39,10 +39,10 @@ fn complaints(program: &Program, why: &str) -> usize {
 }
 
 #[test]
-fn a_full_disk_at_the_server_loses_nothing_and_all_goes_on_when_there_is_room() {
+fn a_full_disk_at_the_server_loses_nothing_and_publishing_resumes_when_there_is_space() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    // Room for some of it.
+    // Space for some of it.
     let small = Small::mount(place.join("objects"), "16m");
     let server = Versitygw::start(place, "lake");
     let (port, data) = (free_port(), place.join("data"));
@@ -52,7 +52,7 @@ fn a_full_disk_at_the_server_loses_nothing_and_all_goes_on_when_there_is_room() 
     wait_until("the log names the bucket that takes nothing", || {
         complaints(&program, FULL) > 0
     });
-    // The channel stands on another disk: all of it is accepted while nothing can be published.
+    // The channel is on another disk: it accepts everything while nothing can be published.
     generator.finish();
     let told = complaints(&program, FULL);
     program.kill();
@@ -63,7 +63,7 @@ fn a_full_disk_at_the_server_loses_nothing_and_all_goes_on_when_there_is_room() 
     let large = server.bucket("lake").join("large");
     let published = objects(&large).len();
     small.grow("1g");
-    wait_until("it goes on", || objects(&large).len() > published);
+    wait_until("it continues", || objects(&large).len() > published);
     let log = program.log();
     assert_eq!(program.stop(), Some(0), "{log}");
     publish_all(place, &data, &server, &BOTH);
@@ -71,7 +71,7 @@ fn a_full_disk_at_the_server_loses_nothing_and_all_goes_on_when_there_is_room() 
 }
 
 #[test]
-fn a_network_that_is_cut_while_objects_are_uploaded_loses_nothing_and_repeats_nothing() {
+fn a_network_that_is_cut_while_objects_are_uploaded_loses_and_repeats_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let network = Network::new();

@@ -1,4 +1,4 @@
-//! Millstream and the server are killed and stopped at random moments; a copy of the data_dir goes on beside the first one.
+//! Millstream and the server are killed and stopped at random moments; a copy of the data_dir runs beside the original.
 
 use std::{fs, process::Command, thread::sleep, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::program::{
     wait_until,
 };
 
-/// How often the program is killed and the server, the longest pause before a kill, and the records of the load.
+/// How often the program and the server are killed, the longest pause before a kill, and the number of records.
 struct Storm {
     kills: u64,
     restarts: u64,
@@ -27,7 +27,7 @@ fn storm(sinks: &[Sink], storm: &Storm) {
     let port = free_port();
     let data = place.join("data");
     let config = config(&data, &forward(port), &server.endpoint(), sinks);
-    // A store that is away does not stop a start.
+    // A store that is down does not prevent a start.
     server.server.kill();
     let mut program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, storm.records, "14000"));
@@ -42,7 +42,7 @@ fn storm(sinks: &[Sink], storm: &Storm) {
             server.server.restart();
         }
         if kill == kills / 2 {
-            // It takes connections and answers nothing, for longer than anybody waits.
+            // It accepts connections and answers nothing, for longer than the request timeout.
             server.server.signal("STOP");
             sleep(Duration::from_secs(6));
             server.server.signal("CONT");
@@ -70,8 +70,8 @@ fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
 }
 
 #[test]
-fn every_record_of_avro_and_parquet_is_published_once_when_the_program_and_the_server_are_killed() {
-    // Long enough for some to be killed while they publish.
+fn every_avro_and_parquet_record_is_published_once_when_the_program_and_the_server_are_killed() {
+    // Long enough to kill some while they publish.
     let few = Storm {
         kills: 10,
         restarts: 4,
@@ -81,9 +81,9 @@ fn every_record_of_avro_and_parquet_is_published_once_when_the_program_and_the_s
     storm(&EVENTS, &few);
 }
 
-/// The program is stopped, its data_dir copied, and the copy goes on; then the first one wakes up.
+/// The program is stopped with SIGSTOP, a copy of its data_dir takes over, and then the original wakes up.
 #[test]
-fn a_writer_that_wakes_up_past_its_successor_publishes_nothing_and_says_so() {
+fn a_writer_that_wakes_up_after_its_successor_took_over_publishes_nothing_and_reports_it() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let server = Versitygw::start(place, "lake");

@@ -1,5 +1,5 @@
-//! The sink `object` against a real S3 server (versitygw), fed by forward with acks through a disk channel: every record is
-//! published exactly once, whoever is killed, away, full, cut off, or wakes up too late.
+//! The sink `object` against a real S3 server (versitygw), fed by forward with acks through a disk channel. Every record is
+//! published exactly once when a party is killed, down, full, cut off, or wakes up too late.
 
 mod access;
 mod faults;
@@ -35,7 +35,7 @@ const SINKS: [Sink; 2] = [
     ),
 ];
 
-/// What only readers of its format can read, compressed and not.
+/// Formats that only their readers can read, compressed and not.
 const EVENTS: [Sink; 3] = [
     (
         "avro",
@@ -54,7 +54,7 @@ const EVENTS: [Sink; 3] = [
     ),
 ];
 
-/// What listens for the generator.
+/// A forward source for the generator.
 fn forward(port: u16) -> String {
     format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}")
 }
@@ -76,7 +76,7 @@ fn config(data: &Path, input: &str, endpoint: &str, sinks: &[Sink]) -> String {
     text
 }
 
-/// The published objects of a sink: files of the server's directory.
+/// The published objects of a sink, as files of the server's directory.
 fn objects(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten() {
@@ -106,7 +106,7 @@ fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
     read
 }
 
-/// What a tool says of each object, in a file each.
+/// Runs a tool on each object and stores its output in a file each.
 fn print(objects: &[PathBuf], tool: &str, out: &Path) {
     for (n, path) in objects.iter().enumerate() {
         let unpacked = Command::new(tool).arg(path).output().unwrap();
@@ -116,8 +116,8 @@ fn print(objects: &[PathBuf], tool: &str, out: &Path) {
     }
 }
 
-/// Runs once more with the same channel and sinks, and with inputs that have ended: until all that the channel holds is
-/// published. A stop leaves in the channel what was not taken yet.
+/// One more run with the same channel and sinks and with inputs that have ended, which publishes everything that the channel
+/// holds. A stop leaves records in the channel.
 fn publish_all(directory: &Path, data: &Path, server: &Versitygw, sinks: &[Sink]) {
     let config = config(data, "{ type: stdin }", &server.endpoint(), sinks);
     let last = Program::start_with(directory, &config, &["--once"]);

@@ -1,4 +1,4 @@
-//! `format: parquet` as others read it.
+//! `format: parquet` as pyarrow reads it.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ fn python(script: &str, arguments: &[&Path]) -> Output {
     command.output().unwrap()
 }
 
-/// The `message` of every record of these objects, one a line, in a file each.
+/// Writes the `message` of every record of these objects into a file per object, one per line.
 pub fn messages(objects: &[PathBuf], out: &Path) {
     let read = "import sys, json, pyarrow.parquet as pq\n\
          for n, path in enumerate(sys.argv[2:]):\n\
@@ -41,7 +41,7 @@ pub fn messages(objects: &[PathBuf], out: &Path) {
 
 /// Millstream's Parquet as pyarrow reads it: the generator's records and its end record.
 #[test]
-fn parquet_is_read_by_pyarrow_with_every_record_and_its_time() {
+fn pyarrow_reads_every_parquet_record_and_its_time() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let server = Versitygw::start(place, "lake");
