@@ -1,4 +1,4 @@
-//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/object`.
+//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/line/object`.
 
 mod forgetful;
 
