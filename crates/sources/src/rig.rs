@@ -327,7 +327,7 @@ impl Running {
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
 
-    /// Waits for it to end by itself.
+    /// Waits until it ends on its own.
     pub(crate) fn ended(mut self) -> Result<(), Failure> {
         self.thread.take().unwrap().join().unwrap()
     }

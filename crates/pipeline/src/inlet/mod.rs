@@ -37,7 +37,7 @@ const CHECKPOINT_BYTES: usize = 64 << 20;
 /// A checkpoint comes when the first batch since the last one is this old.
 pub const CHECKPOINT_AGE: Duration = Duration::from_secs(1);
 
-/// What a consumer gets from its inlet.
+/// An item that a consumer gets from its inlet.
 #[derive(Debug)]
 pub enum Item {
     /// The next batch; behind a durable channel with its position.
@@ -144,7 +144,7 @@ impl Inlet {
     }
 
     /// Starts, or starts again: after the position that the sink has committed, if it owns one, otherwise after the channel's cursor.
-    /// What was taken and not settled fails (memory) or is read again (durable).
+    /// Batches that were taken and not settled fail (memory) or are read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.next = Checkpoint::empty();
         self.next_bytes = 0;
@@ -161,7 +161,7 @@ impl Inlet {
         self.reader.settled()
     }
 
-    /// What the channel knows for certain about the position of this consumer; None behind memory.
+    /// The certain bounds of this consumer's position, from the channel; None behind memory.
     pub fn bounds(&self) -> Option<Bounds> {
         self.reader.bounds()
     }

@@ -17,7 +17,7 @@ use crate::{
 struct FakeReader {
     ready: VecDeque<Delivered>,
     ends: bool,
-    /// What it delivers once it is resumed.
+    /// Batches that it delivers once it is resumed.
     again: VecDeque<Delivered>,
     committed: Arc<Mutex<Vec<Position>>>,
 }

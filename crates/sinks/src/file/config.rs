@@ -106,7 +106,7 @@ fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutputMode, D::Err
     }
 }
 
-/// What the options mean, checked.
+/// The checked options.
 pub(super) struct Settings {
     path: Template,
     pub(super) format: Formatting,

@@ -26,7 +26,7 @@ struct Window {
     end: u64,
 }
 
-/// What was written since the last commit, the oldest first.
+/// Data written since the last commit, the oldest first.
 pub(super) struct Dirty {
     /// Maximum number of bytes; 0: no limit.
     max: u64,

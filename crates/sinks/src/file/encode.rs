@@ -56,7 +56,7 @@ impl Encode {
         }
     }
 
-    /// What every file starts with.
+    /// The first bytes of every file.
     pub(super) fn header(&self) -> &[u8] {
         self.encoder.header()
     }

@@ -36,7 +36,7 @@ const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
 pub(super) struct Handling {
     /// Maximum number of open files.
     pub(super) open_max: usize,
-    /// What is not committed can be read again from the channel.
+    /// The channel delivers again what is not committed.
     pub(super) durable: bool,
     /// Data that is on disk does not stay in the page cache.
     pub(super) drops_cache: bool,
@@ -196,7 +196,7 @@ impl Files {
         Some(format!("cannot write {}: {why}", path.display()))
     }
 
-    /// What is wrong with the links on the way to a path that does not exist, if anything is.
+    /// The fault of a link on the way to a path that does not exist, if there is one.
     fn dangling(&self, path: &Path) -> Option<&'static str> {
         let above = usize::from(self.handling.replaces_links);
         let is_link = |at: &&Path| self.disk.read_link(at).is_ok();
@@ -215,7 +215,7 @@ impl Files {
                 .make(&*self.disk, directory)
                 .map_err(|error| cannot("create the directory", directory, &error))?;
             match self.disk.open(path, Open::Output(self.handling.mode)) {
-                // The directory existed a moment ago: it is created again.
+                // The directory was removed in the meantime: it is created again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {
                     self.directories.forget()
                 }

@@ -1,13 +1,13 @@
-//! What is committed: the table of outputs and the journal that makes it durable.
+//! The committed state: the table of outputs, and the journal that makes it durable.
 //!
 //! `encode -> [write] -> [settle]`
 //!
 //! A change is visible in the table at once and durable after the next [`Ledger::note`].
 
 use millstream_pipeline::failure::Failure;
+use millstream_state::Alternating;
 
 use super::{
-    journal::Journal,
     output::Output,
     table::{Change, Table},
 };
@@ -15,14 +15,14 @@ use super::{
 /// The table of outputs and its journal.
 pub(super) struct Ledger {
     table: Table,
-    journal: Journal,
+    journal: Alternating,
     /// Encoded changes that are not in the journal yet.
     changes: Vec<u8>,
 }
 
 impl Ledger {
     /// The ledger of `table`, which is in `journal`.
-    pub(super) fn new(table: Table, journal: Journal) -> Self {
+    pub(super) fn new(table: Table, journal: Alternating) -> Self {
         Self {
             table,
             journal,

@@ -26,7 +26,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// A writer with its timers and retries.
 pub(super) struct PatientWriter {
     pub(super) writer: Writer,
-    /// What was not committed is delivered again after a failure.
+    /// The channel delivers again after a failure what was not committed.
     durable: bool,
     reporter: Reporter,
     /// When a file may be due for rotation or closing.
@@ -86,7 +86,7 @@ impl PatientWriter {
 
     /// Nothing is ready: writes what waits if it is much or has waited long enough. Returns when something is due next.
     pub(super) async fn rest(&mut self) -> Result<Option<Instant>, Failure> {
-        // What is held is written at the next checkpoint.
+        // Held records are written at the next checkpoint.
         if self.writer.holds() || self.writer.pending.is_empty() {
             return Ok(self.due);
         }

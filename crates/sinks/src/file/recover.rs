@@ -18,14 +18,14 @@ use std::{
 
 use millstream_pipeline::{channel::Bounds, failure::Failure, report::Reporter};
 use millstream_record::{Position, Time};
+use millstream_state::{Alternating, Begun};
 use millstream_sys::disk::{Disk, Metadata, Open};
 use millstream_wire::compression::{Codec, codec_of, whole_bytes};
 
 use super::{
     failure::cannot,
     files::{find_inode, lock},
-    journal::{Found, Journal},
-    naming,
+    journal, naming,
     table::{HEAD_BYTES, Row, Table},
 };
 use crate::directories::directory_of;
@@ -45,7 +45,7 @@ pub(super) struct Channel {
 
 /// The state after recovery.
 pub(super) struct Recovered {
-    pub(super) journal: Journal,
+    pub(super) journal: Alternating,
     pub(super) table: Table,
     /// The journal may have lost files it once knew.
     pub(super) doubtful: bool,
@@ -59,9 +59,9 @@ pub(super) fn recover(
     codec: Option<Codec>,
     reporter: &Reporter,
 ) -> Result<Recovered, Failure> {
-    let (mut journal, found) = Journal::open(&**disk, directory, channel.is_some())?;
+    let (mut journal, begun) = journal::open(&**disk, directory, channel.is_some())?;
     let committed = channel.and_then(|channel| channel.bounds.committed);
-    let (mut table, damage) = read(found, directory, committed);
+    let (mut table, damage) = read(begun, directory, committed);
     // 0 is memory.
     let replays = channel.filter(|channel| channel.id == table.channel);
     let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, directory, committed?)));
@@ -105,10 +105,10 @@ pub(super) fn recover(
 }
 
 /// The table, as far as it can be read, and what is wrong with the journal, if anything.
-fn read(found: Found, directory: &Path, committed: Option<Position>) -> (Table, Option<String>) {
+fn read(begun: Begun, directory: &Path, committed: Option<Position>) -> (Table, Option<String>) {
     let directory = directory.display();
-    let (records, damage) = match found {
-        Found::Nothing => {
+    let (records, damage) = match begun {
+        Begun::Nothing => {
             let missing = |committed| {
                 format!(
                     "the journal in {directory} is missing, but this sink has settled up to {committed}"
@@ -116,8 +116,8 @@ fn read(found: Found, directory: &Path, committed: Option<Position>) -> (Table, 
             };
             return (Table::default(), committed.map(missing));
         }
-        Found::Records(records) => (records, None),
-        Found::Damage(what, records) => (records, Some(what)),
+        Begun::Records(records) => (records, None),
+        Begun::Damaged(what, records) => (records, Some(what)),
     };
     let (table, whole) = Table::decode(&records);
     let unread = || format!("the journal in {directory} has a record that is not valid");

@@ -21,7 +21,7 @@ use crate::directories::directory_of;
 /// to remember it.
 const CLOSE_AFTER: Duration = Duration::from_secs(60);
 
-/// What is due for a file.
+/// The action that is due for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Rotate,

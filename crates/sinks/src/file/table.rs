@@ -22,8 +22,7 @@ use std::{
 };
 
 use millstream_record::{Position, Time};
-
-use super::journal::checksum;
+use millstream_sys::checksum::crc32c;
 
 /// Maximum number of files in the table; the least recently used ones leave it first.
 pub(super) const ROWS_MAX: usize = 65_536;
@@ -43,7 +42,7 @@ impl Head {
         let bytes = &bytes[..bytes.len().min(HEAD_BYTES)];
         Self {
             length: u8::try_from(bytes.len()).unwrap_or(0),
-            checksum: checksum(&[bytes]),
+            checksum: crc32c(bytes),
         }
     }
 

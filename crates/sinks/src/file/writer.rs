@@ -48,7 +48,7 @@ const TICK_MIN: Duration = Duration::from_millis(50);
 pub(super) struct Style {
     /// None: not compressed.
     pub(super) codec: Option<Codec>,
-    /// What every file starts with.
+    /// The first bytes of every file.
     pub(super) header: Bytes,
     /// Maximum number of bytes that are written and not yet on disk; 0: no limit.
     pub(super) dirty_max: u64,
@@ -132,7 +132,7 @@ impl Writer {
     /// end within a record or hold what the channel delivers again.
     pub(super) fn is_over(&self, id: u32, received: Time) -> bool {
         let output = self.files.outputs.get(id);
-        // What this run has written may start with anything.
+        // A file written by this run may start with anything.
         let foreign =
             !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec;
         let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);

@@ -1,4 +1,4 @@
-//! What the sources that serve connections have in common: the read buffer, the pace of reading, timeouts, and answers in order.
+//! Parts of every source that serves connections: the read buffer, the pace of reading, timeouts, and answers in order.
 //!
 //! `[read] -> decode -> send -> keep`
 //!

@@ -1,4 +1,4 @@
-//! What ends a connection, other than its peer: a stop of the process, the idle timeout, and a peer that is too slow.
+//! The ends of a connection that its peer does not choose: a stop of the process, the idle timeout, too little progress.
 
 use std::{
     future::Future,

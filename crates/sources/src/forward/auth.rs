@@ -46,7 +46,7 @@ struct Client {
     users: Vec<String>,
 }
 
-/// What a sender must prove.
+/// The proofs required of a sender.
 #[derive(Clone, Copy)]
 pub(super) struct Rule<'a> {
     pub(super) key: &'a Secret,
@@ -96,7 +96,7 @@ impl Auth {
         }
     }
 
-    /// What a sender at this address must prove; None: it may not send.
+    /// The proofs required of a sender at this address; None: it may not send.
     pub(super) fn rule(&self, ip: Option<IpAddr>) -> Option<Rule<'_>> {
         let client = self
             .clients

@@ -4,13 +4,13 @@
 //!
 //! Reading continues while acks are due, up to a limit, and stops while the outlet is full; acks continue meanwhile.
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use millstream_net::{Connection, sides::Reading};
 use millstream_pipeline::channel::Note;
 use millstream_record::Time;
+use millstream_sys::random;
 use millstream_wire::forward::{Decoder, Step};
-use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 use super::{
@@ -45,10 +45,12 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
     let values = connection.peer.values(&service.context.host);
     let peer = connection.peer.name;
     let (mut reader, mut writer) = connection.stream.into_sides();
-    let Ok(number) = random() else {
+    // A number that no other connection ever has.
+    let Ok(number) = random::bytes() else {
         let text = "cannot number a connection: the system gives no random numbers";
         return service.context.reporter.error("random", text);
     };
+    let number = u64::from_ne_bytes(number);
     let (meters, patience) = (&service.meters, service.patience.with_answers());
     let (answers, answering) = connection::answers();
     let mut intake = Intake {
@@ -93,14 +95,6 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
         let _ = writer.shutdown().await;
         let _ = timeout(LINGER, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
     }
-}
-
-/// A number that no other connection ever has.
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    // Linux returns up to 256 bytes at once.
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// The reading side of a connection: from bytes to batches.
@@ -240,7 +234,7 @@ impl Intake {
         }
     }
 
-    /// Makes room for the rest of a frame that fills the read buffer.
+    /// Enlarges the read buffer if a frame fills it that is not complete.
     async fn grow(&mut self) -> Result<(), End> {
         if self.input.stash.is_full() {
             // A connection that waits for memory holds none.

@@ -23,7 +23,7 @@ const SPARE_BYTES: usize = 64;
 /// The content of a payload.
 pub(super) struct Content {
     pub(super) body: Bytes,
-    /// What was found in `body`.
+    /// The findings in `body`.
     pub(super) check: Check,
     /// Whether `body` could be read to its end.
     pub(super) sound: bool,
@@ -82,7 +82,7 @@ impl Content {
         self.sound && self.check.whole() == self.body.len()
     }
 
-    /// What is wrong with it.
+    /// Describes its fault.
     pub(super) fn fault(&self) -> String {
         let end = self.check.whole();
         if !self.sound {

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use millstream_record::{Claim, Encoding, Tag};
+use millstream_sys::checksum::crc32c;
 use millstream_wire::{
     compression::Codec,
     forward::{Check, Compressed, Form, Frame, Options, Signal, message_head, sift, write_timed},
@@ -14,7 +15,7 @@ use millstream_wire::{
 use super::{
     content::Content,
     end::End,
-    outgoing::{Outgoing, YIELD_BYTES, checksum},
+    outgoing::{Outgoing, YIELD_BYTES},
     poison::Key,
 };
 
@@ -31,7 +32,7 @@ pub(super) struct Payload {
     pub(super) body: Bytes,
     /// The memory that `body` holds of the pool.
     pub(super) held: usize,
-    /// What was found in it, if it is not compressed.
+    /// The findings in it, if it is not compressed.
     pub(super) check: Check,
     /// Whether it could be read to its end.
     pub(super) sound: bool,
@@ -278,7 +279,7 @@ fn refuses(out: &Outgoing, body: &[u8], options: &Options<'_>) -> bool {
         out.service.poison.refuses(Key {
             id: id.to_vec(),
             length: body.len(),
-            checksum: checksum(body),
+            checksum: crc32c(body),
         })
     })
 }

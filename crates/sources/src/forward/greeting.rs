@@ -4,11 +4,11 @@
 //! used. Bytes that follow a good PING are handed on.
 
 use millstream_net::{Connection, Peer, Stream};
+use millstream_sys::random;
 use millstream_wire::{
     forward::handshake::{Helo, Ping, Pong, digest, is_digest, read_ping, write_helo, write_pong},
     msgpack::ReadError,
 };
-use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout_at,
@@ -59,9 +59,7 @@ async fn exchange(
     auth: &Auth,
     hostname: &str,
 ) -> Result<Vec<u8>, End> {
-    let mut random = [0; 2 * NONCE_BYTES];
-    // Linux gives up to 256 bytes at once.
-    getrandom(&mut random, GetRandomFlags::empty()).map_err(|_| End::Broken)?;
+    let random: [u8; 2 * NONCE_BYTES] = random::bytes().map_err(|_| End::Broken)?;
     let (nonce, salt) = random.split_at(NONCE_BYTES);
     let salt = if auth.has_users() { salt } else { b"" };
     let mut out = Vec::new();

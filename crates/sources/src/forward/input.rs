@@ -25,7 +25,7 @@ const GROWTH: usize = 4;
 /// A peer whose payloads have come whole gets memory for another one of that length at once, up to this many bytes.
 const PROVEN_BYTES_MAX: usize = 4 << 20;
 
-/// What one read brought.
+/// The result of one read.
 #[derive(Clone, Copy)]
 pub(super) struct Read {
     /// Number of bytes; 0: the peer has closed the connection.

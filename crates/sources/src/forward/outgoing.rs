@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crc_fast::CrcAlgorithm;
 use millstream_pipeline::{delivery::Receipt, reject};
 use millstream_record::{Batch, Buffer, ChunkOrigin, Claim, Encoding, Origin, Tag, Time, Values};
+use millstream_sys::checksum::crc32c;
 use millstream_wire::forward::{Frame, Options};
 
 use super::{
@@ -101,7 +101,7 @@ impl Outgoing {
         let chunk = Chunk {
             id,
             length: frame.body.len(),
-            checksum: if durable { checksum(frame.body) } else { 0 },
+            checksum: if durable { crc32c(frame.body) } else { 0 },
             start,
             records,
         };
@@ -125,7 +125,7 @@ impl Outgoing {
                 id: Bytes::copy_from_slice(id),
                 connection: self.number,
                 length: received.len() as u32,
-                checksum: checksum(received),
+                checksum: crc32c(received),
                 start: 0,
                 end: body.len() as u32,
                 records: count,
@@ -232,10 +232,4 @@ impl Outgoing {
             self.tag = self.service.tag.tag(&sent, None, &self.values);
         }
     }
-}
-
-/// CRC-32C.
-pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    // The library returns every CRC as 64 bits.
-    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

@@ -1,4 +1,4 @@
-//! What all connections of the source have in common.
+//! Settings, limits and meters that all connections of the source share.
 
 use std::{sync::Arc, time::Duration};
 

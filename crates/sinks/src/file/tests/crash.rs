@@ -36,7 +36,7 @@ use crate::{
     rig::lines,
 };
 
-/// What a test does to the disk before a batch is taken.
+/// An action on the disk before a batch is taken.
 type Meddle = fn(&SimulatedDisk, usize);
 
 /// A durable channel that asks for a checkpoint every few batches.

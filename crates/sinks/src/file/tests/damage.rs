@@ -16,7 +16,7 @@ use super::crash::{
 
 const JOURNALS: [&str; 2] = ["/data/sinks/sink/journal.0", "/data/sinks/sink/journal.1"];
 
-/// What happens to one or both of the journal's files.
+/// Damage to one or both files of the journal.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     Flip(u64),

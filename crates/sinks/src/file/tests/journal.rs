@@ -1,13 +1,14 @@
 //! The journal finds appended changes again, over many turns and after a crash at any step, and notices damage.
 
-use std::{path::Path, sync::Arc};
+use std::{io::IoSlice, path::Path, sync::Arc};
 
 use millstream_record::{Position, Time};
+use millstream_state::{Alternating, Begun};
 use millstream_sys::disk::{Disk, Open};
 use millstream_testkit::{Crash, Random, SimulatedDisk};
 
 use crate::file::{
-    journal::{Found, Journal},
+    journal,
     table::{Change, Head, Row, Table},
 };
 
@@ -40,7 +41,7 @@ fn change(n: u64) -> Change {
 }
 
 /// Appends the changes `from..to`; stops at the first failure and returns how many were taken.
-fn append(journal: &mut Journal, table: &mut Table, from: u64, to: u64) -> u64 {
+fn append(journal: &mut Alternating, table: &mut Table, from: u64, to: u64) -> u64 {
     for n in from..to {
         let mut bytes = Vec::new();
         change(n).encode(&mut bytes);
@@ -64,12 +65,12 @@ fn decode(records: &[Vec<u8>]) -> Table {
     table
 }
 
-fn open(disk: &SimulatedDisk) -> (Journal, Table) {
-    let (mut journal, found) = Journal::open(disk, Path::new(DIRECTORY), true).unwrap();
-    let table = match found {
-        Found::Records(records) => decode(&records),
-        Found::Nothing => Table::default(),
-        Found::Damage(what, _) => panic!("{what}"),
+fn open(disk: &SimulatedDisk) -> (Alternating, Table) {
+    let (mut journal, begun) = journal::open(disk, Path::new(DIRECTORY), true).unwrap();
+    let table = match begun {
+        Begun::Records(records) => decode(&records),
+        Begun::Nothing => Table::default(),
+        Begun::Damaged(what, _) => panic!("{what}"),
     };
     journal.begin(&table.encode()).unwrap();
     (journal, table)
@@ -135,11 +136,11 @@ fn damage_is_noticed_wherever_it_is_even_in_the_last_record() {
         let side = Path::new(DIRECTORY).join(["journal.0", "journal.1"][random.below(2) as usize]);
         assert!(disk.damage(&side, random.below(1500)));
         disk.restart(Crash::Kill);
-        match Journal::open(&disk, Path::new(DIRECTORY), true).unwrap().1 {
-            Found::Damage(..) => {}
-            Found::Nothing => panic!("seed {seed}: a journal was there"),
+        match journal::open(&disk, Path::new(DIRECTORY), true).unwrap().1 {
+            Begun::Damaged(..) => {}
+            Begun::Nothing => panic!("seed {seed}: a journal was there"),
             // Damage to the file that does not count is harmless.
-            Found::Records(records) => assert!(decode(&records) == after(20), "seed {seed}"),
+            Begun::Records(records) => assert!(decode(&records) == after(20), "seed {seed}"),
         }
     }
 }
@@ -164,15 +165,40 @@ fn no_bytes_make_the_table_panic() {
 #[test]
 fn two_processes_cannot_have_the_same_journal() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
-    let first = Journal::open(&*disk, Path::new(DIRECTORY), true).unwrap();
-    let failure = Journal::open(&*disk, Path::new(DIRECTORY), true)
+    let first = journal::open(&*disk, Path::new(DIRECTORY), true).unwrap();
+    let failure = journal::open(&*disk, Path::new(DIRECTORY), true)
         .err()
         .unwrap();
     assert!(failure.message.contains("another Millstream"), "{failure}");
     drop(first);
-    assert!(Journal::open(&*disk, Path::new(DIRECTORY), true).is_ok());
+    assert!(journal::open(&*disk, Path::new(DIRECTORY), true).is_ok());
     assert!(
         disk.open(&Path::new(DIRECTORY).join("journal.1"), Open::Read)
             .is_ok()
     );
+}
+
+#[test]
+fn a_journal_of_an_earlier_version_is_read() {
+    // Written by an independent implementation of the format: a table at position 1/3 of channel 7, next rotation 9.
+    const JOURNAL: &[u8] = b"mill-fsj\x01\0\0\0\x2b\xbe\x4a\xe9\x01\0\0\0\0\0\0\0\
+        \x27\0\0\0\xec\x92\x44\0\x05\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\
+        \x03\0\0\0\0\0\0\0\x01\x06\x09\0\0\0\0\0\0\0\0";
+    const MARK: &[u8] = b"\x01\0\0\0\0\0\0\0\x48\0\0\0\0\0\0\0\xae\x2b\x4e\xe0\0\0\0\0";
+    let disk = SimulatedDisk::new(1);
+    drop(journal::open(&disk, Path::new(DIRECTORY), true).unwrap());
+    let write = |name: &str, bytes: &[u8], at: u64| {
+        let path = Path::new(DIRECTORY).join(name);
+        let file = disk.open(&path, Open::Write).unwrap();
+        file.write_at(&[IoSlice::new(bytes)], at).unwrap();
+    };
+    write("journal.1", JOURNAL, 0);
+    write("journal.0", MARK, (1 << 20) - 24);
+    let expected = Table {
+        channel: 7,
+        position: Some(Position { epoch: 1, seq: 3 }),
+        number: 9,
+        ..Table::default()
+    };
+    assert_eq!(open(&disk).1, expected);
 }

@@ -1,4 +1,4 @@
-//! What is written where, and what is rejected. The other files: crashes, rotation, trouble with the disk.
+//! The paths and contents of outputs, and rejects. The other files: crashes, rotation, trouble with the disk.
 
 mod compress;
 mod crash;

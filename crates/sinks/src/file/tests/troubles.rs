@@ -269,7 +269,7 @@ fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
     let path = directory.path().join("state/journal.1");
     let mut bytes = fs::read(&path).unwrap();
     bytes[8] = 9;
-    let checksum = crate::file::journal::checksum(&[&bytes[..12], &bytes[16..24]]);
+    let checksum = millstream_sys::checksum::crc32c_of(&[&bytes[..12], &bytes[16..24]]);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let mut rig = Rig::new(
@@ -280,7 +280,7 @@ fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
     );
     let failure = block_on(rig.run()).unwrap_err();
     assert!(
-        failure.message.contains("format 9") && failure.message.contains("up to 1"),
+        failure.message.contains("format version 9") && failure.message.contains("up to 1"),
         "{failure}"
     );
     assert_eq!(failure.again, millstream_pipeline::failure::Again::Never);

@@ -132,7 +132,7 @@ fn users_must_have_their_password_and_come_from_their_network() {
     let mismatch = "username/password mismatch";
     assert_eq!(try_as("local", "bob", "wonder").unwrap_err(), mismatch);
     assert_eq!(try_as("local", "alice", "wonder").unwrap_err(), mismatch);
-    assert_eq!(try_as("local", "nobody", "").unwrap_err(), mismatch);
+    assert_eq!(try_as("local", "stranger", "").unwrap_err(), mismatch);
     assert_eq!(
         try_as("secret", "bob", "build").unwrap_err(),
         "shared_key mismatch"
