@@ -1,4 +1,4 @@
-//! What a request became, on its way: the batch, its origin, what is set aside, and the wait for both.
+//! Sends what a request became: the batch with its origin, and what is rejected; then waits for both.
 //!
 //! `read -> decode -> [send] -> keep`
 
@@ -6,29 +6,29 @@ use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use hyper::StatusCode;
 use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
-use millstream_record::{Batch, Buffer, ChunkOrigin, Claim, Encoding, Origin, Tag, Time};
+use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time};
 use millstream_wire::msgpack::write_str;
 use tokio::time::timeout;
 
 use super::{
     answer::{Kept, Refusal},
-    body::{Work, retry},
     decode::{Bad, Decoded},
-    request::Client,
+    endpoint::Client,
+    memory::RequestMemory,
 };
 
-/// A smaller batch gets memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
-/// The longest key that is taken.
+/// The longest `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 1024;
-/// Stands before a key in the id of its origin: so it is long enough to be unique and no hash of a content.
+/// Prefix of a key in the id of its origin. It makes the id long enough to be unique, and distinguishes it from a hash.
 const KEY_MARK: &[u8] = b"idempotency-key ";
 
-/// A request that is whole.
+/// A request that was received completely.
 pub(super) struct Arrived<'r> {
     pub(super) tag: Tag,
     pub(super) received: Time,
-    /// The body as it came.
+    /// The body as received.
     pub(super) bytes: &'r [u8],
     /// `Idempotency-Key`.
     pub(super) key: Option<&'r [u8]>,
@@ -39,7 +39,7 @@ pub(super) async fn keep(
     client: &Client,
     arrived: &Arrived<'_>,
     decoded: Decoded,
-    claim: &Claim,
+    memory: RequestMemory<'_>,
 ) -> Result<Kept, Refusal> {
     let Decoded {
         body,
@@ -49,7 +49,7 @@ pub(super) async fn keep(
     if records == 0 && bad.count > 0 {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, bad.errors.join("; ")));
     }
-    let shared = &client.shared;
+    let endpoint = &client.endpoint;
     let mut batch = Batch {
         tag: arrived.tag.clone(),
         plain: true,
@@ -60,31 +60,31 @@ pub(super) async fn keep(
         values: client.values.clone(),
         origins: Vec::new(),
     };
-    let (outlet, rejects) = (&shared.context.outlet, &shared.context.rejects);
-    // Before anything is sent: what waits in a full channel would be kept although its sender was told to come again.
+    let (outlet, rejects) = (&endpoint.context.outlet, &endpoint.context.rejects);
+    // Before anything is sent: a batch that waits in a full channel would be kept although its sender was asked to retry.
     let room = async {
         outlet.has_room().await;
         if bad.count > 0 {
             rejects.has_room().await;
         }
     };
-    timeout(shared.wait, room)
+    timeout(endpoint.wait, room)
         .await
         .map_err(|_| no_room(client))?;
-    let aside = match bad.count {
+    let rejected = match bad.count {
         0 => None,
-        _ => Some(set_aside(client, &batch, &mut bad, claim).await?),
+        _ => Some(reject_bad(client, &batch, &mut bad, memory).await?),
     };
     let mut receipts = Vec::new();
     if records > 0 {
         batch
             .origins
-            .extend(origin(arrived, body.len(), records, shared.durable)?);
+            .extend(origin(arrived, body.len(), records, endpoint.durable)?);
         batch.body = shared_bytes(body);
         receipts.push((outlet, put(client, outlet, batch).await?));
     }
-    if let Some(aside) = aside {
-        receipts.push((rejects, put(client, rejects, aside).await?));
+    if let Some(rejected) = rejected {
+        receipts.push((rejects, put(client, rejects, rejected).await?));
     }
     for (outlet, receipt) in receipts {
         settled(client, outlet, receipt).await?;
@@ -96,28 +96,28 @@ pub(super) async fn keep(
     })
 }
 
-/// Sends a batch when there is room. Given up while it waits, nothing of it is taken.
+/// Sends a batch when the channel has space. If that times out, the channel keeps nothing of it.
 async fn put(client: &Client, outlet: &Outlet, batch: Batch) -> Result<Receipt, Refusal> {
-    let sent = timeout(client.shared.wait, outlet.send(batch, true)).await;
+    let sent = timeout(client.endpoint.wait, outlet.send(batch, true)).await;
     sent.map_err(|_| no_room(client))
 }
 
-/// Waits until it is settled, but for no room: what waits in a channel that is full may be kept after all.
+/// Waits until the batch is settled, or the channel is full for too long: what waits in it may still be kept later.
 async fn settled(client: &Client, outlet: &Outlet, receipt: Receipt) -> Result<(), Refusal> {
-    let shared = &client.shared;
+    let endpoint = &client.endpoint;
     tokio::select! {
         biased;
         settled = receipt => settled.map_err(|_| {
-            let text = "the request was lost on its way within Millstream: send it again";
-            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(shared))
+            let text = "the request was lost within Millstream: send it again";
+            Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, endpoint.wait)
         }),
-        () = outlet.is_full_after(shared.wait) => Err(no_room(client)),
+        () = outlet.is_full_after(endpoint.wait) => Err(no_room(client)),
     }
 }
 
 fn no_room(client: &Client) -> Refusal {
-    let text = "what is behind this source takes nothing more for now";
-    Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, retry(&client.shared))
+    let text = "the channel behind this source is full";
+    Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, client.endpoint.wait)
 }
 
 fn origin(
@@ -140,10 +140,10 @@ fn origin(
     write_str(&mut id, &[KEY_MARK, key].concat());
     Ok(Some(Origin::Chunk(ChunkOrigin {
         id: id.into(),
-        // Only ids that prove nothing by themselves are told apart by their connection.
+        // The connection matters only for ids that do not identify a chunk on their own.
         connection: 0,
         length: arrived.bytes.len() as u32,
-        // The library gives every CRC as 64 bits.
+        // The library returns every CRC as 64 bits.
         checksum: crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, arrived.bytes) as u32,
         start: 0,
         end: body_bytes as u32,
@@ -151,23 +151,19 @@ fn origin(
     })))
 }
 
-/// The batch that leaves by the port `rejected`: a record for each part, with its own fault.
-async fn set_aside(
+/// The batch that leaves by the port `rejected`: one record for each part, with its fault.
+async fn reject_bad(
     client: &Client,
     from: &Batch,
     bad: &mut Bad,
-    claim: &Claim,
+    memory: RequestMemory<'_>,
 ) -> Result<Batch, Refusal> {
-    let context = &client.shared.context;
+    let context = &client.endpoint.context;
     let node = &*context.name;
     let bytes = bad
         .items()
         .map(|(item, fault)| reject::bytes(node, from, item, fault));
-    let work = Work {
-        shared: &client.shared,
-        claim,
-    };
-    let mut body = work.memory(bytes.sum()).await?;
+    let mut body = memory.reserve(bytes.sum()).await?;
     let mut count = 0;
     for (item, fault) in bad.items() {
         reject::write(&mut body, node, from, item, fault);
