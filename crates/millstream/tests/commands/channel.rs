@@ -125,8 +125,8 @@ fn a_stuck_consumer_is_visible_and_can_be_skipped_ahead() {
     assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);
     assert_eq!(row(here, "stuck")[2], "0");
     let mut wrong = skip;
-    wrong[2] = "nobody";
-    assert!(text(channel(here, &wrong), 1).contains("nobody"));
+    wrong[2] = "stranger";
+    assert!(text(channel(here, &wrong), 1).contains("stranger"));
 }
 
 #[test]
@@ -478,7 +478,7 @@ fn a_used_and_restarted_channel_is_listed_skipped_and_forgotten() {
         assert!(told, "{said}");
         assert!(!Path::new(output).exists(), "nothing is written for {to}");
     }
-    assert!(skip("nobody", "end", 1).contains("it has good, stuck"));
+    assert!(skip("stranger", "end", 1).contains("it has good, stuck"));
     let said = skip("stuck", "1.150", 0);
     assert!(
         said.contains("50 records in 50 batches, up to 1.150"),
