@@ -618,7 +618,7 @@ fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
         let rest = acked..acked + 10;
         assert_eq!(send_large(ports[0], rest.clone(), PATIENCE).1, 10);
         let all: Vec<u64> = (0..u64::from(rest.end)).collect();
-        wait_until("all are written once", || numbers(&out) == all);
+        wait_until("all lines are written once", || numbers(&out) == all);
         let log = program.log();
         assert!(
             !log.contains("not in order") && !log.contains("ERROR"),
@@ -690,7 +690,7 @@ sinks:
         );
         fs::remove_file(&place).unwrap();
         let program = Program::start(here, &shape);
-        wait_until("all is written", || {
+        wait_until("everything is written", || {
             fs::read_to_string(place.join("out.log")).is_ok_and(|text| text.len() >= lines.len())
         });
         assert!(
