@@ -1,4 +1,4 @@
-//! Turns a panic of a task into a value, so that no task dies in silence.
+//! Turns a panic of a task into a value, so that no task ends unnoticed.
 
 use std::{
     any::Any,

@@ -8,22 +8,26 @@ use crate::tree::metadata;
 const IMPORTS: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("sys", &[]),
+    ("state", &["sys"]),
     ("config", &[]),
     ("wire", &["record"]),
-    ("pipeline", &["record", "config", "wire", "sys"]),
-    ("channels", &["record", "config", "wire", "sys", "pipeline"]),
+    ("pipeline", &["record", "config", "wire", "sys", "state"]),
+    (
+        "channels",
+        &["record", "config", "wire", "sys", "state", "pipeline"],
+    ),
     ("net", &["record", "config", "sys", "pipeline"]),
-    ("kafka", &["config", "net"]),
+    ("kafka", &["config", "sys", "net"]),
     (
         "sources",
         &[
-            "record", "config", "wire", "sys", "pipeline", "net", "kafka",
+            "record", "config", "wire", "sys", "state", "pipeline", "net", "kafka",
         ],
     ),
     (
         "sinks",
         &[
-            "record", "config", "wire", "sys", "pipeline", "net", "kafka",
+            "record", "config", "wire", "sys", "state", "pipeline", "net", "kafka",
         ],
     ),
     ("testkit", &["record", "wire", "sys", "pipeline"]),

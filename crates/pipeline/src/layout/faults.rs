@@ -1,11 +1,11 @@
-//! What makes a graph unusable, and what is probably a mistake.
+//! Checks the graph: errors that make it unusable, and warnings about probable mistakes.
 
 use millstream_config::Problem;
 
 use super::{Built, Entry, Inputs, Takers, is_channel, is_memory};
 use crate::node::Build;
 
-/// Finds what cannot run.
+/// Finds errors.
 pub fn check_graph(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -54,7 +54,7 @@ pub fn check_graph(
     }
 }
 
-/// Whether what comes out of `from` can come to `to`.
+/// Whether records that leave `from` can reach `to`.
 fn reaches(from: usize, to: usize, takers: &Takers) -> bool {
     let (mut open, mut seen) = (vec![from], vec![]);
     while let Some(at) = open.pop() {
@@ -78,7 +78,7 @@ fn reaches(from: usize, to: usize, takers: &Takers) -> bool {
 pub fn unused(entries: &[Entry], built: &[Option<Built>], takers: &Takers) -> Vec<Problem> {
     let is_sink = |entry: &Entry| matches!(entry.component.build, Build::Sink(_));
     if !entries.iter().any(is_sink) {
-        // The configuration as a whole is not complete, which is one error and not one for each source.
+        // Without any sink the configuration is incomplete: one error, not one for each source.
         return Vec::new();
     }
     let unused = |(at, entry): (usize, &Entry)| {

@@ -28,9 +28,9 @@ use super::block_on;
 use crate::{
     file::{
         FileSink,
-        files::Files,
+        files::{Files, Handling},
         recover::{Channel, recover},
-        rotate::Rotate,
+        rotate::Rules,
         writer::{Style, Writer},
     },
     rig::lines,
@@ -418,7 +418,7 @@ fn crash_at_every_step(case: &Case, crash: Crash) {
 
 #[test]
 fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_it() {
-    let open = |rotate: Rotate| {
+    let open = |rules: Rules| {
         let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
         let reporter = Reporter::new("sink");
         let channel = Channel {
@@ -427,31 +427,30 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
         };
         let recovered =
             recover(&disk, Path::new("/state"), Some(channel), None, &reporter).unwrap();
-        let files = Files::new(
-            disk,
-            reporter.clone(),
-            10,
-            true,
-            true,
-            OutputMode::Umask,
-            false,
-        );
+        let handling = Handling {
+            open_max: 10,
+            durable: true,
+            drops_cache: true,
+            mode: OutputMode::Umask,
+            replaces_links: false,
+        };
+        let files = Files::new(disk, reporter.clone(), handling);
         Writer::new(
             files,
             recovered,
-            rotate,
+            rules,
             Style::default(),
             reporter,
             &Meters::default().of("sink"),
         )
         .unwrap()
     };
-    let records = Rotate {
+    let records = Rules {
         records: 100,
-        ..Rotate::default()
+        ..Rules::default()
     };
-    for (rotate, rows) in [(Rotate::default(), 0), (records, 3)] {
-        let mut writer = open(rotate);
+    for (rules, rows) in [(Rules::default(), 0), (records, 3)] {
+        let mut writer = open(rules);
         for path in ["/out/a", "/out/b", "/out/c"] {
             let id = writer.file(path.as_bytes(), Time(0)).unwrap();
             writer.add_shared(id, "1\n".into(), 1);
@@ -460,19 +459,34 @@ fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_
         writer.commit(position).unwrap();
         let due = writer.tick().unwrap().unwrap();
         assert!(due > writer.files.now + Duration::from_secs(59));
-        assert!(writer.files.iter().all(|(_, output)| output.file.is_some()));
+        assert!(
+            writer
+                .files
+                .outputs
+                .iter()
+                .all(|(_, output)| output.file.is_some())
+        );
         writer.files.now = due;
         writer.tick().unwrap();
         assert_eq!(
-            (writer.table.rows.len(), writer.files.iter().count()),
+            (
+                writer.ledger.table().rows.len(),
+                writer.files.outputs.iter().count()
+            ),
             (rows, rows)
         );
-        assert!(writer.files.iter().all(|(_, output)| output.file.is_none()));
+        assert!(
+            writer
+                .files
+                .outputs
+                .iter()
+                .all(|(_, output)| output.file.is_none())
+        );
         // The next record finds them again.
         let id = writer.file(b"/out/b", Time(0)).unwrap();
         writer.add_shared(id, "2\n".into(), 1);
         writer.commit(position).unwrap();
-        assert_eq!(writer.files.get(id).length, 4);
+        assert_eq!(writer.files.outputs.get(id).length, 4);
     }
 }
 
