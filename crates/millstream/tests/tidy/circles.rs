@@ -19,7 +19,6 @@ const KNOWN: &[&str] = &[
     "kafka: native::engine, native::transaction",
     "net: accept, server",
     "pipeline: condition, report",
-    "sinks: file::rotate, file::writer",
     "sinks: forward::connection, forward::dial, forward::discovery, forward::heart, forward::hub, forward::link, forward::options",
     "sinks: kafka::exact, kafka::session",
     "sources: forward::outgoing, forward::payload",
