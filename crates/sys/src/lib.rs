@@ -3,10 +3,12 @@
 //! The only crate with `unsafe` code.
 
 pub mod allocator;
+pub mod checksum;
 pub mod datagrams;
 pub mod disk;
 pub mod fuse;
 pub mod private;
+pub mod random;
 pub mod unsent;
 pub mod wake;
 pub mod writeback;

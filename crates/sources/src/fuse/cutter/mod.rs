@@ -19,7 +19,7 @@ use millstream_wire::lines;
 pub(super) use boundaries::{Boundaries, Framing, RecordEnd};
 pub(super) use cuttings::{Cuttings, Mode, Records};
 
-use crate::framing::{self, Found, TooLong};
+use crate::framing::{self, Scanned, TooLong};
 use cuttings::Fate;
 use joined::Joined;
 
@@ -159,8 +159,8 @@ impl Cutter {
         buffer[start..data.start].copy_from_slice(&self.tail);
         let text = &buffer[start..data.end];
         if self.mode.fate == Fate::Record
-            && let Found::Lines(bytes) = framing::find(text, line_max)
-            && framing::find(&text[bytes..], line_max) == Found::Partial
+            && let Scanned::Lines(bytes) = framing::scan(text, line_max)
+            && framing::scan(&text[bytes..], line_max) == Scanned::Partial
         {
             return Cuttings {
                 records: Records::InPlace(start..start + bytes),
@@ -183,16 +183,16 @@ impl Cutter {
                 at += self.skip(&text[at..], &mut cuttings);
                 continue;
             }
-            match framing::find(&text[at..], line_max) {
-                Found::Partial => {
+            match framing::scan(&text[at..], line_max) {
+                Scanned::Partial => {
                     cuttings.unfinished = text.len() - at;
                     break;
                 }
-                Found::Lines(bytes) => {
+                Scanned::Lines(bytes) => {
                     lines.extend_from_slice(&text[at..at + bytes]);
                     at += bytes;
                 }
-                Found::TooLong => {
+                Scanned::TooLong => {
                     let piece = &text[at..at + framing::piece(&text[at..], line_max)];
                     at += piece.len();
                     if self.too_long(piece, &mut cuttings) {
