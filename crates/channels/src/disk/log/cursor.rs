@@ -1,7 +1,7 @@
 //! The cursor of one consumer, `NAME.cursor`: everything at or below its position is settled.
 //!
 //! ```text
-//! two slots, at 0 and 4096, written in turn; the valid one with the higher generation counts
+//! two slots, at 0 and 4096, written in turns; the valid slot with the higher generation counts
 //! offset bytes
 //!      0   8   magic "MILLCUR" and 0
 //!      8   4   format version
@@ -9,17 +9,17 @@
 //!     16  16   channel id
 //!     32   8   generation
 //!     40   4   epoch
-//!     44   4   flags: 1 = an operator, or `behind`, has passed the consumer on, once
+//!     44   4   flags: 1 = an operator, or `behind`, has moved the cursor at some time
 //!                     2 = a sink read here after the last start
-//!                     4 = the consumer has committed since it was passed on
-//!                     8 = the consumer has not committed since the cursor was made
+//!                     4 = the consumer has committed since the cursor was moved
+//!                     8 = the consumer has not committed since the cursor was created
 //!     48   8   seq
 //! ```
 //!
-//! The position of a sink that keeps one of its own wins over the cursor, but not over who passed it on: once that flag
-//! is set, nothing at or below the cursor is read again.
+//! The position of a sink that keeps its own wins over the cursor, but not over an operator or `behind`: once that flag is
+//! set, nothing at or below the cursor is read again.
 //!
-//! The file is made whole at once, so that a full disk cannot stop a commit, and so stop the room from coming back.
+//! The file gets its full size at once, so that a full disk cannot prevent a commit, which would keep the disk full.
 
 use std::{
     io::{self, IoSlice},
@@ -43,7 +43,7 @@ const PASSED_ON: u32 = 1;
 const CONFIGURED: u32 = 2;
 const SINCE: u32 = 4;
 const FRESH: u32 = 8;
-/// The generation of a cursor that was made and not moved since; older versions did not write `FRESH`.
+/// The generation of a cursor that was created and not moved since. Older versions did not write `FRESH`.
 const MADE: u64 = 1;
 
 /// An open cursor file.
@@ -52,23 +52,16 @@ pub(super) struct Cursor {
     channel: ChannelId,
     generation: u64,
     pub(super) position: Position,
-    /// Something else than its sink has moved it, once.
+    /// An operator or `behind` has moved it at some time.
     passed_on: bool,
     /// A sink read here after the last start.
     configured: bool,
-    /// The last move was the consumer's own.
+    /// The consumer itself moved it last.
     own: bool,
 }
 
-/// What stands in a cursor file.
-pub(super) enum CursorFound {
-    Good(Cursor),
-    /// Neither slot is valid.
-    Damaged,
-}
-
 impl Cursor {
-    /// Makes the file and syncs it; its name is synced by the caller.
+    /// Creates the file and syncs it. The caller syncs the directory.
     pub(super) fn create(
         disk: &dyn Disk,
         path: &Path,
@@ -93,13 +86,13 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// Opens a cursor file that is there.
+    /// Opens an existing cursor file; `None` if neither slot is valid.
     pub(super) fn open(
         disk: &dyn Disk,
         path: &Path,
         channel: ChannelId,
         how: Open,
-    ) -> Result<CursorFound, Error> {
+    ) -> Result<Option<Self>, Error> {
         let failed = |error| Error::disk("reading a cursor", path, error);
         let file = disk.open(path, how).map_err(failed)?;
         let mut newest: Option<Slot> = None;
@@ -125,27 +118,24 @@ impl Cursor {
                 _ => {}
             }
         }
-        Ok(match newest {
-            Some(slot) => CursorFound::Good(Self {
-                file,
-                channel,
-                generation: slot.generation,
-                position: slot.position,
-                passed_on: slot.passed_on,
-                configured: slot.configured,
-                own: slot.own,
-            }),
-            None => CursorFound::Damaged,
-        })
+        Ok(newest.map(|slot| Self {
+            file,
+            channel,
+            generation: slot.generation,
+            position: slot.position,
+            passed_on: slot.passed_on,
+            configured: slot.configured,
+            own: slot.own,
+        }))
     }
 
-    /// What a sink may not go back behind, whatever its own position is.
+    /// The position that a sink must not go back behind, whatever its own position is.
     pub(super) fn floor(&self) -> Option<Position> {
         self.passed_on.then_some(self.position)
     }
 
-    /// Makes what was found at a start durable: after a failed sync and a kill, the system may show a slot that the disk does
-    /// not have, and segments are dropped by it.
+    /// Writes the cursor again at a start. After a failed sync and a kill, the system may show a slot that is not on the disk,
+    /// and segments are released by it.
     pub(super) fn renew(&mut self) -> io::Result<()> {
         self.write(self.position)
     }
@@ -164,18 +154,18 @@ impl Cursor {
         self.write(self.position)
     }
 
-    /// The last position that the consumer committed; `None` if it never did, or if it was passed on since.
+    /// The last position that the consumer committed; `None` if it never did, or if something else moved the cursor since.
     pub(super) fn committed(&self) -> Option<Position> {
         self.own.then_some(self.position)
     }
 
-    /// Passes the consumer on to the position, which its sink did not settle.
+    /// Moves the cursor to a position that its sink did not settle.
     pub(super) fn pass_on(&mut self, position: Position) -> io::Result<()> {
         (self.passed_on, self.own) = (true, false);
         self.write(position)
     }
 
-    /// The consumer has settled everything up to the position.
+    /// Commits that the consumer has settled everything up to a position.
     pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
         self.own = true;
         self.write(position)
@@ -208,7 +198,7 @@ impl Cursor {
     }
 }
 
-/// What stands in a slot.
+/// A slot of the file.
 struct Slot {
     generation: u64,
     position: Position,
@@ -217,7 +207,7 @@ struct Slot {
     own: bool,
 }
 
-/// A slot, or the version of a newer program.
+/// Decodes a slot; the error is the version of a newer program.
 fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
     match seal::check(MAGIC, bytes) {
         Sealed::Whole => {}

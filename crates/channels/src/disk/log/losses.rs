@@ -1,16 +1,15 @@
-//! What is missing of a channel, and whether an operator knows it.
+//! The list of everything that is missing of a channel, and whether an operator has accepted it.
 //!
-//! A start compares what it finds with what it knows: the headers of the segments, the cursors, and the record (record.rs).
-//! What is missing stands in a file of text beside the record until an operator accepts it, and after that as accepted, so
-//! that it is not reported again as long as its trace shows:
+//! A start finds out what is missing (evidence.rs) and adds it to a text file beside the record of the channel. An operator
+//! accepts a loss; it stays in the list as accepted, so that it is not reported again while its trace is still visible:
 //!
 //! ```text
 //! millstream losses 2
 //! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
-//! end 0badc0de                                CRC-32C of all that stands before this line, in hex
+//! end 0badc0de                                CRC-32C of everything before this line, in hex
 //! ```
 //!
-//! Version 1 had no end. What cannot be read may have been a loss, so it counts as one.
+//! Version 1 had no last line. A line that cannot be read may have been a loss, so it counts as one.
 
 use std::{
     fmt::{self, Write},
@@ -22,13 +21,13 @@ use std::{
 use millstream_record::Position;
 use millstream_sys::disk::{Disk, Open};
 
-use super::{ChannelId, frame::checksum, record::Known};
+use super::{ChannelId, frame::checksum};
 
 const HEAD: &str = "millstream losses 2";
 const HEAD_BEFORE: &str = "millstream losses 1\n";
-/// Begins the last line.
+/// The start of the last line.
 const END: &str = "end ";
-/// The largest file of losses that is read.
+/// At most this much of the file is read.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Where positions are missing.
@@ -38,13 +37,13 @@ pub enum Missing {
     Directory,
     /// The oldest segments.
     Oldest,
-    /// Something between two frames that are there.
+    /// Between two frames that exist.
     Middle,
     /// The newest frames.
     Newest,
-    /// Frames that a sink had committed with its data.
+    /// Frames that a sink has committed with its data.
     Committed,
-    /// Nobody knows: a line of the list of losses cannot be read.
+    /// Unknown: a line of the list of losses cannot be read.
     Unreadable,
 }
 
@@ -59,12 +58,12 @@ impl Missing {
     ];
 
     fn name(self) -> &'static str {
-        let found = Self::ALL.iter().find(|(kind, _)| *kind == self);
-        found.map_or("", |(_, name)| name)
+        let entry = Self::ALL.iter().find(|(missing, _)| *missing == self);
+        entry.map_or("", |(_, name)| name)
     }
 }
 
-/// Positions that were kept and are not there.
+/// Positions that were kept and are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Where they are missing.
@@ -75,17 +74,17 @@ pub struct Loss {
     pub after: Position,
     /// The last of them.
     pub to: Position,
-    /// How many records they held, about; 0 if that is not known.
+    /// About how many records they held; 0 if that is unknown.
     pub records: u64,
 }
 
 impl Loss {
-    /// How many positions, and so batches, that is.
+    /// The number of positions, and so of batches.
     pub fn batches(&self) -> u64 {
         self.to.seq.saturating_sub(self.after.seq)
     }
 
-    /// Whether this says nothing that `other` does not say.
+    /// Whether `other` covers this loss.
     fn is_in(&self, other: &Self) -> bool {
         let is_known = other.missing != Missing::Unreadable;
         is_known
@@ -94,7 +93,7 @@ impl Loss {
             && self.to <= other.to
     }
 
-    /// A line of the list of losses that cannot be read.
+    /// The loss for a line of the list that cannot be read.
     fn unreadable() -> Self {
         Self {
             missing: Missing::Unreadable,
@@ -126,7 +125,7 @@ impl Loss {
     }
 }
 
-/// Whether a list ends with the checksum of what is before it.
+/// Whether a list ends with the checksum of everything before it.
 fn is_sealed(text: &str) -> bool {
     let Some((body, crc)) = text
         .strip_suffix('\n')
@@ -152,35 +151,32 @@ impl fmt::Display for Loss {
             Missing::Directory => {
                 write!(f, "the directory of channel {} is missing: ", self.channel)?;
                 if self.to == Position::default() {
-                    return f.write_str("how much it held is not known");
+                    return f.write_str("how much it held is unknown");
                 }
                 if self.batches() == 0 {
-                    return write!(
-                        f,
-                        "all that it held, up to {to}, was settled by its consumers"
-                    );
+                    return write!(f, "its consumers had settled everything in it, up to {to}");
                 }
-                "at the last note of it, not every consumer had settled them"
+                "not every consumer had settled them when they were last recorded"
             }
             Missing::Oldest => "the oldest segments are missing",
-            Missing::Middle => "they stood between frames that are there",
+            Missing::Middle => "they were between frames that exist",
             Missing::Newest if self.batches() == 0 => {
                 return write!(
                     f,
-                    "all segments are missing; everything in them, up to {to}, was settled"
+                    "all segments are missing; consumers had settled everything in them, up to {to}"
                 );
             }
             Missing::Newest => "the end of the log is missing",
             Missing::Committed => "a sink has committed more than the channel holds",
             Missing::Unreadable => {
                 return f.write_str(
-                    "the list of losses beside the record of the channel is damaged: a loss that it named may be missing from it",
+                    "the list of losses beside the record of the channel is damaged and may lack a loss",
                 );
             }
         };
         write!(
             f,
-            "the positions after {after} up to {to} are missing, {} batches",
+            "the positions after {after} up to {to} are missing: {} batches",
             self.batches()
         )?;
         if self.records > 0 {
@@ -190,80 +186,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What is known of a log from outside, and what is there of it.
-pub(super) struct Look {
-    pub(super) channel: ChannelId,
-    /// The position of the oldest frame that is there or may come, if there is a segment.
-    pub(super) oldest: Option<Position>,
-    /// The newest position that is there.
-    pub(super) newest: Position,
-    /// Positions that are missing between them: after, to.
-    pub(super) gaps: Vec<(Position, Position)>,
-    /// The lowest and the highest position of all cursors.
-    pub(super) cursors: Option<(Position, Position)>,
-    pub(super) known: Option<Known>,
-}
-
-impl Look {
-    /// Where the log ended, as far as anything says.
-    pub(super) fn end(&self) -> Position {
-        let known = self.known.filter(|known| known.channel == self.channel);
-        let known = known.map_or(self.newest, |known| known.end);
-        let cursors = self.cursors.map_or(self.newest, |(_, highest)| highest);
-        self.newest.max(known).max(cursors)
-    }
-
-    /// Under a policy that does not sync each batch a power cut may take what consumers have settled already: that is no
-    /// loss to report. Returns how far they had settled, if that is what has happened.
-    pub(super) fn take_unsynced(&mut self, clean: bool) -> Option<Position> {
-        let (_, highest) = self.cursors.as_mut()?;
-        if clean || *highest <= self.newest {
-            return None;
-        }
-        Some(std::mem::replace(highest, self.newest))
-    }
-
-    /// What is missing.
-    pub(super) fn losses(&self) -> Vec<Loss> {
-        let of_this = self.known.filter(|known| known.channel == self.channel);
-        let known = of_this.unwrap_or(Known::of(self.channel));
-        let mut losses = Vec::new();
-        let mut add = |missing, after: Position, to: Position| {
-            losses.push(Loss {
-                missing,
-                channel: self.channel,
-                after,
-                to,
-                records: known.records_in(to.seq.saturating_sub(after.seq)),
-            });
-        };
-        let released = self.cursors.map(|(lowest, _)| lowest);
-        if let (Some(oldest), Some(released)) = (self.oldest, released)
-            && oldest > released
-            && oldest.seq > released.seq + 1
-        {
-            add(Missing::Oldest, released, oldest.before());
-        }
-        for (after, to) in &self.gaps {
-            // A power cut may bring back a segment that was released, and not the one behind it.
-            let after = released.unwrap_or_default().max(*after);
-            // Sequence numbers continue over epochs.
-            if to.seq > after.seq {
-                add(Missing::Middle, after, *to);
-            }
-        }
-        let end = self.end();
-        if self.oldest.is_some() && end > self.newest {
-            add(Missing::Newest, self.newest, end);
-        } else if self.oldest.is_none() && end > Position::default() {
-            let after = released.unwrap_or(known.settled);
-            add(Missing::Newest, after.min(end), end);
-        }
-        losses
-    }
-}
-
-/// The losses of a channel that were found, and which of them an operator has accepted.
+/// The losses of a channel, and which of them an operator has accepted.
 pub struct Losses {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -271,7 +194,7 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Reads them from beside the record at `record`.
+    /// Reads the list beside the record at the path `record`.
     pub(super) fn read(disk: Arc<dyn Disk>, record: &Path) -> io::Result<Self> {
         let path = record.with_extension("losses");
         let mut bytes = Vec::new();
@@ -298,7 +221,7 @@ impl Losses {
         })
     }
 
-    /// Remembers a loss, unless it is known. What cannot be written counts for this run, and is found again by the next.
+    /// Adds a loss, unless it is known. If it cannot be written, it counts for this run, and the next start finds it again.
     pub fn add(&self, loss: Loss) -> io::Result<()> {
         let mut list = self.lock();
         if list.iter().any(|(_, known)| loss.is_in(known)) {
@@ -308,19 +231,19 @@ impl Losses {
         self.write(&list)
     }
 
-    /// Whether a loss is remembered, accepted or not.
+    /// Whether a loss is in the list, accepted or not.
     pub(super) fn knows(&self, loss: &Loss) -> bool {
         self.lock().iter().any(|(_, known)| loss.is_in(known))
     }
 
-    /// Those that no operator has accepted.
+    /// The losses that no operator has accepted.
     pub fn open(&self) -> Vec<Loss> {
         let list = self.lock();
         let open = list.iter().filter(|(accepted, _)| !accepted);
         open.map(|(_, loss)| *loss).collect()
     }
 
-    /// An operator accepts all of them; returns those that were open.
+    /// Accepts all losses. Returns those that were not accepted before.
     pub(super) fn accept(&self) -> io::Result<Vec<Loss>> {
         let open = self.open();
         let mut list = self.lock();
@@ -339,7 +262,7 @@ impl Losses {
             let state = if *accepted { "accepted" } else { "open" };
             let (missing, channel) = (loss.missing.name(), loss.channel);
             let (after, to, records) = (loss.after, loss.to, loss.records);
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{state} {missing} {channel} {after} {to} {records}");
         }
         let crc = checksum(text.as_bytes());
@@ -358,7 +281,7 @@ impl Losses {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(bool, Loss)>> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
+        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
