@@ -18,7 +18,7 @@ mod skips;
 mod tests;
 mod writer;
 
-use std::{io::Read, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
@@ -214,13 +214,10 @@ fn create_parents(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// 128 random bits from the system.
 fn random_id() -> Result<ChannelId, Failure> {
-    let mut id = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut id))
-        .map_err(|error| Failure::disk(format!("/dev/urandom: {error}")))?;
-    Ok(ChannelId(id))
+    let id = millstream_sys::random::bytes();
+    id.map(ChannelId)
+        .map_err(|error| Failure::disk(format!("no random numbers: {error}")))
 }
 
 /// Reports what the start has found.

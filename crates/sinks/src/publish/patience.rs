@@ -1,4 +1,4 @@
-//! Trying again what can be tried again, until it works.
+//! Retries requests until they succeed or fail permanently.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use millstream_pipeline::{
 
 use crate::{backoff::Backoff, retry::Retry};
 
-/// How requests are tried again.
+/// The retry policy.
 #[derive(Clone)]
 pub(crate) struct Patience {
     first: Duration,
     max: Duration,
     reporter: Reporter,
-    /// Behind a durable channel the wish to stop ends the tries: what is not published comes again at the next start.
+    /// Behind a durable channel a stop ends the retries: unpublished records are read again at the next start.
     stop: Option<Stop>,
 }
 
@@ -32,13 +32,13 @@ impl Patience {
         }
     }
 
-    /// Does `act` until it works, or fails in a way that no later try can mend.
+    /// Retries `act` until it succeeds or fails permanently.
     pub(crate) async fn keep_trying<T>(
         &self,
         mut act: impl AsyncFnMut() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut backoff = Backoff::new(self.first, self.max, u64::from(std::process::id()));
-        // Holds until this returns.
+        // Raised until this returns.
         let failing = self.reporter.condition("retry");
         loop {
             let failure = match act().await {

@@ -9,7 +9,7 @@ const SECTOR: usize = 512;
 /// The most versions of one pending sector to remember; more would show nothing new.
 const VERSIONS_MAX: usize = 4;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Inode {
     /// The bytes that programs see.
     current: Vec<u8>,

@@ -10,6 +10,7 @@
 mod inode;
 #[cfg(test)]
 mod tests;
+pub mod trial;
 mod volume;
 
 use std::{
@@ -98,6 +99,12 @@ impl SimulatedDisk {
     /// Flips one bit of a file, on the disk and in the cache; returns false if there is no such byte.
     pub fn damage(&self, path: &Path, offset: u64) -> bool {
         self.lock().damage(path, offset)
+    }
+
+    /// Another disk with the same content.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.lock().clone())))
     }
 
     fn lock(&self) -> MutexGuard<'_, Volume> {

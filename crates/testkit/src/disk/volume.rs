@@ -53,6 +53,7 @@ impl Change {
 }
 
 /// Everything on the disk, and what is going to happen to it.
+#[derive(Clone)]
 pub(super) struct Volume {
     random: Random,
     pub(super) calls: u64,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     sync::{Arc, Mutex, PoisonError},
     task::Waker,
 };
@@ -145,16 +144,7 @@ pub(super) fn create_cursor(
 ) -> Result<Cursor, Error> {
     check_name(name)?;
     let path = directory.join(&cursor_name(name));
-    let failed = |error| Error::disk("making a cursor", &path, error);
-    // A crash or a full disk may have left half a cursor behind.
-    match directory.disk.remove(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let disk = &*directory.disk;
-    let cursor = Cursor::create(disk, &path, directory.channel, position).map_err(failed)?;
-    directory.sync().map_err(failed)?;
-    Ok(cursor)
+    Cursor::create(&*directory.disk, &path, directory.channel, position)
 }
 
 /// The name of the cursor file of a consumer.

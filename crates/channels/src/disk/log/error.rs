@@ -104,6 +104,16 @@ impl Error {
         matches!(self, Self::NoRoom { .. } | Self::Full { .. })
     }
 
+    /// An error of a state file.
+    pub(super) fn state(doing: &'static str, path: &Path, error: millstream_state::Error) -> Self {
+        match error {
+            millstream_state::Error::Newer { path, found, known } => {
+                Self::Newer { path, found, known }
+            }
+            error => Self::disk(doing, path, error.into()),
+        }
+    }
+
     pub(super) fn disk(doing: &'static str, path: &Path, source: io::Error) -> Self {
         if is_no_room(&source) {
             return Self::NoRoom {

@@ -40,8 +40,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use millstream_record::{Batch, Encoding, Origin, Position, Tag, Time, Values};
+use millstream_sys::checksum::{crc32c, crc32c_of};
 
 use super::{
     ChannelId,
@@ -187,7 +187,7 @@ pub(super) struct Stamp {
 
 /// CRC-32C.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
+    crc32c(bytes)
 }
 
 /// Appends the head of a frame to `out`, except what depends on its place; [`seal`] adds that.
@@ -303,15 +303,11 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
 }
 
 fn head_checksum(head: &[u8], place: &Place) -> u32 {
-    let mut digest = crc_fast::Digest::new(Crc32Iscsi);
     let mut prefix = [0; 32];
     prefix[..16].copy_from_slice(&place.channel.0);
     prefix[16..24].copy_from_slice(&place.segment.to_le_bytes());
     prefix[24..].copy_from_slice(&place.offset.to_le_bytes());
-    digest.update(&prefix);
-    digest.update(&head[8..]);
-    // CRC-32C has 32 bits; the crate returns every checksum as 64.
-    u32::try_from(digest.finalize()).unwrap_or(0)
+    crc32c_of(&[&prefix, &head[8..]])
 }
 
 /// Lengths are checked before a frame is encoded (`Error::TooLarge`).

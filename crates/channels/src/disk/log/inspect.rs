@@ -138,8 +138,7 @@ impl Directory {
         span: &Span,
     ) -> Result<Vec<Loss>, Error> {
         let record = record_path(directory);
-        let known = Summary::read(disk, &record)
-            .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
+        let known = Summary::read(disk, &record)?.summary();
         let settled = self.consumers.iter().filter_map(|(_, settled)| *settled);
         let empty = self.segments.last().map(|last| last.first.before());
         let mut evidence = Evidence {
@@ -269,24 +268,20 @@ pub fn unaccepted(
 /// The loss of the whole channel in `directory`, if the directory is gone or empty and the channel has a record.
 pub fn gone(disk: &dyn Disk, directory: &Path) -> Result<Option<Loss>, Error> {
     let record = record_path(directory);
-    let known = Summary::read(disk, &record)
-        .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
+    let known = Summary::read(disk, &record)?.summary();
     let there = read_identity(disk, &directory.join("channel"))?;
     let gone = known.filter(|known| there.is_none() && !was_moved(disk, directory, known.channel));
     Ok(gone.map(|known| known.whole_loss()))
 }
 
 fn read_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Losses, Error> {
-    let record = record_path(directory);
-    Losses::read(disk, &record)
-        .map_err(|error| Error::disk("reading the losses of the channel", &record, error))
+    Losses::read(disk, &record_path(directory))
 }
 
 /// Accepts everything that is missing of the channel in `directory`, so that a start does not report it any more. The channel
 /// must not be in use. Returns what was not accepted before.
 pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>, Error> {
     let losses = read_losses(Arc::clone(&disk), directory)?;
-    let failed = |error| Error::disk("writing the losses of the channel", directory, error);
     let (missing, _lock) = match gone(&*disk, directory)? {
         Some(gone) => (vec![gone], None),
         None => {
@@ -303,9 +298,9 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
         }
     };
     for loss in missing {
-        losses.add(loss).map_err(failed)?;
+        losses.add(loss)?;
     }
-    losses.accept().map_err(failed)
+    losses.accept()
 }
 
 /// Opens all segments, each with its end if the header of the next one tells it.
@@ -502,9 +497,7 @@ pub fn skip<E: From<Error>>(
         }
     }
     if to > cursor.position {
-        cursor
-            .pass_on(to)
-            .map_err(|error| Error::disk("committing the cursor", &path, error))?;
+        cursor.pass_on(to)?;
     }
     Ok(skipped)
 }

@@ -1,34 +1,38 @@
 //! The list of everything that is missing of a channel, and whether an operator has accepted it.
 //!
-//! A start finds out what is missing (evidence.rs) and adds it to a text file beside the record of the channel. An operator
-//! accepts a loss; it stays in the list as accepted, so that it is not reported again while its trace is still visible:
+//! A start finds out what is missing (evidence.rs) and adds it to a file beside the record of the channel. An operator accepts
+//! a loss; it stays in the list as accepted, so that it is not reported again while its trace is still visible. The file
+//! (`millstream_state::WholeFile`) holds an empty line and one line per loss:
 //!
 //! ```text
-//! millstream losses 2
 //! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
-//! end 0badc0de                                CRC-32C of everything before this line, in hex
 //! ```
 //!
-//! Version 1 had no last line. A line that cannot be read may have been a loss, so it counts as one.
+//! Versions 1 and 2 were text alone: a first line with the version, the losses and, since 2, a last line with a CRC-32C in
+//! hex. A line that cannot be read may have been a loss, so it counts as one.
 
 use std::{
     fmt::{self, Write},
-    io::{self, IoSlice},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use millstream_record::Position;
-use millstream_sys::disk::{Disk, Open};
+use millstream_state::{Format, WholeFile};
+use millstream_sys::disk::Disk;
 
-use super::{ChannelId, frame::checksum};
+use super::{ChannelId, Error, frame::checksum};
 
-const HEAD: &str = "millstream losses 2";
-const HEAD_BEFORE: &str = "millstream losses 1\n";
-/// The start of the last line.
+const FORMAT: Format = Format {
+    magic: b"MILLLOSS",
+    version: 3,
+    bytes_max: 1 << 20,
+    remedy: "accept the losses of the channel with `millstream channel forget --accept-loss`",
+};
+const HEAD_1: &str = "millstream losses 1\n";
+const HEAD_2: &str = "millstream losses 2\n";
+/// The start of the last line in version 2.
 const END: &str = "end ";
-/// At most this much of the file is read.
-const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Where positions are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +129,7 @@ impl Loss {
     }
 }
 
-/// Whether a list ends with the checksum of everything before it.
+/// Whether a list of version 2 ends with the checksum of everything before it.
 fn is_sealed(text: &str) -> bool {
     let Some((body, crc)) = text
         .strip_suffix('\n')
@@ -133,7 +137,7 @@ fn is_sealed(text: &str) -> bool {
     else {
         return false;
     };
-    body.starts_with(HEAD) && u32::from_str_radix(crc, 16) == Ok(checksum(body.as_bytes()))
+    body.starts_with(HEAD_2) && u32::from_str_radix(crc, 16) == Ok(checksum(body.as_bytes()))
 }
 
 fn position(text: &str) -> Option<Position> {
@@ -187,101 +191,179 @@ impl fmt::Display for Loss {
 }
 
 /// The losses of a channel, and which of them an operator has accepted.
-pub struct Losses {
-    disk: Arc<dyn Disk>,
-    path: PathBuf,
-    list: Mutex<Vec<(bool, Loss)>>,
+pub struct Losses(Mutex<List>);
+
+struct List {
+    file: WholeFile,
+    /// Each with whether it is accepted.
+    losses: Vec<(bool, Loss)>,
 }
 
 impl Losses {
     /// Reads the list beside the record at the path `record`.
-    pub(super) fn read(disk: Arc<dyn Disk>, record: &Path) -> io::Result<Self> {
+    pub(super) fn read(disk: Arc<dyn Disk>, record: &Path) -> Result<Self, Error> {
+        use millstream_state::Error as StateError;
         let path = record.with_extension("losses");
-        let mut bytes = Vec::new();
-        let exists = match disk.open(&path, Open::Read) {
-            Ok(file) => file.read_at(&mut bytes, FILE_BYTES_MAX, 0).map(|_| true)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
+        let file = WholeFile::new(disk, path.clone(), FORMAT);
+        let losses = match file.load(|bytes| Some(salvage(bytes))) {
+            Ok(body) => body.as_deref().map_or_else(Vec::new, parse),
+            Err(StateError::Damaged { .. } | StateError::TooLarge { .. }) => {
+                vec![(false, Loss::unreadable())]
+            }
+            Err(error) => return Err(Error::state("reading the losses of the channel", &path, error)),
         };
-        let text = String::from_utf8_lossy(&bytes);
-        let lines = text.lines().filter(|line| !line.starts_with(END));
-        let mut list: Vec<_> = lines.clone().filter_map(Loss::parse).collect();
-        let is_all_read = lines.count() == list.len() + 1;
-        let is_whole = match text.starts_with(HEAD_BEFORE) {
-            true => is_all_read && text.ends_with('\n'),
-            false => is_all_read && is_sealed(&text),
-        };
-        if exists && !is_whole {
-            list.push((false, Loss::unreadable()));
-        }
-        Ok(Self {
-            disk,
-            path,
-            list: Mutex::new(list),
-        })
+        Ok(Self(Mutex::new(List { file, losses })))
     }
 
     /// Adds a loss, unless it is known. If it cannot be written, it counts for this run, and the next start finds it again.
-    pub fn add(&self, loss: Loss) -> io::Result<()> {
+    pub fn add(&self, loss: Loss) -> Result<(), Error> {
         let mut list = self.lock();
-        if list.iter().any(|(_, known)| loss.is_in(known)) {
+        if list.losses.iter().any(|(_, known)| loss.is_in(known)) {
             return Ok(());
         }
-        list.push((false, loss));
-        self.write(&list)
+        list.losses.push((false, loss));
+        list.store()
     }
 
     /// Whether a loss is in the list, accepted or not.
     pub(super) fn knows(&self, loss: &Loss) -> bool {
-        self.lock().iter().any(|(_, known)| loss.is_in(known))
+        let list = self.lock();
+        list.losses.iter().any(|(_, known)| loss.is_in(known))
     }
 
     /// The losses that no operator has accepted.
     pub fn open(&self) -> Vec<Loss> {
         let list = self.lock();
-        let open = list.iter().filter(|(accepted, _)| !accepted);
+        let open = list.losses.iter().filter(|(accepted, _)| !accepted);
         open.map(|(_, loss)| *loss).collect()
     }
 
     /// Accepts all losses. Returns those that were not accepted before.
-    pub(super) fn accept(&self) -> io::Result<Vec<Loss>> {
+    pub(super) fn accept(&self) -> Result<Vec<Loss>, Error> {
         let open = self.open();
         let mut list = self.lock();
-        for (accepted, _) in list.iter_mut() {
+        for (accepted, _) in &mut list.losses {
             *accepted = true;
         }
         if !open.is_empty() {
-            self.write(&list)?;
+            list.store()?;
         }
         Ok(open)
     }
 
-    fn write(&self, list: &[(bool, Loss)]) -> io::Result<()> {
-        let mut text = format!("{HEAD}\n");
-        for (accepted, loss) in list {
-            let state = if *accepted { "accepted" } else { "open" };
-            let (missing, channel) = (loss.missing.name(), loss.channel);
-            let (after, to, records) = (loss.after, loss.to, loss.records);
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{state} {missing} {channel} {after} {to} {records}");
-        }
-        let crc = checksum(text.as_bytes());
-        let _ = writeln!(text, "{END}{crc:08x}");
-        let new = self.path.with_extension("losses-new");
-        match self.disk.remove(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = self.disk.open(&new, Open::Create)?;
-        file.write_at(&[IoSlice::new(text.as_bytes())], 0)?;
-        file.sync()?;
-        self.disk.rename(&new, &self.path)?;
-        self.disk
-            .sync_directory(self.path.parent().unwrap_or(Path::new(".")))
+    fn lock(&self) -> MutexGuard<'_, List> {
+        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl List {
+    fn store(&mut self) -> Result<(), Error> {
+        let body = encode(&self.losses);
+        let path = self.file.path().to_owned();
+        self.file
+            .store(body.as_bytes())
+            .map_err(|error| Error::state("writing the losses of the channel", &path, error))
+    }
+}
+
+/// The body of the file. It begins with an empty line, so that a damaged file still has whole lines.
+fn encode(losses: &[(bool, Loss)]) -> String {
+    let mut text = "\n".to_owned();
+    for (accepted, loss) in losses {
+        let state = if *accepted { "accepted" } else { "open" };
+        let (missing, channel) = (loss.missing.name(), loss.channel);
+        let (after, to, records) = (loss.after, loss.to, loss.records);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{state} {missing} {channel} {after} {to} {records}");
+    }
+    text
+}
+
+fn parse(body: &[u8]) -> Vec<(bool, Loss)> {
+    let text = String::from_utf8_lossy(body);
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| Loss::parse(line).unwrap_or((false, Loss::unreadable())))
+        .collect()
+}
+
+/// Converts a list of version 1 or 2, or what can be read of a damaged one.
+fn salvage(bytes: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.lines().filter(|line| !line.starts_with(END));
+    let mut losses: Vec<_> = lines.clone().filter_map(Loss::parse).collect();
+    let is_all_read = lines.count() == losses.len() + 1;
+    let is_whole = match text.starts_with(HEAD_1) {
+        true => text.ends_with('\n'),
+        false => is_sealed(&text),
+    };
+    if !is_all_read || !is_whole {
+        losses.push((false, Loss::unreadable()));
+    }
+    encode(&losses).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, path::PathBuf};
+
+    use millstream_sys::disk::Open;
+    use millstream_testkit::SimulatedDisk;
+
+    use super::*;
+    use crate::disk::log::tests::put_golden;
+
+    fn read(disk: &SimulatedDisk) -> Losses {
+        Losses::read(Arc::new(disk.clone()), Path::new("/buffer.record")).unwrap()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(bool, Loss)>> {
-        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    fn loss() -> Loss {
+        let seq = |seq| Position { epoch: 1, seq };
+        Loss {
+            missing: Missing::Newest,
+            channel: ChannelId(0x8e4a_ffc2_d663_8c21_848c_9124_6a10_6edc_u128.to_be_bytes()),
+            after: seq(1),
+            to: seq(1),
+            records: 0,
+        }
+    }
+
+    #[test]
+    fn lists_of_versions_1_and_2_are_read_and_continue_in_version_3() {
+        let path = PathBuf::from("/buffer.losses");
+        for version in [1, 2] {
+            let disk = SimulatedDisk::new(1);
+            if version == 2 {
+                put_golden(&disk, &path, "version-3/buffer.losses");
+            } else {
+                let line = "open newest 8e4affc2d6638c21848c91246a106edc 1.1 1.1 0\n";
+                let text = format!("{HEAD_1}{line}");
+                let file = disk.open(&path, Open::Create).unwrap();
+                file.write_at(&[IoSlice::new(text.as_bytes())], 0).unwrap();
+            }
+            let losses = read(&disk);
+            assert_eq!(losses.open(), [loss()], "version {version}");
+            assert_eq!(losses.accept().unwrap(), [loss()]);
+            assert_eq!(read(&disk).open(), []);
+        }
+    }
+
+    #[test]
+    fn a_damaged_list_keeps_its_whole_lines_and_counts_as_a_loss() {
+        for at in 0..100 {
+            let disk = SimulatedDisk::new(1);
+            for channel in [3, 4] {
+                let channel = ChannelId([channel; 16]);
+                read(&disk).add(Loss { channel, ..loss() }).unwrap();
+            }
+            if !disk.damage(Path::new("/buffer.losses"), at) {
+                break;
+            }
+            let open = read(&disk).open();
+            let is_unreadable = |loss: &Loss| loss.missing == Missing::Unreadable;
+            assert!(open.iter().any(is_unreadable), "{at}: {open:?}");
+            assert!(open.len() >= 2, "{at}: {open:?}");
+        }
     }
 }

@@ -35,6 +35,8 @@ mod file_table;
 mod frame;
 #[cfg(test)]
 mod full_tests;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod hot;
 mod ids;

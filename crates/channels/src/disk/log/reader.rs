@@ -273,11 +273,7 @@ impl Reader {
     pub fn commit(&mut self, position: Position) -> Result<(), Error> {
         let mut cursor = lock(&self.cursor);
         if position > cursor.position {
-            cursor.commit(position).map_err(|error| Error::Disk {
-                doing: "committing the cursor",
-                path: PathBuf::from(format!("{}.cursor", self.name)),
-                source: error.into(),
-            })?;
+            cursor.commit(position)?;
         }
         drop(cursor);
         let in_flight = &mut self.in_flight;

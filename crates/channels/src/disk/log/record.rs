@@ -1,44 +1,45 @@
 //! The record of a channel: what is known of it even when its directory is gone.
 //!
+//! It is `DATA_DIR/channel-records/NAME.record` for the channel in `DATA_DIR/channels/NAME`, and beside the directory of any
+//! other channel. The file has two slots (`millstream_state::Slots`), each of which holds:
+//!
 //! ```text
-//! DATA_DIR/channel-records/NAME.record   for the channel in DATA_DIR/channels/NAME; beside any other channel directory
-//! two slots, at 0 and 4096; the valid slot with the higher generation counts
 //! offset bytes
-//!      0   8   magic "MILLREC" and 0
-//!      8   4   format version
-//!     12   4   CRC-32C of the version and bytes 16..96 (seal.rs)
-//!     16  16   channel id
-//!     32   8   generation
-//!     40  12   end: epoch (4) and seq (8); everything up to it was durable
-//!     52  12   settled: the position that every consumer had settled
-//!     64  16   0
-//!     80   8   batches counted
-//!     88   8   records in them
+//!      0  16   channel id
+//!     16  12   end: epoch (4) and seq (8); everything up to it was durable
+//!     28  12   settled: the position that every consumer had settled
+//!     40   8   batches counted
+//!     48   8   records in them
 //! ```
 //!
-//! `end` is a lower bound. A clean stop writes and syncs it. Every synced commit writes the first slot without a sync: after
-//! a kill it is exact, and after a power cut it is what the system had written by then.
+//! `end` is a lower bound. A clean stop stores it. Every synced commit notes it without a sync: after a kill it is exact, and
+//! after a power cut it is what the system had written by then.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use millstream_record::Position;
-use millstream_sys::disk::{Disk, File, Open};
+use millstream_state::{Format, Slots, Stored};
+use millstream_sys::disk::{Disk, Open};
 
 use super::{
     ChannelId, Error,
     bytes::Fields,
-    error::is_no_room,
     losses::{Loss, Missing},
     seal::{self, SEAL_BYTES, Sealed},
-    segment::PAGE,
 };
 
-const MAGIC: &[u8; 8] = b"MILLREC\0";
-const SLOT_BYTES: usize = 96;
+const FORMAT: Format = Format {
+    magic: b"MILLREC\0",
+    version: 4,
+    bytes_max: 8192,
+    remedy: "remove it; without it a start may not see that the end of the log is missing",
+};
+/// Bytes of a slot up to version 3: seal, channel id (16), generation (8), end (12), settled (12), 0 (16), batches (8),
+/// records (8).
+const OLD_SLOT_BYTES: usize = 96;
 /// The directory of the channels in a data_dir.
 const CHANNELS: &str = "channels";
 /// The directory of their records.
@@ -110,85 +111,91 @@ impl Summary {
         }
     }
 
-    fn encode(&self, generation: u64) -> Vec<u8> {
-        let mut out = seal::begin(MAGIC);
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(56);
         out.extend_from_slice(&self.channel.0);
-        out.extend_from_slice(&generation.to_le_bytes());
         for position in [self.end, self.settled] {
             out.extend_from_slice(&position.epoch.to_le_bytes());
             out.extend_from_slice(&position.seq.to_le_bytes());
         }
-        out.extend_from_slice(&[0; 16]);
         out.extend_from_slice(&self.batches.to_le_bytes());
         out.extend_from_slice(&self.records.to_le_bytes());
-        seal::seal(&mut out);
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
-        let Sealed::Whole = seal::check(MAGIC, bytes) else {
-            return None;
-        };
-        let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(body);
         let channel = ChannelId(fields.id()?);
-        let generation = fields.u64()?;
-        let mut positions = [Position::default(); 2];
-        for position in &mut positions {
-            (position.epoch, position.seq) = (fields.u32()?, fields.u64()?);
-        }
-        let [end, settled] = positions;
-        fields.take(16)?;
-        let summary = Self {
+        let mut position = || {
+            let (epoch, seq) = (fields.u32()?, fields.u64()?);
+            Some(Position { epoch, seq })
+        };
+        let (end, settled) = (position()?, position()?);
+        Some(Self {
             channel,
             end,
             settled,
             batches: fields.u64()?,
             records: fields.u64()?,
-        };
-        Some((generation, summary))
+        })
     }
 
-    /// Reads the record at `path`; `None` if it is missing or damaged.
-    pub(super) fn read(disk: &dyn Disk, path: &Path) -> io::Result<Option<Self>> {
-        match disk.open(path, Open::Read) {
-            Ok(file) => Ok(newest(&*file)?.map(|(_, summary)| summary)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    /// Reads the record at `path`.
+    pub(super) fn read(disk: &dyn Disk, path: &Path) -> Result<RecordFile, Error> {
+        match Slots::open(disk, path, FORMAT, Open::Read, convert) {
+            Ok((_, Stored::Body(body))) => {
+                Ok(Self::decode(&body).map_or(RecordFile::Damaged, RecordFile::Holds))
+            }
+            Ok((_, Stored::Damaged)) => Ok(RecordFile::Damaged),
+            Ok((_, Stored::Nothing)) => Ok(RecordFile::Nothing),
+            Err(error) => match Error::state("reading the record of the channel", path, error) {
+                Error::Disk { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                    Ok(RecordFile::Nothing)
+                }
+                error => Err(error),
+            },
         }
     }
 }
 
-/// Whether a record without a valid slot is damaged: both slots were written. A record with an empty slot may have been
-/// created just before a crash.
-pub(super) fn is_damaged(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    let file = match disk.open(path, Open::Read) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        file => file?,
-    };
-    let mut used = 0;
-    for slot in 0..2 {
-        let mut bytes = Vec::new();
-        file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)?;
-        used += u32::from(bytes.iter().any(|byte| *byte != 0));
-    }
-    Ok(used == 2)
+/// The file of a record.
+pub(super) enum RecordFile {
+    Holds(Summary),
+    /// It is missing, or a crash came before it was complete.
+    Nothing,
+    Damaged,
 }
 
-fn newest(file: &dyn File) -> io::Result<Option<(u64, Summary)>> {
-    let mut slots = Vec::new();
-    for slot in 0..2 {
-        let mut bytes = Vec::new();
-        file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)?;
-        slots.extend(Summary::decode(&bytes));
+impl RecordFile {
+    /// What it holds, if anything.
+    pub(super) fn summary(&self) -> Option<Summary> {
+        match self {
+            Self::Holds(summary) => Some(*summary),
+            Self::Nothing | Self::Damaged => None,
+        }
     }
-    Ok(slots.into_iter().max_by_key(|(generation, _)| *generation))
+}
+
+/// Converts a slot of an older version: its generation and its body.
+fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let slot = slot.get(..OLD_SLOT_BYTES)?;
+    let Sealed::Whole = seal::check(FORMAT.magic, slot) else {
+        return None;
+    };
+    let mut fields = Fields::new(&slot[SEAL_BYTES..]);
+    let channel = fields.id()?;
+    let generation = fields.u64()?;
+    let positions = fields.take(24)?;
+    fields.take(16)?;
+    let counts = fields.take(16)?;
+    Some((generation, [&channel[..], positions, counts].concat()))
 }
 
 /// The record of an open channel.
 pub(super) struct ChannelRecord {
     path: PathBuf,
     pub(super) summary: Summary,
-    /// The open file and its generation; `None` while the disk has no space for it.
+    /// `None` while the disk has no space for the file.
     slots: Option<Slots>,
 }
 
@@ -211,7 +218,7 @@ impl ChannelRecord {
         self.summary.end = self.summary.end.max(end);
         if let Some(slots) = &mut self.slots {
             // It only helps a start that finds less, and is noted again.
-            let _ = slots.write(&self.summary, 0);
+            let _ = slots.note(&self.summary.encode());
         }
     }
 
@@ -225,68 +232,73 @@ impl ChannelRecord {
     ) -> Result<(), Error> {
         self.summary.end = self.summary.end.max(end);
         self.summary.settled = settled.unwrap_or(self.summary.settled);
-        let failed = |error| Error::disk("writing the record of the channel", &self.path, error);
-        if self.slots.is_none() {
-            self.slots = match Slots::open(disk, &self.path) {
-                Err(error) if is_no_room(&error) => return Ok(()),
-                opened => Some(opened.map_err(failed)?),
-            };
-        }
-        let kept = self.slots.as_mut().map(|slots| slots.keep(&self.summary));
-        kept.unwrap_or(Ok(())).map_err(failed)
-    }
-}
-
-/// The open file of a record.
-struct Slots {
-    file: Arc<dyn File>,
-    generation: u64,
-}
-
-impl Slots {
-    /// Opens the record at `path`, or creates it with its directory.
-    fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
-        let file = match disk.open(path, Open::Write) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(disk, path)?,
-            opened => opened?,
+        let stored = match &mut self.slots {
+            Some(slots) => slots.store(&self.summary.encode()),
+            None => open(disk, &self.path, &self.summary).and_then(|slots| {
+                let slots = self.slots.insert(slots);
+                slots.store(&self.summary.encode())
+            }),
         };
-        let generation = newest(&*file)?.map_or(0, |(generation, _)| generation);
-        Ok(Self { file, generation })
-    }
-
-    fn create(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn File>> {
-        let records = path.parent().unwrap_or(Path::new("."));
-        if let Some(above) = records.parent().filter(|_| disk.metadata(records).is_err()) {
-            disk.create_directory(records)?;
-            let here = above.as_os_str().is_empty();
-            disk.sync_directory(if here { Path::new(".") } else { above })?;
+        match stored.map_err(|error| {
+            Error::state("writing the record of the channel", &self.path, error)
+        }) {
+            Err(Error::NoRoom { .. }) if self.slots.is_none() => Ok(()),
+            stored => stored,
         }
-        let file = disk.open(path, Open::Create)?;
-        // Both pages are written, so that no later write needs room.
-        let made = file
-            .allocate(2 * PAGE)
-            .and_then(|()| file.write_at(&[IoSlice::new(&[0; 2 * PAGE as usize])], 0))
-            .and_then(|()| file.sync())
-            .and_then(|()| disk.sync_directory(records));
-        if let Err(error) = made {
-            // An empty record is of no use. The next start creates it.
-            let _ = disk.remove(path);
-            return Err(error);
+    }
+}
+
+/// Opens the record at `path`, or creates it with its directory.
+fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millstream_state::Error> {
+    match disk.metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create_directory(disk, path).map_err(|error| millstream_state::Error::Io {
+                action: "create",
+                path: path.to_owned(),
+                error,
+            })?;
+            Slots::create(disk, path, FORMAT, &summary.encode())
         }
-        Ok(file)
+        _ => Slots::open(disk, path, FORMAT, Open::Write, convert).map(|(slots, _)| slots),
     }
+}
 
-    /// Writes both slots, one after the other, so that a power cut leaves one of them whole.
-    fn keep(&mut self, summary: &Summary) -> io::Result<()> {
-        self.write(summary, 0)?;
-        self.file.sync()?;
-        self.write(summary, PAGE)?;
-        self.file.sync()
+fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let records = path.parent().unwrap_or(Path::new("."));
+    if let Some(above) = records.parent().filter(|_| disk.metadata(records).is_err()) {
+        disk.create_directory(records)?;
+        let here = above.as_os_str().is_empty();
+        disk.sync_directory(if here { Path::new(".") } else { above })?;
     }
+    Ok(())
+}
 
-    fn write(&mut self, summary: &Summary, at: u64) -> io::Result<()> {
-        self.generation += 1;
-        let slot = summary.encode(self.generation);
-        self.file.write_at(&[IoSlice::new(&slot)], at)
+#[cfg(test)]
+mod tests {
+    use millstream_testkit::SimulatedDisk;
+
+    use super::*;
+    use crate::disk::log::tests::put_golden;
+
+    #[test]
+    fn a_record_of_version_3_is_read_and_continues_in_version_4() {
+        let disk = SimulatedDisk::new(1);
+        let path = Path::new("/buffer.record");
+        assert!(Summary::read(&disk, path).unwrap().summary().is_none());
+        put_golden(&disk, path, "version-3/buffer.record");
+        let summary = Summary::read(&disk, path).unwrap().summary().unwrap();
+        let one = Position { epoch: 1, seq: 1 };
+        assert_eq!((summary.end, summary.settled), (one, one));
+        assert_eq!(summary.records_in(2), 6);
+        let mut record = ChannelRecord::new(path.to_owned(), summary);
+        let end = Position { epoch: 1, seq: 7 };
+        record.keep(&disk, end, None).unwrap();
+        let noted = Position { epoch: 1, seq: 8 };
+        record.note_end(noted);
+        let again = Summary::read(&disk, path).unwrap().summary().unwrap();
+        assert_eq!((again.channel, again.end), (summary.channel, noted));
+        disk.restart(millstream_testkit::Crash::Power);
+        let after = Summary::read(&disk, path).unwrap().summary().unwrap();
+        assert!(after.end == end || after.end == noted);
     }
 }

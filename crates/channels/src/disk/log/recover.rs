@@ -28,7 +28,7 @@ use super::{
     ids::{IdRecord, ids_name},
     index::{Index, Published},
     losses::{Loss, Losses},
-    record::{ChannelRecord, Summary, is_damaged, record_path},
+    record::{ChannelRecord, RecordFile, Summary, record_path},
     repeats::Repeats,
     segment::{Segment, number_in},
     segment_writer::{PreviousSegment, SegmentWriter},
@@ -71,9 +71,9 @@ pub(super) fn open(
     let lock = take_lock(&*disk, path)?;
     let names = list(&*disk, path)?;
     let record_path = record_path(path);
-    let failed = |error| Error::disk("reading the record of the channel", &record_path, error);
-    let known = Summary::read(&*disk, &record_path).map_err(failed)?;
-    let losses = Losses::read(Arc::clone(&disk), &record_path).map_err(failed)?;
+    let record = Summary::read(&*disk, &record_path)?;
+    let known = record.summary();
+    let losses = Losses::read(Arc::clone(&disk), &record_path)?;
     let channel = identify(
         &*disk,
         path,
@@ -83,7 +83,7 @@ pub(super) fn open(
     )?;
     let mut damage = Damage::new();
     let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
-    if known.is_none() && !is_new && is_damaged(&*disk, &record_path).map_err(failed)? {
+    if matches!(record, RecordFile::Damaged) && !is_new {
         let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
         damage.push((record_path.clone(), what));
     }
@@ -268,11 +268,7 @@ impl Recovery {
             };
             let path = self.directory.join(name);
             match Cursor::open(&**disk, &path, *channel, Open::Write)? {
-                Some(mut cursor) => {
-                    let failed = |error| Error::disk("writing a cursor again", &path, error);
-                    cursor.renew().map_err(failed)?;
-                    self.published.consumers.insert(consumer, cursor);
-                }
+                Some(cursor) => self.published.consumers.insert(consumer, cursor),
                 // A crash while it was created, or damage: the consumer begins at the oldest frame.
                 None => {
                     let what = "neither slot of the cursor is valid";

@@ -11,7 +11,9 @@
 //! Up to version 2 the checksum did not cover the version, so that a flipped bit in it looked like a newer program. Now
 //! the checksum is checked first, and a version that it does not cover is damage.
 
-use super::{bytes::Fields, frame::checksum};
+use millstream_sys::checksum::{crc32c, crc32c_of};
+
+use super::bytes::Fields;
 
 /// The version of all files of a channel. Version 2 added the receive time to frames; version 3 added the version to the
 /// checksum.
@@ -59,7 +61,7 @@ pub(super) fn check(magic: &[u8; 8], bytes: &[u8]) -> Sealed {
         return Sealed::Damaged;
     }
     let right = match version {
-        0..=UNCOVERED => checksum(rest),
+        0..=UNCOVERED => crc32c(rest),
         _ => covered(version, rest),
     };
     match version {
@@ -69,12 +71,8 @@ pub(super) fn check(magic: &[u8; 8], bytes: &[u8]) -> Sealed {
     }
 }
 
-fn covered(version: u32, rest: &[u8]) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&version.to_le_bytes());
-    digest.update(rest);
-    // CRC-32C has 32 bits; the crate returns every checksum as 64.
-    u32::try_from(digest.finalize()).unwrap_or(0)
+fn covered(version: u32, content: &[u8]) -> u32 {
+    crc32c_of(&[&version.to_le_bytes(), content])
 }
 
 #[cfg(test)]
@@ -110,7 +108,7 @@ mod tests {
             let mut bytes = begin(MAGIC);
             bytes.extend_from_slice(b"its content");
             bytes[8..12].copy_from_slice(&version.to_le_bytes());
-            let crc = checksum(&bytes[SEAL_BYTES..]);
+            let crc = crc32c(&bytes[SEAL_BYTES..]);
             bytes[12..16].copy_from_slice(&crc.to_le_bytes());
             assert!(matches!(check(MAGIC, &bytes), Sealed::Whole));
             bytes[9] ^= 2;

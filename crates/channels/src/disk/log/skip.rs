@@ -11,7 +11,6 @@ use millstream_record::Position;
 
 use super::{
     ChannelId, Error,
-    consumers::cursor_name,
     directory::LogDirectory,
     frame::Kind,
     index::Index,
@@ -87,10 +86,7 @@ pub(super) fn skip_segment(
 
     let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
     if to > cursor.position {
-        cursor.pass_on(to).map_err(|error| {
-            let path = directory.join(&cursor_name(name));
-            Error::disk("committing the cursor", &path, error)
-        })?;
+        cursor.pass_on(to)?;
     }
     drop(cursor);
 

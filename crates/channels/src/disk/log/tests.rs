@@ -1,6 +1,7 @@
 //! The log as a whole: what is kept, read, settled, skipped and recovered.
 
 use std::{
+    io::IoSlice,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -9,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use millstream_pipeline::tags::TagFilter;
 use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Pool, Position, Tag, Time, Values};
-use millstream_sys::disk::Disk;
+use millstream_sys::disk::{Disk, Open};
 use millstream_testkit::{Call, Crash, SimulatedDisk};
 
 use super::{
@@ -80,6 +81,14 @@ pub(super) fn directory(disk: &SimulatedDisk) -> LogDirectory {
         channel: ChannelId([1; 16]),
         lock,
     }
+}
+
+/// Copies a file from `testdata` to a simulated disk.
+pub(super) fn put_golden(disk: &SimulatedDisk, path: &Path, name: &str) {
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata");
+    let bytes = std::fs::read(testdata.join(name)).unwrap();
+    let file = disk.open(path, Open::Create).unwrap();
+    file.write_at(&[IoSlice::new(&bytes)], 0).unwrap();
 }
 
 /// Keeps `numbers`, each with one commit.
