@@ -1,4 +1,4 @@
-//! The whole disk: names, durable names and what is pending between them; planned failures and the crash.
+//! The whole disk: names, durable names and the pending changes between them; planned failures and the crash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,8 +52,9 @@ impl Change {
     }
 }
 
+/// Everything on the disk, and what is going to happen to it.
 #[derive(Clone)]
-pub(super) struct State {
+pub(super) struct Volume {
     random: Random,
     pub(super) calls: u64,
     pub(super) crash_at: Option<u64>,
@@ -70,7 +71,7 @@ pub(super) struct State {
     pending: Vec<Change>,
 }
 
-impl State {
+impl Volume {
     pub(super) fn new(seed: u64) -> Self {
         let root = BTreeMap::from([(PathBuf::from("/"), Entry::Directory)]);
         Self {
@@ -120,7 +121,7 @@ impl State {
         }
     }
 
-    /// Counts a call and fails it if it is to fail. `Ok(true)`: the crash comes in the middle of this call.
+    /// Counts a call, and fails it if that is planned. `Ok(true)`: the crash comes in the middle of this call.
     fn begin(&mut self, call: Call) -> io::Result<bool> {
         if self.crashed {
             return Err(io::Error::other("the machine has crashed"));
@@ -142,7 +143,7 @@ impl State {
         Ok(false)
     }
 
-    /// The same for a call that is done whole or not at all.
+    /// The same for an atomic call.
     fn begin_whole(&mut self, call: Call) -> io::Result<()> {
         match self.begin(call)? {
             false => Ok(()),
@@ -151,7 +152,7 @@ impl State {
         }
     }
 
-    /// What a call returns that was the last one.
+    /// The result of a call that may have been the last one.
     fn end(&self) -> io::Result<()> {
         if self.crashed {
             return Err(io::Error::other("the machine crashes"));
@@ -223,7 +224,7 @@ impl State {
         self.change(Change::Remove(path.to_owned(), Entry::File(inode)))
     }
 
-    /// A link is a file that holds the name it leads to; nothing follows it.
+    /// A link is a file that holds its target; no call follows it.
     pub(super) fn symlink(&mut self, target: &Path, link: &Path) -> io::Result<()> {
         let inode = self.create(link)?;
         self.inodes[inode].write(target.as_os_str().as_encoded_bytes(), 0);
@@ -280,7 +281,7 @@ impl State {
         Ok(self.inodes[inode].read(buffer, bytes, place(offset)))
     }
 
-    /// Bytes that all files but `except` take.
+    /// Bytes that all files take, except one.
     fn taken(&self, except: Option<usize>) -> u64 {
         let mut named: Vec<usize> = self
             .names
@@ -296,7 +297,7 @@ impl State {
         others.map(|named| self.inodes[*named].room()).sum()
     }
 
-    /// Room on the disk for `inode` to take `bytes` bytes in all.
+    /// Whether there is space for `inode` to take `bytes` bytes in total.
     fn has_room(&self, inode: usize, bytes: u64) -> bool {
         bytes <= self.inodes[inode].room()
             || self.taken(Some(inode)).saturating_add(bytes) <= self.capacity
@@ -341,7 +342,7 @@ impl State {
         match self.begin(Call::Sync) {
             Ok(false) => self.inodes[inode].sync(),
             Ok(true) => {
-                // The crash comes while the sectors are on their way; a power cut decides about them.
+                // The crash comes while sectors are being written; a power cut decides about them.
                 if self.random.chance(1, 2) {
                     self.inodes[inode].sync();
                 }
@@ -355,7 +356,7 @@ impl State {
         self.end()
     }
 
-    /// Nothing is durable by it; one that fails has lost sectors as a sync that fails.
+    /// It makes nothing durable. If it fails, sectors are lost as in a failed sync.
     pub(super) fn finish_writeback(&mut self, inode: usize) -> io::Result<()> {
         let begun = self.begin_whole(Call::Sync);
         if begun.is_err() && !self.crashed {
@@ -411,7 +412,7 @@ impl State {
     }
 }
 
-/// An offset in memory. The files of a test are small.
+/// An offset in memory. Files of tests are small.
 fn place(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
