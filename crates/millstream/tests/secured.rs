@@ -71,12 +71,12 @@ fn everything_arrives_by_tls_with_certificate_key_and_user_and_nothing_without()
         (
             "key",
             format!("{tls}, auth: {{ shared_key: guess }}"),
-            "let us in: shared_key mismatch",
+            "denied access: shared_key mismatch",
         ),
         (
             "user",
             format!("{tls}, auth: {{ shared_key: open sesame }}"),
-            "let us in: username/password mismatch",
+            "denied access: username/password mismatch",
         ),
         (
             "nobody",
