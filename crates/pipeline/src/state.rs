@@ -1,10 +1,24 @@
-//! Reading the files that a node keeps below `data_dir`.
+//! The files that a node keeps below `data_dir`: how their errors become failures.
 
 use std::{fs::File, io, io::Read, path::Path};
 
 use millstream_config::Size;
 
 use crate::failure::Failure;
+
+impl From<millstream_state::Error> for Failure {
+    /// A disk may work again later; a file that is damaged, or that a newer Millstream wrote, needs an operator.
+    fn from(error: millstream_state::Error) -> Self {
+        use millstream_state::Error;
+        let message = error.to_string();
+        match error {
+            Error::Io { .. } | Error::InUse { .. } => Self::disk(message),
+            Error::Damaged { .. } | Error::TooLarge { .. } | Error::Newer { .. } => {
+                Self::state(message)
+            }
+        }
+    }
+}
 
 /// Reads a whole file of at most `bytes_max` bytes; `None` if there is none. A larger one was not written by Millstream, and
 /// reading it could take all memory: `remedy` says what helps.

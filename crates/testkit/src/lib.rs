@@ -11,6 +11,6 @@ mod random;
 pub mod server;
 
 pub use authority::Authority;
-pub use disk::{Call, Crash, SimulatedDisk};
+pub use disk::{Call, Crash, SimulatedDisk, trial};
 pub use log::logged_errors;
 pub use random::Random;

@@ -9,7 +9,7 @@ const SECTOR: usize = 512;
 /// Versions of one pending sector that are remembered; more say nothing new.
 const VERSIONS_MAX: usize = 4;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Inode {
     /// What programs see.
     current: Vec<u8>,

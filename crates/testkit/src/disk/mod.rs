@@ -11,6 +11,7 @@ mod inode;
 mod state;
 #[cfg(test)]
 mod tests;
+pub mod trial;
 
 use std::{
     ffi::OsString,
@@ -98,6 +99,12 @@ impl SimulatedDisk {
     /// Flips one bit of a file, where it is durable and where it is cached; false if there is no such byte.
     pub fn damage(&self, path: &Path, offset: u64) -> bool {
         self.lock().damage(path, offset)
+    }
+
+    /// Another disk with the same content.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.lock().clone())))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

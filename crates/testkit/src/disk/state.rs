@@ -52,6 +52,7 @@ impl Change {
     }
 }
 
+#[derive(Clone)]
 pub(super) struct State {
     random: Random,
     pub(super) calls: u64,

@@ -30,6 +30,8 @@ mod error;
 mod frame;
 #[cfg(test)]
 mod full_tests;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod ids;
 mod index;
 pub mod inspect;

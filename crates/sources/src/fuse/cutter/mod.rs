@@ -17,7 +17,7 @@ use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::framing::{self, Found, Multiline, TooLong};
+use crate::framing::{self, Multiline, Scanned, TooLong};
 use joined::Joined;
 
 /// Where a record ends.
@@ -244,8 +244,8 @@ impl Cutter {
         buffer[start..data.start].copy_from_slice(&self.tail);
         let text = &buffer[start..data.end];
         if self.next.rest == Rest::Record
-            && let Found::Lines(bytes) = framing::find(text, line_max)
-            && framing::find(&text[bytes..], line_max) == Found::Partial
+            && let Scanned::Lines(bytes) = framing::scan(text, line_max)
+            && framing::scan(&text[bytes..], line_max) == Scanned::Partial
         {
             return Cut {
                 records: Records::InPlace(start..start + bytes),
@@ -268,16 +268,16 @@ impl Cutter {
                 at += self.pass_over(&text[at..], &mut cut);
                 continue;
             }
-            match framing::find(&text[at..], line_max) {
-                Found::Partial => {
+            match framing::scan(&text[at..], line_max) {
+                Scanned::Partial => {
                     cut.unfinished = text.len() - at;
                     break;
                 }
-                Found::Lines(bytes) => {
+                Scanned::Lines(bytes) => {
                     lines.extend_from_slice(&text[at..at + bytes]);
                     at += bytes;
                 }
-                Found::TooLong => {
+                Scanned::TooLong => {
                     let piece = &text[at..at + framing::piece(&text[at..], line_max)];
                     at += piece.len();
                     if self.too_long(piece, &mut cut) {

@@ -392,9 +392,9 @@ fn wrong_options_are_refused_with_the_reason() {
         r#"{{"mount": "m", {start}, "rules": [{{"path": "a"}}]}}"#
     ));
     assert_eq!(
-        why.matches("`start` is no regular expression").count(),
+        why.matches("`start` is not a regular expression").count(),
         1,
         "{why}"
     );
-    assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is no regular"));
+    assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is not a regular"));
 }

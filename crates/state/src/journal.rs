@@ -1,0 +1,357 @@
+//! A journal of records: appended to, and replaced by a shorter one when it has grown.
+//!
+//! ```text
+//! NAME         header (see `seal`), records (see `frame`)
+//! NAME.copy    the same bytes, where a copy is kept: damage to one of the two loses nothing
+//! NAME.new     a replacement that does not have its name yet
+//! ```
+
+use std::{
+    io::{self, IoSlice},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use millstream_sys::{
+    disk::{Disk, File},
+    random,
+};
+
+use crate::{
+    Error, Format,
+    frame::{self, HEAD_BYTES, Record, Scan},
+    replace::{Replacement, create_directory, directory, read},
+    seal::{self, HEADER_BYTES, Seal},
+};
+
+/// What a journal is.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalFormat {
+    /// Its header and its bound.
+    pub format: Format,
+    /// The largest body of a record. It bounds the search for records behind damage.
+    pub record_bytes_max: usize,
+    /// Whether everything is written to a second file as well.
+    pub copied: bool,
+}
+
+/// What an earlier run has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// The records that are whole, in order. A torn end is left out.
+    pub records: Vec<Record>,
+    /// Ranges of the file that hold no record although a record follows: damage, or unsynced writes that a power cut lost.
+    pub holes: Vec<Range<u64>>,
+    /// Bytes of the journal, and of its copy, that were damaged or missing but that the other one has.
+    pub lacks: [u64; 2],
+}
+
+impl Recovered {
+    /// What an older format held.
+    #[must_use]
+    pub fn of(bodies: Vec<Vec<u8>>) -> Self {
+        let record = |body| Record { at: 0, body };
+        Self {
+            records: bodies.into_iter().map(record).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the first record was lost: the one with which every replacement begins.
+    #[must_use]
+    pub fn lost_first(&self) -> bool {
+        let first = HEADER_BYTES as u64;
+        self.records.is_empty() || self.holes.iter().any(|hole| hole.start == first)
+    }
+}
+
+/// A journal. It is read once, by [`Journal::open`]. Then [`Journal::replace`] begins a new file with what still counts:
+/// torn ends, damage, older formats and writes that an earlier run could not sync are left behind with the old file.
+pub struct Journal {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    format: JournalFormat,
+    generation: u64,
+    open: Option<OpenFiles>,
+    has_directory: bool,
+    buffer: Vec<u8>,
+}
+
+/// The files that are appended to.
+struct OpenFiles {
+    file: Arc<dyn File>,
+    /// `None` after a failed write, until the journal is replaced.
+    copy: Option<Arc<dyn File>>,
+    end: u64,
+}
+
+impl Journal {
+    /// Reads what an earlier run has left; `None` if there is nothing. Nothing can be appended before [`Journal::replace`].
+    ///
+    /// `older` converts a journal, and its copy, that are not of the current version. It returns `None` for bytes that are
+    /// not of an older version either; the result is then [`Error::Damaged`].
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        path: PathBuf,
+        format: JournalFormat,
+        older: impl FnOnce([Option<&[u8]>; 2]) -> Option<Recovered>,
+    ) -> Result<(Self, Option<Recovered>), Error> {
+        let mut journal = Self {
+            disk,
+            path,
+            format,
+            generation: 0,
+            open: None,
+            has_directory: false,
+            buffer: Vec::new(),
+        };
+        let recovered = journal.recover(older)?;
+        if recovered.is_none() {
+            // No record of another journal in the same place can be taken for one of this.
+            let random =
+                random::bytes().map_err(Error::io("draw a random number for", &*journal.path))?;
+            journal.generation = u64::from(u32::from_le_bytes(random)) << 16;
+        }
+        Ok((journal, recovered))
+    }
+
+    fn recover(
+        &mut self,
+        older: impl FnOnce([Option<&[u8]>; 2]) -> Option<Recovered>,
+    ) -> Result<Option<Recovered>, Error> {
+        let mut files = [self.read(&self.path), Ok(None)];
+        if self.format.copied {
+            files[1] = self.read(&self.copy_path());
+        }
+        let files = match files {
+            [Ok(None), Ok(None)] => return Ok(None),
+            [Ok(journal), Ok(copy)] => [journal, copy],
+            // The other one is as good.
+            [Ok(Some(journal)), Err(_)] => [Some(journal), None],
+            [Err(_), Ok(Some(copy))] => [None, Some(copy)],
+            [Err(error), _] | [_, Err(error)] => return Err(error),
+        };
+        let Format { magic, version, .. } = self.format.format;
+        let seals = files.each_ref().map(|file| match file {
+            Some(bytes) => seal::open_header(magic, version, bytes),
+            None => Seal::Other,
+        });
+        let generations = seals.map(|seal| match seal {
+            Seal::Current(generation) => Some(generation),
+            _ => None,
+        });
+        let Some(generation) = generations.into_iter().flatten().max() else {
+            let newer = seals.iter().find_map(|seal| match seal {
+                Seal::Newer(found) => Some(*found),
+                _ => None,
+            });
+            if let Some(found) = newer {
+                return Err(self.format.format.newer(&self.path, found));
+            }
+            let older = older(files.each_ref().map(Option::as_deref));
+            return older
+                .map(Some)
+                .ok_or_else(|| self.damaged("its header cannot be read"));
+        };
+        self.generation = generation;
+        // Of a journal and a copy that differ in their generation the older one does not count.
+        let counts = generations.map(|other| other == Some(generation));
+        let sides = [0, 1].map(|side| files[side].as_deref().filter(|_| counts[side]));
+        let Scan {
+            records,
+            holes,
+            mut lacks,
+            ..
+        } = frame::scan(
+            sides.map(Option::unwrap_or_default),
+            generation,
+            self.format.record_bytes_max,
+        );
+        for side in 0..2 {
+            let is_older = generations[side].is_some() && !counts[side];
+            if is_older || (side == 1 && !self.format.copied) {
+                lacks[side] = 0;
+            } else if !counts[side] {
+                lacks[side] += HEADER_BYTES as u64;
+            }
+        }
+        Ok(Some(Recovered {
+            records,
+            holes,
+            lacks,
+        }))
+    }
+
+    fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, Error> {
+        read(&*self.disk, path, &self.format.format)
+    }
+
+    fn copy_path(&self) -> PathBuf {
+        self.path.with_added_extension("copy")
+    }
+
+    /// The error for records that are whole but make no sense to their owner.
+    pub fn damaged(&self, why: impl Into<String>) -> Error {
+        self.format.format.damaged(&self.path, why)
+    }
+
+    /// Where it is stored.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The records of a replacement, none yet.
+    #[must_use]
+    pub fn replacement(&self) -> Records {
+        let generation = self.generation + 1;
+        let Format { magic, version, .. } = self.format.format;
+        Records {
+            generation,
+            bytes: seal::header(magic, version, generation).to_vec(),
+        }
+    }
+
+    /// Replaces the journal with these records, which survive a power cut when this returns. After an error a restart finds
+    /// the earlier journal or the new one; the earlier one can be appended to if [`Journal::needs_replace`] is false. Blocks.
+    pub fn replace(&mut self, records: Records) -> Result<(), Error> {
+        let Records { generation, bytes } = records;
+        self.format
+            .format
+            .check_length(&self.path, bytes.len() as u64)?;
+        self.try_replace(&bytes, generation)
+            .map_err(Error::io("write", &self.path))
+    }
+
+    fn try_replace(&mut self, bytes: &[u8], generation: u64) -> io::Result<()> {
+        let disk = &*self.disk;
+        let directory = directory(&self.path);
+        if !self.has_directory {
+            create_directory(disk, directory)?;
+            self.has_directory = true;
+        }
+        let new = Replacement::write(disk, &self.path, bytes).inspect_err(|_| {
+            // The directory may have been removed.
+            self.has_directory = false;
+        })?;
+        // From here on a crash may leave either of the two, so nothing more may go to the old one.
+        self.open = None;
+        self.generation = generation;
+        // The copy gets its name first: until the journal has its own, nothing is written that only one of them has.
+        let copy = self.format.copied.then(|| {
+            let copy_path = self.path.with_added_extension("copy");
+            Replacement::write(disk, &copy_path, bytes)
+                .and_then(|new| new.rename(disk, &copy_path))
+                // An old copy does not count beside the new journal, but only its generation would show that.
+                .inspect_err(|_| drop(disk.remove(&copy_path)))
+        });
+        let file = new.rename(disk, &self.path)?;
+        disk.sync_directory(directory)?;
+        self.open = Some(OpenFiles {
+            file,
+            copy: copy.and_then(Result::ok),
+            end: bytes.len() as u64,
+        });
+        Ok(())
+    }
+
+    /// Whether the journal can be appended to only after [`Journal::replace`]: it was just opened, or a write or a sync
+    /// failed in a way that leaves unknown what the file holds.
+    #[must_use]
+    pub fn needs_replace(&self) -> bool {
+        self.open.is_none()
+    }
+
+    /// Makes [`Journal::replace`] necessary: the records behind some point are void, or a sync through
+    /// [`Journal::file`] failed.
+    pub fn invalidate(&mut self) {
+        self.open = None;
+    }
+
+    /// Its length; 0 if it needs to be replaced.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.end)
+    }
+
+    /// Appends a record whose body is the concatenation of `parts`; returns where the body is. It survives the end of the
+    /// process, and after [`Journal::sync`] a power cut. After an error it is not in the journal.
+    pub fn append(&mut self, parts: &[&[u8]]) -> Result<u64, Error> {
+        let Some(open) = &mut self.open else {
+            let error =
+                io::Error::other("an earlier write failed and the journal was not replaced");
+            return Err(Error::io("write", &self.path)(error));
+        };
+        self.buffer.clear();
+        frame::push(&mut self.buffer, self.generation, open.end, parts);
+        let end = open.end + self.buffer.len() as u64;
+        self.format.format.check_length(&self.path, end)?;
+        if let Err(error) = open.file.write_at(&[IoSlice::new(&self.buffer)], open.end) {
+            // A part of it must not stay behind the next record.
+            if open.file.truncate(open.end).is_err() {
+                self.open = None;
+            }
+            return Err(Error::io("write", &self.path)(error));
+        }
+        // The journal has it: a copy that cannot be written must not fail the caller.
+        let written = |copy: &Arc<dyn File>| {
+            let parts = [IoSlice::new(&self.buffer)];
+            copy.write_at(&parts, open.end).is_ok()
+        };
+        open.copy = open.copy.take().filter(written);
+        let at = open.end + HEAD_BYTES as u64;
+        open.end = end;
+        Ok(at)
+    }
+
+    /// Makes everything durable that was appended. A failed sync is never repeated on the same file: the system may have
+    /// dropped what it could not write. So the journal must then be replaced. Blocks.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        let synced = match &self.open {
+            Some(open) => open.file.sync(),
+            None => Err(io::Error::other("the journal was not replaced")),
+        };
+        synced.map_err(|error| {
+            self.open = None;
+            Error::io("sync", &self.path)(error)
+        })
+    }
+
+    /// The file that is appended to, for a caller that syncs it on another thread. If that fails, the caller calls
+    /// [`Journal::invalidate`].
+    #[must_use]
+    pub fn file(&self) -> Option<Arc<dyn File>> {
+        self.open.as_ref().map(|open| open.file.clone())
+    }
+
+    /// Reads a part of the file back: of a body whose place is known from [`Journal::append`] or [`Records::add`].
+    pub fn read_at(&self, at: u64, bytes: usize) -> Result<Vec<u8>, Error> {
+        let mut buffer = Vec::new();
+        let read = match &self.open {
+            Some(open) => open.file.read_at(&mut buffer, bytes, at),
+            None => Ok(0),
+        };
+        match read {
+            Ok(read) if read == bytes => Ok(buffer),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        }
+        .map_err(Error::io("read", &self.path))
+    }
+}
+
+/// The records of a journal that replaces another one.
+pub struct Records {
+    generation: u64,
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    /// Adds a record whose body is the concatenation of `parts`; returns where the body will be.
+    pub fn add(&mut self, parts: &[&[u8]]) -> u64 {
+        let at = self.bytes.len() as u64;
+        frame::push(&mut self.bytes, self.generation, at, parts);
+        at + HEAD_BYTES as u64
+    }
+}

@@ -1,0 +1,77 @@
+//! Durable state: the files in which components remember something across restarts and power cuts.
+//!
+//! | type            | file                                             | a store costs              | for                             |
+//! |-----------------|--------------------------------------------------|----------------------------|---------------------------------|
+//! | [`WholeFile`]   | replaced atomically                              | two syncs, free space      | what changes as a whole         |
+//! | [`Slots`]       | two slots of 4 KiB, allocated once               | one sync, no space         | a few fields, stored often      |
+//! | [`Journal`]     | records, appended; replaced when it has grown; with a copy if wanted | no sync, or one | what changes by small steps |
+//! | [`Alternating`] | two files that take turns, allocated once        | one sync, no space         | the same where a full disk must not stop it |
+//!
+//! All of them write through [`millstream_sys::disk::Disk`], so each user is tested with `testkit::disk::Trial` on a disk that
+//! loses power. All begin with a magic, a version and a checksum (see `seal`), are bounded in size, and report
+//! trouble as [`Error`]. All calls block. README.md shows how to convert a hand-made state file.
+
+mod alternating;
+mod error;
+mod frame;
+mod journal;
+mod replace;
+mod seal;
+mod slots;
+mod whole;
+
+use std::path::Path;
+
+pub use alternating::{Alternating, Begun};
+pub use error::Error;
+pub use frame::Record;
+pub use journal::{Journal, JournalFormat, Records, Recovered};
+pub use slots::{Slots, Stored};
+pub use whole::WholeFile;
+
+/// What a state file is, and how large it may become.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// The first eight bytes of the file; a different one for each kind of state.
+    pub magic: &'static [u8; 8],
+    /// The version that is written, from 1. A file with a higher one is refused.
+    pub version: u32,
+    /// The largest length of the file. A longer one is refused unread.
+    pub bytes_max: u64,
+    /// What an operator can do about a damaged file, and what that costs: "restore it from a backup, or remove it and ...".
+    pub remedy: &'static str,
+}
+
+impl Format {
+    fn newer(&self, path: &Path, found: u32) -> Error {
+        Error::Newer {
+            path: path.to_owned(),
+            found,
+            known: self.version,
+        }
+    }
+
+    fn damaged(&self, path: &Path, why: impl Into<String>) -> Error {
+        Error::Damaged {
+            path: path.to_owned(),
+            why: why.into(),
+            remedy: self.remedy,
+        }
+    }
+
+    /// Refuses to write what could not be read again.
+    fn check_length(&self, path: &Path, bytes: u64) -> Result<(), Error> {
+        self.within(path, bytes, self.bytes_max)
+    }
+
+    fn within(&self, path: &Path, bytes: u64, bytes_max: u64) -> Result<(), Error> {
+        match bytes <= bytes_max {
+            true => Ok(()),
+            false => Err(Error::Io {
+                action: "write",
+                path: path.to_owned(),
+                error: std::io::ErrorKind::StorageFull.into(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A state that is stored as a whole: one file, replaced atomically.
+
+use std::path::{Path, PathBuf};
+use std::{io, sync::Arc};
+
+use millstream_sys::disk::Disk;
+
+use crate::{
+    Error, Format,
+    replace::{Replacement, create_directory, directory, read},
+    seal::{self, Seal},
+};
+
+/// A state in one file. After a crash the file is the old one or the new one, never a mixture and never empty.
+///
+/// Storing it costs two syncs (the file and its directory). For a small state that is stored often, or that must be
+/// stored on a full disk, see [`crate::Slots`].
+pub struct WholeFile {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    format: Format,
+    /// The directory exists and its name is durable.
+    has_directory: bool,
+}
+
+impl WholeFile {
+    /// Names the file; nothing is read or written yet.
+    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, format: Format) -> Self {
+        Self {
+            disk,
+            path,
+            format,
+            has_directory: false,
+        }
+    }
+
+    /// Where it is stored.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the stored body; `None` if there is no file.
+    ///
+    /// `older` converts a file that is not of the current version to the current body. It returns `None` for a file that is
+    /// not of an older version either; the result is then [`Error::Damaged`].
+    pub fn load(
+        &self,
+        older: impl FnOnce(&[u8]) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Some(bytes) = read(&*self.disk, &self.path, &self.format)? else {
+            return Ok(None);
+        };
+        match seal::open_block(self.format.magic, self.format.version, &bytes) {
+            Seal::Current((_, body)) if seal::OVERHEAD_BYTES + body.len() == bytes.len() => {
+                Ok(Some(body.to_vec()))
+            }
+            Seal::Newer(found) => Err(self.format.newer(&self.path, found)),
+            _ => match older(&bytes) {
+                Some(body) => Ok(Some(body)),
+                None => Err(self.damaged("its checksum is wrong")),
+            },
+        }
+    }
+
+    /// The error for a body that is whole but makes no sense to its owner.
+    pub fn damaged(&self, why: impl Into<String>) -> Error {
+        self.format.damaged(&self.path, why)
+    }
+
+    /// Replaces the stored body. It survives a power cut when this returns. Blocks.
+    pub fn store(&mut self, body: &[u8]) -> Result<(), Error> {
+        let bytes = seal::block(self.format.magic, self.format.version, 0, body);
+        self.format.check_length(&self.path, bytes.len() as u64)?;
+        self.try_store(&bytes)
+            .map_err(Error::io("write", &self.path))
+    }
+
+    fn try_store(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let directory = directory(&self.path);
+        if !self.has_directory {
+            create_directory(&*self.disk, directory)?;
+            self.has_directory = true;
+        }
+        let written = Replacement::write(&*self.disk, &self.path, bytes)
+            .and_then(|new| new.rename(&*self.disk, &self.path))
+            .and_then(|_| self.disk.sync_directory(directory));
+        // The directory may have been removed.
+        self.has_directory = written.is_ok();
+        written
+    }
+}
