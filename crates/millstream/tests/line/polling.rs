@@ -38,13 +38,13 @@ fn follows_without(limit: &str) {
             text.lines().any(|found| found == line)
         });
     };
-    expect("what was there has arrived", "first");
+    expect("existing lines have arrived", "first");
     let append = |text: &str| {
         let mut file = File::options().append(true).open(&busy).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     };
     append("second\nthi");
-    expect("what was appended has arrived", "second");
+    expect("appended lines have arrived", "second");
     append("rd\n");
     expect("the rest of a line has arrived", "third");
     fs::write(logs.join("new.log"), "of a new file\n").unwrap();
@@ -58,7 +58,7 @@ fn follows_without(limit: &str) {
     );
     expect("its successor was found", "after the rotation");
     let log = program.log();
-    assert!(log.contains("the kernel gives no notices"), "{log}");
+    assert!(log.contains("the kernel sends no notifications"), "{log}");
     assert_eq!(program.stop(), Some(0));
     let text = fs::read_to_string(directory.path().join("out")).unwrap();
     assert_eq!(text.lines().count(), 6, "each line once:\n{text}");
