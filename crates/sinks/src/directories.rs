@@ -14,24 +14,16 @@ const KNOWN_MAX: usize = 4096;
 /// Directories whose names, and those of all their parents, are durable.
 pub(crate) struct Directories {
     known: HashSet<PathBuf>,
-    /// The permissions of directories for outputs; None: only this user has access.
-    outputs: Option<OutputMode>,
+    /// The permissions of new directories.
+    mode: OutputMode,
 }
 
 impl Directories {
-    /// For state that only this user may read.
-    pub(crate) fn private() -> Self {
-        Self {
-            known: HashSet::new(),
-            outputs: None,
-        }
-    }
-
     /// For outputs.
     pub(crate) fn of_outputs(mode: OutputMode) -> Self {
         Self {
             known: HashSet::new(),
-            outputs: Some(mode),
+            mode,
         }
     }
 
@@ -53,10 +45,7 @@ impl Directories {
         for level in missing.into_iter().rev() {
             let new = !is_directory(disk, level)?;
             if new {
-                match self.outputs {
-                    Some(mode) => disk.create_output_directory(level, mode)?,
-                    None => disk.create_directory(level)?,
-                }
+                disk.create_output_directory(level, self.mode)?;
             }
             let synced = level
                 .parent()

@@ -1,6 +1,6 @@
 //! The batches of one flow (a file, a generator) in flight: sent and not settled, in order, and bounded.
 //!
-//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> encode -> write -> settle`
 
 use std::{collections::VecDeque, ops::Range};
 

@@ -1,6 +1,6 @@
 //! Where a consumer takes its batches from, and where checkpoints are made.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> [settle]`
+//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> [settle]`
 //!
 //! A consumer gets batches and, between them, checkpoints. At a checkpoint it makes durable what all batches before it became, and
 //! settles it. Checkpoints come by bytes and time, and at once when a peer waits for an answer and nothing more is ready. A batch
@@ -243,11 +243,8 @@ impl Inlet {
             self.awaited |= token.awaited();
             self.next.tokens.push(token);
         }
-        if self
-            .tags
-            .as_ref()
-            .is_some_and(|tags| !tags.takes(batch.tag.as_str()))
-        {
+        let tag = batch.tag.as_str();
+        if self.tags.as_ref().is_some_and(|tags| !tags.takes(tag)) {
             return None;
         }
         if position.is_none() || position > self.counted {
@@ -266,10 +263,8 @@ impl Inlet {
         self.next_bytes = 0;
         self.awaited = false;
         self.due = None;
-        Some(Item::Checkpoint(std::mem::replace(
-            &mut self.next,
-            Checkpoint::empty(),
-        )))
+        let next = std::mem::replace(&mut self.next, Checkpoint::empty());
+        Some(Item::Checkpoint(next))
     }
 
     /// Settles a checkpoint, when the consumer has made durable what everything before it became. Waits until what was rejected

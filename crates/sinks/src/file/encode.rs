@@ -1,6 +1,6 @@
 //! From a batch to pieces: the file of each record, and its bytes.
 //!
-//! `take -> [encode] -> write -> settle`
+//! `read back -> [encode] -> write -> settle`
 //!
 //! A path that all records of a batch have in common is rendered once; otherwise neighbours with the same path go together.
 //! Lines that are written as they came in are shared, not copied. A record is never split between two files. A record that
@@ -153,11 +153,7 @@ impl Encode {
         if self.path.depends() > Depends::Nothing
             && let Some(why) = out.writer.misfit(&self.name)
         {
-            let start = span.range.start;
-            for (range, _) in records(&part(batch, &span)) {
-                self.refused
-                    .push((start + range.start..start + range.end, why.clone()));
-            }
+            self.refuse(batch, &span, &why);
             return Ok(());
         }
         while !span.range.is_empty() {
@@ -175,6 +171,15 @@ impl Encode {
             span = left;
         }
         Ok(())
+    }
+
+    /// The path of these records cannot be a file.
+    fn refuse(&mut self, batch: &Batch, span: &Span, why: &str) {
+        let start = span.range.start;
+        for (range, _) in records(&part(batch, span)) {
+            let range = start + range.start..start + range.end;
+            self.refused.push((range, why.to_owned()));
+        }
     }
 
     /// Puts records into file `id` until it is full; returns those that did not fit.

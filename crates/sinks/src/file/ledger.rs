@@ -58,3 +58,32 @@ impl Ledger {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use millstream_state::Begun;
+    use millstream_testkit::SimulatedDisk;
+
+    use super::*;
+    use crate::file::journal;
+
+    #[test]
+    fn a_change_is_visible_at_once_and_durable_after_a_note() {
+        let disk = SimulatedDisk::new(1);
+        let open = || journal::open(&disk, Path::new("/state"), true).unwrap();
+        let (mut journal, _) = open();
+        journal.begin(&Table::default().encode()).unwrap();
+        let mut ledger = Ledger::new(Table::default(), journal);
+        ledger.change(Change::Number(7));
+        assert_eq!(ledger.table().number, 7);
+        ledger.note().unwrap();
+        ledger.change(Change::Number(8));
+        drop(ledger);
+        let (_, Begun::Records(records)) = open() else {
+            panic!("a journal was written")
+        };
+        assert_eq!(Table::decode(&records).0.number, 7);
+    }
+}

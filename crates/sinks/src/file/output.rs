@@ -165,17 +165,35 @@ impl Output {
         Ok(())
     }
 
-    /// Compares the length of the file with the one this sink left: the next write goes to the end of the file, whatever other
+    /// Compares the length of the file with the one this run left: the next write goes to the end of the file, whatever other
     /// processes do to it. `lines`: every record ends with a newline.
     pub(super) fn measure(&mut self, lines: bool, reporter: &Reporter) -> Result<(), Failure> {
         let Some(file) = self.file.clone() else {
             return Ok(());
         };
-        let found = file
-            .metadata()
+        let found = file.metadata();
+        let found = found
             .map_err(|error| cannot("look at", &self.path, &error))?
             .len;
-        let is_as_left = self.ours && found == self.length;
+        if self.ours && found == self.length {
+            self.torn = false;
+            return Ok(());
+        }
+        self.adapt_to(&*file, found, reporter)?;
+        match lines {
+            true => self.look_for_open_line(&*file, reporter),
+            false => Ok(()),
+        }
+    }
+
+    /// Truncates what a failed write has left, or continues at the end to which another process has moved it.
+    #[cold]
+    fn adapt_to(
+        &mut self,
+        file: &dyn File,
+        found: u64,
+        reporter: &Reporter,
+    ) -> Result<(), Failure> {
         if self.torn && found > self.length {
             file.truncate(self.length)
                 .map_err(|error| cannot("truncate", &self.path, &error))?;
@@ -190,23 +208,26 @@ impl Output {
             if found < expected {
                 self.records = 0;
                 let head = usize::try_from(found).unwrap_or(usize::MAX);
-                self.read_head(&*file, head.min(HEAD_BYTES))?;
+                self.read_head(file, head.min(HEAD_BYTES))?;
             }
         }
         self.torn = false;
-        if lines && !is_as_left {
-            let mut last = Vec::new();
-            if let Some(at) = self.length.checked_sub(1) {
-                file.read_at(&mut last, 1, at)
-                    .map_err(|error| cannot("read", &self.path, &error))?;
-            }
-            self.open_line = !last.is_empty() && last != b"\n";
-            if self.open_line {
-                let path = self.path.display();
-                let text =
-                    format_args!("{path} ends within a line; the next record starts a new line");
-                reporter.warn("line", text);
-            }
+        Ok(())
+    }
+
+    /// Checks whether the last byte is a newline.
+    #[cold]
+    fn look_for_open_line(&mut self, file: &dyn File, reporter: &Reporter) -> Result<(), Failure> {
+        let mut last = Vec::new();
+        if let Some(at) = self.length.checked_sub(1) {
+            file.read_at(&mut last, 1, at)
+                .map_err(|error| cannot("read", &self.path, &error))?;
+        }
+        self.open_line = !last.is_empty() && last != b"\n";
+        if self.open_line {
+            let path = self.path.display();
+            let text = format_args!("{path} ends within a line; the next record starts a new line");
+            reporter.warn("line", text);
         }
         Ok(())
     }

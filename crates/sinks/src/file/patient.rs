@@ -1,6 +1,6 @@
 //! When what waits is written, and again if that fails.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `read back -> encode -> [write] -> settle`
 //!
 //! Pending records are written when nothing more is ready, so an idle stream has no extra latency; a busy one is written in
 //! large pieces. Behind a durable channel a failure ends the run: the next one recovers and reads again what was not

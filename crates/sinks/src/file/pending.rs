@@ -1,6 +1,6 @@
 //! Encoded records that wait to be written, each piece bound for one file.
 //!
-//! `take -> [encode] -> write -> settle`
+//! `read back -> [encode] -> write -> settle`
 //!
 //! All files share one buffer for encoded text; lines that are written as they came in are shared with their batch instead of
 //! copied. The pieces of a file are linked, so that thousands of files need neither a buffer each nor a sort. Pieces do not

@@ -1,6 +1,6 @@
 //! The file sink at work: takes batches, writes them, and settles them at checkpoints.
 //!
-//! `keep -> [take] -> encode -> write -> [settle]`
+//! `keep -> [read back] -> encode -> write -> [settle]`
 
 use std::{
     future::{Future, poll_fn},

@@ -1,6 +1,6 @@
 //! Writes pending records into files, and commits what was written.
 //!
-//! `take -> encode -> [write] -> [settle]`
+//! `read back -> encode -> [write] -> [settle]`
 //!
 //! The order of a commit (docs/delivery.md): write what waits, fdatasync every file that has grown, sync the directories in
 //! which names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its

@@ -78,3 +78,22 @@ impl Acks {
         self.answers.push(answer).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::answers;
+
+    #[tokio::test]
+    async fn a_peer_waits_from_its_first_chunk_id_until_the_ack_is_written() {
+        let (answers, _answering) = answers();
+        let mut acks = Acks::new(answers);
+        acks.note(None);
+        assert!(!acks.is_awaited() && !acks.is_identified());
+        acks.note(Some(b"\xa11"));
+        assert!(acks.is_awaited() && acks.is_identified());
+        assert!(!acks.is_awaited() && !acks.are_due());
+        acks.answer(Vec::new(), Some(b"\xa11")).await;
+        assert!(acks.are_due() && acks.is_awaited());
+    }
+}

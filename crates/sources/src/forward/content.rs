@@ -94,3 +94,27 @@ impl Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_described_with_its_place() {
+        let content = |bytes: &'static [u8]| {
+            let mut check = Check::new(Encoding::Packed);
+            let sound = check.feed(bytes).is_ok();
+            let body = Bytes::from_static(bytes);
+            Content { body, check, sound }
+        };
+        assert!(content(b"\x92\x01\x80").is_whole());
+        let cut = content(b"\x92\x01\x80\x92");
+        assert!(!cut.is_whole());
+        assert!(
+            cut.fault()
+                .ends_with("within the record that begins at byte 3")
+        );
+        let invalid = content(b"\x92\x01\x80\xc1");
+        assert!(!invalid.is_whole() && invalid.fault().contains("after byte 3"));
+    }
+}

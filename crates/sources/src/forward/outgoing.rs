@@ -131,18 +131,7 @@ impl Outgoing {
                 records: count,
             })
         });
-        let values = match &options.values {
-            None => self.values.clone(),
-            Some(values) => {
-                let mut values = values.clone();
-                for (name, text) in self.values.iter() {
-                    if name == "peer" || values.get(name).is_none() {
-                        values.set(name, text);
-                    }
-                }
-                Arc::new(values)
-            }
-        };
+        let values = options.values.as_ref();
         Batch {
             tag,
             plain,
@@ -150,9 +139,20 @@ impl Outgoing {
             body,
             count,
             received: options.received.unwrap_or(self.now),
-            values,
+            values: values.map_or_else(|| self.values.clone(), |values| self.add_to(values)),
             origins: origin.into_iter().collect(),
         }
+    }
+
+    /// The values that another Millstream has sent, with those of this connection that it lacks; `peer` is always this one.
+    fn add_to(&self, values: &Values) -> Arc<Values> {
+        let mut values = values.clone();
+        for (name, text) in self.values.iter() {
+            if name == "peer" || values.get(name).is_none() {
+                values.set(name, text);
+            }
+        }
+        Arc::new(values)
     }
 
     /// Sends `items` out by the port `rejected`.
