@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use crate::tree::root;
 
 /// Limits on the whole line: files, and lines of functions.
-const FILES_MAX: usize = 20;
+const FILES_MAX: usize = 27;
 const LINES_MAX: usize = 1600;
 
 /// A row of the table: functions of one file, and their lines together.
@@ -65,10 +65,13 @@ fn begins(line: &str, name: &str) -> bool {
     let Some((before, rest)) = line.split_once("fn ") else {
         return false;
     };
-    let is_head = before
-        .split_whitespace()
-        .all(|word| word.starts_with("pub") || ["async", "const"].contains(&word) || word.ends_with(')'));
-    is_head && rest.strip_prefix(name).is_some_and(|rest| rest.starts_with(['(', '<']))
+    let is_head = before.split_whitespace().all(|word| {
+        word.starts_with("pub") || ["async", "const"].contains(&word) || word.ends_with(')')
+    });
+    is_head
+        && rest
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['(', '<']))
 }
 
 /// The number of lines of `function` (`name`, or `Type::name`) in `text`.
@@ -84,7 +87,9 @@ fn length(text: &str, function: &str) -> Option<usize> {
         return find(&lines, function, 0);
     };
     let is_impl = |line: &str| {
-        let head = line.strip_prefix("impl").map(|rest| rest.trim_end_matches(" {"));
+        let head = line
+            .strip_prefix("impl")
+            .map(|rest| rest.trim_end_matches(" {"));
         let of = head.and_then(|head| head.rsplit(' ').next());
         of.and_then(|of| of.split('<').next()) == Some(kind)
     };
@@ -97,7 +102,11 @@ fn length(text: &str, function: &str) -> Option<usize> {
 #[test]
 fn the_functions_of_the_line_are_those_of_the_architecture_and_not_longer() {
     let rows = rows();
-    assert!(rows.len() >= 15, "the table of the line has only {} rows", rows.len());
+    assert!(
+        rows.len() >= 15,
+        "the table of the line has only {} rows",
+        rows.len()
+    );
     let mut wrong = Vec::new();
     for row in &rows {
         let Ok(text) = fs::read_to_string(root().join(&row.file)) else {
@@ -112,7 +121,10 @@ fn the_functions_of_the_line_are_those_of_the_architecture_and_not_longer() {
             }
         }
         if sum > row.lines {
-            wrong.push(format!("{}: {sum} lines, the table says {}", row.file, row.lines));
+            wrong.push(format!(
+                "{}: {sum} lines, the table says {}",
+                row.file, row.lines
+            ));
         }
     }
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));

@@ -10,6 +10,7 @@ mod circles;
 mod crates;
 mod documents;
 mod files;
+mod hops;
 mod house;
 mod prose;
 mod tree;

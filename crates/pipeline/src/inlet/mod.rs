@@ -260,9 +260,7 @@ impl Inlet {
         if self.next_bytes == 0 {
             return None;
         }
-        self.next_bytes = 0;
-        self.awaited = false;
-        self.due = None;
+        (self.next_bytes, self.awaited, self.due) = (0, false, None);
         let next = std::mem::replace(&mut self.next, Checkpoint::empty());
         Some(Item::Checkpoint(next))
     }

@@ -65,7 +65,7 @@ impl PatientWriter {
         self.patiently(Writer::flush).await?;
         self.flushed = self.writer.files.now;
         let due = self.writer.soonest_due();
-        self.due = Some(self.due.map_or(due, |old| old.min(due)));
+        self.due = self.due.into_iter().chain([due]).min();
         Ok(())
     }
 

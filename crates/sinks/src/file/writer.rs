@@ -185,12 +185,10 @@ impl Writer {
     pub(super) fn is_full(&self) -> bool {
         let files = self.pending.waiting.len();
         let share = files.clamp(1, SHARES_MAX);
+        let bytes = self.pending.bytes();
         match self.compressor {
-            Some(_) => self.pending.bytes() >= share * PIECE_BYTES,
-            None => {
-                self.pending.bytes() >= share * WRITE_BYTES
-                    || files >= self.files.handling().open_max
-            }
+            Some(_) => bytes >= share * PIECE_BYTES,
+            None => bytes >= share * WRITE_BYTES || files >= self.files.handling().open_max,
         }
     }
 

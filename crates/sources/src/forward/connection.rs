@@ -8,7 +8,6 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use millstream_net::{Connection, sides::Reading};
 use millstream_pipeline::channel::Note;
-use millstream_record::Time;
 use millstream_sys::random;
 use millstream_wire::forward::{Decoder, Step};
 use tokio::{io::AsyncWriteExt, time::timeout};
@@ -176,7 +175,7 @@ impl Intake {
     /// Decodes and sends what a read brought. Returns whether to wait a moment before the next read.
     async fn handle(&mut self, reader: &mut Reading, read: Read) -> Result<bool, End> {
         self.input.count(read.count);
-        self.out.now = Time::now();
+        self.out.now = self.input.now;
         self.decode(reader).await?;
         if self.input.is_stopped() {
             return Err(End::Stopped);
@@ -220,7 +219,7 @@ impl Intake {
                     self.out.flush().await;
                     let acks = &self.out.acks;
                     let payload = self.input.payload(reader, acks, kind, length).await?;
-                    self.out.now = Time::now();
+                    self.out.now = self.input.now;
                     self.incoming = Some(payload);
                     continue;
                 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::BufMut;
 use millstream_net::sides::Reading;
-use millstream_record::{Buffer, Encoding, Tag};
+use millstream_record::{Buffer, Encoding, Tag, Time};
 use millstream_wire::{compression::codec_of, forward::Check};
 use tokio::io::AsyncReadExt;
 
@@ -40,6 +40,8 @@ pub(super) struct Input {
     pub(super) pace: Pace,
     watch: Watch,
     service: Arc<Service>,
+    /// When bytes last came.
+    pub(super) now: Time,
     /// Length of the longest payload that has come whole, up to [`PROVEN_BYTES_MAX`].
     proven: usize,
 }
@@ -52,6 +54,7 @@ impl Input {
             pace: Pace::new(service.gather),
             watch: Watch::new(&service.context, service.patience),
             service,
+            now: Time::default(),
             proven: 0,
         }
     }
@@ -61,9 +64,10 @@ impl Input {
         self.watch.stop.is_stopped()
     }
 
-    /// Counts bytes that have come.
+    /// Counts bytes that have come now.
     pub(super) fn count(&mut self, bytes: usize) {
         self.watch.came(bytes);
+        self.now = Time::now();
         self.service.meters.bytes_received.add(bytes as u64);
     }
 
