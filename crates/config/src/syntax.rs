@@ -1,4 +1,4 @@
-//! What is said about a text that is no YAML, with the help that fits the mistakes people make in this file.
+//! Errors for text that is not YAML, with help for the most common mistakes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::parse::{DEPTH_MAX, place_of};
 use crate::place::{Place, Source};
 use crate::problem::Problem;
 
-/// A syntax error, with the help that fits the mistakes people make in this file.
+/// A syntax error, with help if the mistake is a common one.
 pub(crate) fn broken(
     source: &Arc<Source>,
     error: &ScanError,
@@ -21,7 +21,7 @@ pub(crate) fn broken(
         let message = format!("lists and maps nest deeper than {DEPTH_MAX} levels");
         return Box::new(Problem::new(&place, message));
     }
-    let mut problem = Problem::new(&place, format!("this is no YAML: {}", error.info()));
+    let mut problem = Problem::new(&place, format!("this is not YAML: {}", error.info()));
     let line = source.line(place.line).unwrap_or_default();
     let before: String = line.chars().take(marker.col()).collect();
     let at = line.chars().nth(marker.col());
@@ -31,14 +31,14 @@ pub(crate) fn broken(
     let help = match at {
         Some('\t') => "indent with spaces, not with tabs".to_owned(),
         _ if before.ends_with('\t') => "indent with spaces, not with tabs".to_owned(),
-        Some(c @ ('%' | '@' | '`')) => format!("a text that begins with `{c}` must stand in quotes"),
+        Some(c @ ('%' | '@' | '`')) => format!("a text that begins with `{c}` must be in quotes"),
         Some('{') if before.ends_with('$') => {
-            "inside { } or [ ] a text with `${...}` must stand in quotes".to_owned()
+            "inside { } or [ ] a text with `${...}` must be in quotes".to_owned()
         }
-        Some('{') => "a text with `{` or `}` must stand in quotes".to_owned(),
-        _ if before.ends_with('}') => "a text with `{` or `}` must stand in quotes".to_owned(),
+        Some('{') => "a text with `{` or `}` must be in quotes".to_owned(),
+        _ if before.ends_with('}') => "a text with `{` or `}` must be in quotes".to_owned(),
         Some(':') if before.contains(':') => {
-            "a text with a colon and a space must stand in quotes; a map begins on the next line or with `{`".to_owned()
+            "a text with a colon and a space must be in quotes; a map begins on the next line or with `{`".to_owned()
         }
         _ => return Box::new(problem),
     };

@@ -1,14 +1,14 @@
-//! Buffers that are used again, and the bound on the memory of them all.
+//! A pool of reusable buffers, and the bound on the memory of all of them.
 //!
-//! Memory touched for the first time is the largest cost there is, so buffers come from a pool and go back to it when
-//! the last batch that shares them is dropped. The pool also holds the promise of `memory_max`: a buffer counts from
-//! when it is taken until it is back, a free one counts too, and requests wait while all is taken.
+//! Touching memory for the first time is the largest cost of all, so buffers come from a pool and return to it when the
+//! last batch that shares them is dropped. The pool also enforces `memory_max`: a buffer counts from when it is taken
+//! until it is returned, free buffers count as well, and requests wait while everything is taken.
 //!
-//! A message from outside has a [`Claim`]: the most it may take. Its buffers grow as its bytes arrive, and the pool admits as
-//! many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
+//! A message from outside has a [`Claim`]: the most it may take. Its buffers grow as its bytes arrive, and the pool
+//! admits as many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
 //!
-//! Where in a page a buffer begins decides how fast the kernel copies into it. The program's allocator sees to that
-//! (`sys/allocator.rs`), for these buffers and for every other large one.
+//! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator chooses it
+//! (`sys/allocator.rs`), for these buffers and every other large one.
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +27,13 @@ use crate::{
     free::{BUFFER_BYTES_MIN, FreeList, KEEP_BYTES_MAX},
 };
 
-/// A message of no more bytes is small: it may take all memory for what comes in, larger ones only three quarters of that. So
-/// large messages that do not come whole keep no small ones out.
+/// A message up to this size is small: it may use all memory for incoming data, larger ones only three quarters of it.
+/// So large messages that never complete cannot keep out small ones.
 const SMALL_BYTES_MAX: usize = 256 << 10;
-/// Memory is short when a request has waited for this long.
+/// Memory is short when a request has waited this long.
 const SHORT_AFTER: Duration = Duration::from_secs(1);
 
-/// A pool of byte buffers with a bound on the bytes that are out together. Cloning shares it.
+/// A pool of byte buffers with a bound on the bytes in use. Cloning shares it.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -44,13 +44,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Bytes that are out, by capacity.
+    /// Bytes in use, by capacity.
     taken: usize,
     free: FreeList,
     claims: Claims,
     /// The number of the next claim or request.
     next: u64,
-    /// Requests that wait, in the order in which they came.
+    /// Waiting requests, in order of arrival.
     waiting: BTreeMap<u64, Request>,
 }
 
@@ -65,22 +65,22 @@ struct Request {
 #[derive(Clone, Copy)]
 struct Wish {
     bytes: usize,
-    /// The message that asks.
+    /// The message that requests memory.
     claim: Option<u64>,
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
-    /// There is no room now.
+    /// There is no memory left now.
     Full,
-    /// With it, large messages would hold more than their part, or could not be completed.
+    /// Granted, large messages would exceed their share, or could not be completed.
     Unsafe,
 }
 
 impl Pool {
-    /// A pool of which at most `bytes_max` bytes are out at a time.
+    /// A pool of which at most `bytes_max` bytes are in use at a time.
     pub fn new(bytes_max: usize) -> Self {
         Self(Arc::new(Shared {
             bytes_max,
@@ -88,24 +88,24 @@ impl Pool {
         }))
     }
 
-    /// An empty buffer with room for `bytes` that comes in from outside. Waits while three quarters of the bound are
-    /// taken: the rest is for [`Pool::take`], so that what drains memory never waits for what fills it. One buffer is
-    /// always granted when nothing is out, so that a wish above the bound cannot wait for ever.
+    /// An empty buffer with room for `bytes` of incoming data. Waits while three quarters of the bound are taken: the
+    /// remainder is for [`Pool::take`], so that what drains memory never waits for what fills it. When nothing is in
+    /// use, one buffer is always granted, so that a request above the bound cannot wait forever.
     pub async fn reserve(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.granted(bytes, None).await;
         self.hand_out(bytes, None)
     }
 
-    /// An empty buffer with room for `bytes` for what drains memory (readers of a channel, encoders). Never waits: those
-    /// who ask are few and each holds a bounded number.
+    /// An empty buffer with room for `bytes` for code that drains memory (readers of a channel, encoders). Never waits:
+    /// there are few callers, and each holds a bounded number of buffers.
     pub fn take(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.lock().taken += bytes;
         self.hand_out(bytes, None)
     }
 
-    /// Begins a message that may take up to `bytes`.
+    /// Begins a message of up to `bytes`.
     pub fn claim(&self, bytes: usize) -> Claim {
         let need = bytes.min(claims_max(self.0.fill_max()));
         let mut state = self.lock();
@@ -117,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// Counts `bytes` that are held outside of a buffer; None: all memory is taken.
+    /// Counts `bytes` that are held outside of a buffer; `None` if all memory is taken.
     pub fn charge(&self, bytes: usize) -> Option<Charge> {
         let mut state = self.lock();
         if state.taken + bytes > self.0.bytes_max {
@@ -132,7 +132,7 @@ impl Pool {
         })
     }
 
-    /// Whether a request for memory has been waiting for a second or longer.
+    /// Whether a request for memory has been waiting for at least a second.
     pub fn is_short(&self) -> bool {
         let state = self.lock();
         let mut waiting = state.waiting.values().filter(|request| !request.granted);
@@ -141,7 +141,7 @@ impl Pool {
             .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
     }
 
-    /// Bytes that are out now.
+    /// The bytes in use.
     pub fn taken_bytes(&self) -> usize {
         self.lock().taken
     }
@@ -151,7 +151,7 @@ impl Pool {
         self.0.bytes_max
     }
 
-    /// Waits until a request is granted. Then its bytes count as taken.
+    /// Waits until a request is granted. Its bytes then count as taken.
     async fn granted(&self, bytes: usize, claim: Option<u64>) {
         Granting {
             pool: self,
@@ -161,7 +161,7 @@ impl Pool {
         .await;
     }
 
-    /// A buffer of which `bytes` count as taken already.
+    /// A buffer of which `bytes` already count as taken.
     fn hand_out(&self, bytes: usize, claim: Option<u64>) -> Buffer {
         let mut state = self.lock();
         let found = state.reuse(bytes, claim, self.0.fill_max());
@@ -176,7 +176,7 @@ impl Pool {
         }
     }
 
-    /// Takes back what was counted.
+    /// Returns bytes that were counted.
     fn give_back(&self, bytes: usize, claimed: Option<(u64, usize)>, buffer: Option<Vec<u8>>) {
         let mut state = self.lock();
         state.taken = state.taken.saturating_sub(bytes);
@@ -193,19 +193,19 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
+        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    /// As much as what comes in from outside may take.
+    /// The most memory for incoming data.
     fn fill_max(&self) -> usize {
         self.bytes_max / 4 * 3
     }
 }
 
-/// The part of the memory for what comes in that messages may take that are not small.
+/// The part of the memory for incoming data that messages may use that are not small.
 fn claims_max(fill_max: usize) -> usize {
     fill_max / 4 * 3
 }
@@ -216,7 +216,7 @@ impl State {
         self.next
     }
 
-    /// Grants a request if there is room for it and all messages can still be completed.
+    /// Grants a request if there is memory for it and all messages can still be completed.
     fn decide(&mut self, wish: Wish, fill_max: usize) -> Verdict {
         if let Some(claim) = wish.claim
             && self.claims.ask(claim, wish.bytes).total() > SMALL_BYTES_MAX
@@ -224,7 +224,7 @@ impl State {
         {
             return Verdict::Unsafe;
         }
-        // One message is always granted what it asks for when the others hold no more than what is left for draining.
+        // One message always gets what it requests if the others hold no more than the part for draining.
         let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
         let others = self.taken.saturating_sub(own);
         if others > fill_max / 3 && self.taken + wish.bytes > fill_max {
@@ -237,9 +237,9 @@ impl State {
         Verdict::Granted
     }
 
-    /// Grants what can be granted now; gives whom to wake. Messages that hold memory come first: others wait for what they
-    /// give back. While one of them lacks room, nothing else begins. Of many messages that all ask for too much only one is
-    /// checked: the check looks at every message.
+    /// Grants all requests that can be granted and returns the tasks to wake. Messages that hold memory come first,
+    /// because others wait for what they return; while one of them lacks memory, no other request is granted. Of
+    /// several messages that request too much only one is checked, because the check looks at every message.
     fn serve(&mut self, fill_max: usize) -> Vec<Waker> {
         let mut wakers = Vec::new();
         if self.waiting.is_empty() {
@@ -282,8 +282,8 @@ impl State {
         wakers
     }
 
-    /// A free buffer that fits. What it has beyond `bytes`, which count as taken already, counts too; so a message gets a larger
-    /// one only while there is plenty of memory.
+    /// A free buffer that fits. Capacity beyond `bytes`, which already count as taken, counts as well; so a message
+    /// gets a larger buffer only while there is plenty of memory.
     fn reuse(&mut self, bytes: usize, claim: Option<u64>, fill_max: usize) -> Option<Vec<u8>> {
         let fitting = self.free.find(bytes)?;
         let beyond = fitting.capacity - bytes;
@@ -298,7 +298,7 @@ impl State {
         Some(self.free.take(fitting))
     }
 
-    /// Frees buffers until all memory is below the bound.
+    /// Drops free buffers until all memory is below the bound.
     fn shed(&mut self, bytes_max: usize) {
         self.free.shrink(bytes_max.saturating_sub(self.taken));
     }
@@ -308,7 +308,7 @@ impl State {
 struct Granting<'p> {
     pool: &'p Pool,
     wish: Wish,
-    /// Its number while it waits.
+    /// The number of the request while it waits.
     number: Option<u64>,
 }
 
@@ -367,7 +367,7 @@ impl Drop for Granting<'_> {
         let request = self.pool.lock().waiting.remove(&number);
         let granted = request.is_some_and(|request| request.granted);
         let bytes = if granted { self.wish.bytes } else { 0 };
-        // Others may have waited behind it.
+        // Other requests may have waited behind this one.
         self.pool
             .give_back(bytes, self.wish.claim.map(|claim| (claim, bytes)), None);
     }
@@ -384,7 +384,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The memory of one message that is being received. Its buffers may outlive it.
+/// The memory of a message being received. Its buffers may outlive it.
 #[derive(Debug)]
 pub struct Claim {
     number: u64,
@@ -392,13 +392,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The pool that it is part of.
+    /// The pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Lets the message take `bytes` from now on, also if it has claimed less; false: other messages could not be completed
-    /// any more.
+    /// Lets the message take `bytes` from now on, even beyond its claim; false if other messages could no longer be
+    /// completed.
     #[must_use]
     pub fn extend(&self, bytes: usize) -> bool {
         let claims_max = claims_max(self.pool.0.fill_max());
@@ -414,8 +414,8 @@ impl Claim {
         self.pool.hand_out(bytes, Some(self.number))
     }
 
-    /// A buffer as [`Claim::reserve`] gives it, also beyond what the message has claimed; None: other messages could not be
-    /// completed any more.
+    /// As [`Claim::reserve`], even beyond the claim of the message; `None` if other messages could no longer be
+    /// completed.
     pub async fn reserve_more(&self, bytes: usize) -> Option<Buffer> {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         match self.extend(bytes) {
@@ -435,7 +435,7 @@ impl Drop for Claim {
     }
 }
 
-/// Bytes that count as taken until it is dropped.
+/// Bytes that count as taken until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     bytes: usize,
@@ -448,25 +448,25 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer out of a [`Pool`]: a `Vec<u8>` that goes back when it is dropped. Writing more into it than it has room for is
-/// allowed (it is a `Vec`), but does not count: [`Buffer::grow`] counts.
+/// A buffer of a [`Pool`]: a `Vec<u8>` that returns to the pool when it is dropped. Writing beyond its capacity is
+/// possible (it is a `Vec`) but not counted; [`Buffer::grow`] counts.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// What counts as taken.
+    /// The bytes that count as taken.
     size: usize,
-    /// The claim it was taken for, and how much of that it is.
+    /// The claim of the buffer, and the bytes that count towards it.
     claimed: Option<(u64, usize)>,
     pool: Pool,
 }
 
 impl Buffer {
-    /// Shares the bytes; the buffer goes back to its pool when the last of them is dropped.
+    /// Shares the bytes; the buffer returns to its pool when the last share is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
 
-    /// Waits for memory of its claim, so that it has room for `bytes` in all. What it holds stays.
+    /// Waits for memory of its claim, until it has room for `bytes` in all. Its content stays.
     pub async fn grow(&mut self, bytes: usize) {
         let Some(more) = bytes.checked_sub(self.size).filter(|more| *more > 0) else {
             return;
@@ -496,8 +496,8 @@ impl Buffer {
         state.shed(self.pool.0.bytes_max);
     }
 
-    /// As [`Buffer::grow`], for a message of unknown length: also beyond what it has claimed. False: other messages could not
-    /// be completed any more.
+    /// As [`Buffer::grow`], for a message of unknown length: even beyond its claim. False if other messages could no
+    /// longer be completed.
     pub async fn grow_more(&mut self, claim: &Claim, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.size);
         let granted = claim.extend(more);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_comes_back_when_the_last_share_is_dropped() {
+    fn a_buffer_returns_to_the_pool_when_the_last_share_is_dropped() {
         let pool = Pool::new(1 << 20);
         let mut buffer = pool.take(100_000);
         buffer.extend_from_slice(b"abc");
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_waits_at_three_quarters_and_what_drains_does_not() {
+    fn filling_waits_at_three_quarters_and_draining_does_not() {
         let pool = Pool::new(400 << 10);
         let first = ready(pool.reserve(300 << 10));
         assert!(first.is_some());
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_above_the_bound_is_granted_when_nothing_is_out() {
+    fn a_request_above_the_bound_is_granted_when_nothing_is_in_use() {
         let pool = Pool::new(100 << 10);
         assert!(ready(pool.reserve(1 << 20)).is_some());
         let claim = pool.claim(1 << 20);
@@ -588,7 +588,7 @@ mod tests {
         let claims = [(); 2].map(|()| pool.claim(3 << 20));
         let mut first = ready(claims[0].reserve(1 << 20)).unwrap();
         let mut second = ready(claims[1].reserve(1 << 20)).unwrap();
-        // Both grown would be more than three quarters of three quarters.
+        // Both grown would exceed three quarters of three quarters.
         assert!(ready(first.grow(3 << 20)).is_some());
         let mut growing = Box::pin(second.grow(3 << 20));
         assert!(
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_given_up_after_it_was_granted_gives_its_memory_back() {
+    fn a_request_dropped_after_it_was_granted_returns_its_memory() {
         let pool = Pool::new(400 << 10);
         let first = ready(pool.reserve(300 << 10));
         let mut waits = Box::pin(pool.reserve(100 << 10));

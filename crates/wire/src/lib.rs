@@ -1,4 +1,5 @@
-//! Bytes to batches and back: the forward protocol, text, compression. No I/O, no clock, no async.
+//! Codecs between bytes and batches: the forward protocol, syslog, JSON, OTLP, Avro, compression. No I/O, no clock, no
+//! async.
 //!
 //! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
 

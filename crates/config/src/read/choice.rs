@@ -1,5 +1,5 @@
-//! One of several choices: a bare word (`framing: lines`), or a map with the word as its only name
-//! (`framing: { multiline: { ... } }`).
+//! Reads one of several choices: a word (`framing: lines`), or a map with the word as its only name (`framing: {
+//! multiline: { ... } }`).
 
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, EnumAccess, Error, IntoDeserializer, VariantAccess, Visitor};
@@ -8,7 +8,7 @@ use super::error::{ReadError, Step};
 use super::node::NodeReader;
 use crate::node::{Key, Value};
 
-/// A choice written as its bare word.
+/// A choice written as a word.
 pub(super) struct WordReader<'a>(pub(super) &'a str);
 
 impl<'de> EnumAccess<'de> for WordReader<'_> {
@@ -23,10 +23,7 @@ impl<'de> EnumAccess<'de> for WordReader<'_> {
 
 impl WordReader<'_> {
     fn wants_value(&self) -> ReadError {
-        ReadError::custom(format!(
-            "`{0}` wants a value of its own: {{ {0}: ... }}",
-            self.0
-        ))
+        ReadError::custom(format!("`{0}` needs a value: {{ {0}: ... }}", self.0))
     }
 }
 
@@ -54,7 +51,7 @@ impl<'de> VariantAccess<'de> for WordReader<'_> {
     }
 }
 
-/// A choice written as a map: the name chooses, the value belongs to it.
+/// A choice written as a map: the name is the choice, the value belongs to it.
 pub(super) struct ChoiceReader<'a> {
     pub(super) key: &'a Key,
     pub(super) content: NodeReader<'a>,
@@ -77,7 +74,7 @@ impl<'de, 'a> EnumAccess<'de> for ChoiceReader<'a> {
 impl ChoiceReader<'_> {
     fn inside(&self, error: ReadError) -> ReadError {
         error
-            .at(self.content.node)
+            .at(self.content.0)
             .under(Step::Name(self.key.text.clone()))
     }
 }
@@ -86,7 +83,7 @@ impl<'de> VariantAccess<'de> for ChoiceReader<'_> {
     type Error = ReadError;
 
     fn unit_variant(self) -> Result<(), ReadError> {
-        match &self.content.node.value {
+        match &self.content.0.value {
             Value::Null | Value::Invalid => Ok(()),
             Value::Map(map) if map.entries.is_empty() => Ok(()),
             _ => {

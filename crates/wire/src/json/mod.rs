@@ -20,6 +20,6 @@ pub(crate) use string::{append_string, string, string_behind, string_between};
 pub use write::{Unfit, write_value};
 pub(crate) use write::{base64, key, value};
 
-/// Levels of objects and arrays within each other that are read and written: what fits on a stack of fixed size, and
-/// twice as deep as any document seen in the field.
+/// The deepest nesting of objects and arrays that is read and written. The stack has a fixed size, and no known
+/// document is half as deep.
 pub const DEPTH_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! Times as text, remembered by the second: a stream of records shows the same few seconds again and again.
+//! Times as text, remembered by the second: a stream repeats the same few seconds.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use millstream_record::Time;
 
 use super::{Changes, Missing};
 
-/// How many texts are remembered: records of several senders interleave, each a few seconds off.
+/// The number of remembered texts: records of several senders interleave, a few seconds apart.
 const SLOTS: usize = 8;
 
-/// Until 1972-01-07T00:44:30Z some zone (Africa/Monrovia, the last) was off by a number of seconds that is no whole
-/// minute, so that its minutes began within those of UTC. This is the next whole minute.
+/// Until 1972-01-07T00:44:30Z some zone (Africa/Monrovia, the last one) had an offset that was not a full minute, so
+/// its minutes began inside those of UTC. This is the next full minute.
 const WHOLE_MINUTES_SINCE: i64 = 63_593_100;
 
 /// The text of a strftime format.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     format: Box<str>,
-    /// As missing values are reported, should the format have no text for a time.
+    /// The name in [`Missing`], should the format have no text for a time.
     name: Arc<str>,
     changes: Changes,
     slots: [Option<(i64, Vec<u8>)>; SLOTS],
@@ -80,7 +80,7 @@ impl Clock {
     }
 }
 
-/// The first second that has surely the same text as `time`, where there is one.
+/// The first second that certainly has the same text as `time`, if there is one.
 pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     match changes {
         Changes::Always => None,
@@ -91,19 +91,19 @@ pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     }
 }
 
-/// Neighbouring seconds, and neighbouring minutes, stand in different slots.
+/// Neighbouring seconds, and neighbouring minutes, use different slots.
 fn slot(second: i64) -> usize {
     (second + second / 60).rem_euclid(SLOTS as i64) as usize
 }
 
 fn timestamp(time: Time) -> Timestamp {
-    // Every Time lies between 1677 and 2262, well within what jiff knows.
+    // Every Time lies between 1677 and 2262, well within jiff's range.
     Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
 }
 
-/// Bytes of `2026-11-21T03:46:12.123456789Z`.
+/// Length of `2026-11-21T03:46:12.123456789Z`.
 pub(crate) const RFC3339_BYTES: usize = 30;
-/// Bytes of it up to and with the dot.
+/// Its length up to and including the dot.
 const WHOLE_BYTES: usize = 20;
 
 /// Times as RFC 3339 with nanoseconds, in UTC.
@@ -181,7 +181,7 @@ fn three(number: u32) -> [u8; 3] {
         .unwrap_or(*b"999")
 }
 
-/// The digits of 0 to 999: a look costs less than the divisions.
+/// The digits of 0 to 999: a lookup costs less than the divisions.
 static THREE_DIGITS: [[u8; 3]; 1000] = three_digits();
 
 const fn three_digits() -> [[u8; 3]; 1000] {
