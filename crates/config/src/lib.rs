@@ -75,7 +75,7 @@ pub use read::fields;
 pub use secret::Secret;
 pub use sections::{Entry, Section, Sections, Tree};
 pub use settings::{
-    Api, Log, LogFormat, LogLevel, Open, RejectedLimits, Settings, WhenRejectedFull,
+    Api, ApiEndpoint, Log, LogFormat, LogLevel, RejectedLimits, Settings, WhenRejectedFull,
 };
 pub use size::Size;
 pub use words::{Word, unknown};

@@ -65,7 +65,7 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
 }
 
 /// A list or map whose end was not reached yet.
-struct Open {
+struct OpenCollection {
     /// Where it begins.
     place: Place,
     anchor: usize,
@@ -86,7 +86,7 @@ enum Kind {
 struct Builder<'a> {
     source: &'a Arc<Source>,
     problems: &'a mut Vec<Problem>,
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     /// Complete nodes with an anchor, with their depth and weight.
     anchors: HashMap<usize, (Node, usize, usize)>,
     weight: usize,
@@ -207,7 +207,7 @@ impl Builder<'_> {
     fn begin(&mut self, place: Place, anchor: usize, kind: Kind) -> Step {
         self.check_depth(1, &place)?;
         self.charge(NODE_WEIGHT, &place)?;
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             place,
             anchor,
             depth: 1,

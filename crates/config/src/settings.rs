@@ -122,7 +122,7 @@ pub struct Api {
     /// Address and port, or a list of them; `[]` turns the interface off.
     pub listen: OneOrMany<String>,
     /// Parts that other machines may request without a token.
-    pub open: Vec<Open>,
+    pub open: Vec<ApiEndpoint>,
     /// Further host names under which clients reach the interface, such as that of a load balancer. It always answers
     /// to addresses, `localhost` and the names of this machine; any other `Host` header is refused (DNS rebinding).
     pub hosts: Vec<String>,
@@ -131,7 +131,7 @@ pub struct Api {
 /// A part of the interface that can be opened to other machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Open {
+pub enum ApiEndpoint {
     /// `/health`
     Health,
     /// `/metrics`

@@ -61,7 +61,7 @@ struct Writer<'a> {
 }
 
 /// The replacement for a `${...}`, and whether it is secret.
-type Given = (String, bool);
+type Replacement = (String, bool);
 
 impl Writer<'_> {
     fn write(&self, text: &Text) -> Result<Text, Vec<Problem>> {
@@ -80,9 +80,9 @@ impl Writer<'_> {
                     problems.push(self.unclosed(after));
                     break;
                 };
-                match self.given(inner) {
-                    Ok((given, secret)) => {
-                        out.text.push_str(&given);
+                match self.replacement(inner) {
+                    Ok((inserted, secret)) => {
+                        out.text.push_str(&inserted);
                         out.secret |= secret;
                         out.typed_by_reader = text.typed_by_reader;
                     }
@@ -102,7 +102,7 @@ impl Writer<'_> {
     }
 
     /// The replacement for `${inner}`.
-    fn given(&self, inner: &str) -> Result<Given, Problem> {
+    fn replacement(&self, inner: &str) -> Result<Replacement, Problem> {
         if inner.contains("${") {
             let problem = self.problem(inner, "substitutions cannot be nested");
             return Err(

@@ -33,7 +33,7 @@ pub struct Kept {
 
 /// The broker. Cloning shares it.
 #[derive(Clone, Default)]
-pub struct Broker(Arc<Mutex<State>>);
+pub struct Broker(Arc<Mutex<Cluster>>);
 
 /// A test's reaction to a fault.
 type OnFault = Box<dyn FnOnce(&Broker) + Send>;
@@ -51,7 +51,7 @@ struct Verdict {
 type Faults = VecDeque<Error>;
 
 #[derive(Default)]
-struct State {
+struct Cluster {
     /// The committed records, in order.
     kept: Vec<Kept>,
     positions: BTreeMap<(String, String), String>,
@@ -171,7 +171,7 @@ impl Broker {
         self.state().commits.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Cluster> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -98,7 +98,7 @@ where
                 let threads = desk.context.threads.clone();
                 let start = async move || {
                     let _place = place;
-                    let _open = Open::new(desk.open.clone());
+                    let _open = OpenConnection::new(desk.open.clone());
                     if let Some(connection) = desk.greet(socket, silence, peer, scheme).await {
                         // Boxed, so that the task of a silent peer is small.
                         Box::pin(each(connection)).await;
@@ -198,16 +198,16 @@ async fn shake(
 }
 
 /// Counts a connection as open until it is dropped, even by a panic.
-struct Open(Meter);
+struct OpenConnection(Meter);
 
-impl Open {
+impl OpenConnection {
     fn new(connections: Meter) -> Self {
         connections.add(1);
         Self(connections)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.sub(1);
     }

@@ -36,7 +36,7 @@ const ENOUGH_BYTES: usize = 16 << 10;
 /// The lower bound of that threshold.
 const ENOUGH_BYTES_MIN: usize = 4 << 10;
 
-enum Place {
+enum Registration {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<Secure>),
@@ -50,8 +50,8 @@ enum Place {
     Lost,
 }
 
-struct Shared {
-    place: RefCell<Place>,
+struct Sides {
+    registration: RefCell<Registration>,
     /// Waits to write while the connection is set aside.
     writer: Cell<Option<Waker>>,
     /// The number of bytes from which TCP wakes.
@@ -65,12 +65,12 @@ struct Shared {
 }
 
 /// The reading side.
-pub struct Reading(Rc<Shared>);
+pub struct Reading(Rc<Sides>);
 
 /// The writing side. Under TLS, written bytes are sent only by a flush.
-pub struct Writing(Rc<Shared>);
+pub struct Writing(Rc<Sides>);
 
-impl Shared {
+impl Sides {
     fn set_wake(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         if self.wake.replace(bytes) == bytes {
             return Ok(());
@@ -99,13 +99,13 @@ impl Stream {
     /// Splits the connection.
     #[must_use]
     pub fn into_sides(self) -> (Reading, Writing) {
-        let (place, silence) = match self {
+        let (registration, silence) = match self {
             Self::Plain(Socket::Accepted(accepted)) => (accepted.socket.into(), accepted.silence),
             Self::Plain(socket) => (socket.into(), None),
-            Self::Tls(stream) => (Place::Tls(stream), None),
+            Self::Tls(stream) => (Registration::Tls(stream), None),
         };
-        let shared = Rc::new(Shared {
-            place: RefCell::new(place),
+        let shared = Rc::new(Sides {
+            registration: RefCell::new(registration),
             writer: Cell::new(None),
             wake: Cell::new(1),
             enough: Cell::new(ENOUGH_BYTES),
@@ -116,7 +116,7 @@ impl Stream {
     }
 }
 
-impl From<Socket> for Place {
+impl From<Socket> for Registration {
     fn from(socket: Socket) -> Self {
         match socket {
             Socket::Tcp(stream) => Self::Tcp(stream),
@@ -129,14 +129,14 @@ impl From<Socket> for Place {
 impl Reading {
     /// From now on only [`Reading::read_aside`] reads. Except for TCP, writing is suspended as well.
     pub fn set_aside(&self) -> io::Result<()> {
-        let mut place = self.0.place.borrow_mut();
-        *place = match std::mem::replace(&mut *place, Place::Lost) {
-            Place::Tcp(stream) => {
+        let mut registration = self.0.registration.borrow_mut();
+        *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
+            Registration::Tcp(stream) => {
                 self.0.set_wake(&stream, self.0.enough.get())?;
-                Place::Gathering(stream)
+                Registration::Gathering(stream)
             }
-            Place::Unix(stream) => Place::Aside(Unwatched::Unix(stream.into_std()?)),
-            Place::Tls(stream) => Place::AsideTls(stream),
+            Registration::Unix(stream) => Registration::Aside(Unwatched::Unix(stream.into_std()?)),
+            Registration::Tls(stream) => Registration::AsideTls(stream),
             other => other,
         };
         Ok(())
@@ -146,15 +146,15 @@ impl Reading {
     #[must_use]
     pub fn is_aside(&self) -> bool {
         matches!(
-            *self.0.place.borrow(),
-            Place::Gathering(_) | Place::Aside(_) | Place::AsideTls(_)
+            *self.0.registration.borrow(),
+            Registration::Gathering(_) | Registration::Aside(_) | Registration::AsideTls(_)
         )
     }
 
     /// Reads available bytes into the spare capacity of `out`; `None` if there are none.
     pub fn read_aside(&self, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        match &mut *self.0.place.borrow_mut() {
-            Place::Gathering(stream) => {
+        match &mut *self.0.registration.borrow_mut() {
+            Registration::Gathering(stream) => {
                 let read = match read_once(stream, out)? {
                     None => read_now(stream.as_fd(), out)?,
                     read => read,
@@ -162,16 +162,16 @@ impl Reading {
                 self.0.adapt(stream, read.unwrap_or(0))?;
                 Ok(read)
             }
-            Place::Aside(socket) => read_now(socket.as_fd(), out),
-            Place::AsideTls(stream) => read_once(stream, out),
+            Registration::Aside(socket) => read_now(socket.as_fd(), out),
+            Registration::AsideTls(stream) => read_once(stream, out),
             _ => Ok(None),
         }
     }
 
     /// While it is set aside: waits for `time`, or until enough bytes are there.
     pub async fn gather(&self, time: Duration) {
-        let enough = poll_fn(|context| match &*self.0.place.borrow() {
-            Place::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
+        let enough = poll_fn(|context| match &*self.0.registration.borrow() {
+            Registration::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
             _ => Poll::Pending,
         });
         self.0.waited.set(timeout(time, enough).await.is_err());
@@ -180,21 +180,21 @@ impl Reading {
     /// Wakes the reading task only from `bytes` bytes on (1: the default), as far as the socket supports this: TCP
     /// without TLS. The end of the connection wakes at any time, and so does a kernel without room for as many bytes.
     pub fn wake_from(&self, bytes: usize) -> io::Result<()> {
-        match &*self.0.place.borrow() {
-            Place::Tcp(stream) => self.0.set_wake(stream, bytes),
+        match &*self.0.registration.borrow() {
+            Registration::Tcp(stream) => self.0.set_wake(stream, bytes),
             _ => Ok(()),
         }
     }
 
     /// Watches the connection again, which resumes writing.
     pub fn watch(&self) -> io::Result<()> {
-        let mut place = self.0.place.borrow_mut();
-        *place = match std::mem::replace(&mut *place, Place::Lost) {
-            Place::Aside(socket) => socket.watch()?.into(),
-            Place::AsideTls(stream) => Place::Tls(stream),
-            Place::Gathering(stream) => {
+        let mut registration = self.0.registration.borrow_mut();
+        *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
+            Registration::Aside(socket) => socket.watch()?.into(),
+            Registration::AsideTls(stream) => Registration::Tls(stream),
+            Registration::Gathering(stream) => {
                 self.0.set_wake(&stream, 1)?;
-                Place::Tcp(stream)
+                Registration::Tcp(stream)
             }
             other => other,
         };
@@ -238,13 +238,13 @@ impl AsyncRead for Reading {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let silence = &mut *self.0.silence.borrow_mut();
-        match &mut *self.0.place.borrow_mut() {
-            Place::Tcp(stream) | Place::Gathering(stream) => {
+        match &mut *self.0.registration.borrow_mut() {
+            Registration::Tcp(stream) | Registration::Gathering(stream) => {
                 poll_read(silence, stream, context, buffer)
             }
-            Place::Unix(stream) => poll_read(silence, stream, context, buffer),
-            Place::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
-            Place::Aside(_) | Place::AsideTls(_) | Place::Lost => {
+            Registration::Unix(stream) => poll_read(silence, stream, context, buffer),
+            Registration::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
+            Registration::Aside(_) | Registration::AsideTls(_) | Registration::Lost => {
                 Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
             }
         }
@@ -257,15 +257,17 @@ impl Writing {
         context: &mut Context<'_>,
         act: impl FnOnce(Pin<&mut (dyn AsyncWrite + Unpin)>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        match &mut *self.0.place.borrow_mut() {
-            Place::Tcp(stream) | Place::Gathering(stream) => act(Pin::new(stream), context),
-            Place::Unix(stream) => act(Pin::new(stream), context),
-            Place::Tls(stream) => act(Pin::new(&mut **stream), context),
-            Place::Aside(_) | Place::AsideTls(_) => {
+        match &mut *self.0.registration.borrow_mut() {
+            Registration::Tcp(stream) | Registration::Gathering(stream) => {
+                act(Pin::new(stream), context)
+            }
+            Registration::Unix(stream) => act(Pin::new(stream), context),
+            Registration::Tls(stream) => act(Pin::new(&mut **stream), context),
+            Registration::Aside(_) | Registration::AsideTls(_) => {
                 self.0.writer.set(Some(context.waker().clone()));
                 Poll::Pending
             }
-            Place::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+            Registration::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }

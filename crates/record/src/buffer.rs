@@ -11,80 +11,35 @@
 //! (`sys/allocator.rs`), for these buffers and every other large one.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     ops::{Deref, DerefMut},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 
 use crate::{
-    claims::{Ask, Claims},
-    free::{BUFFER_BYTES_MIN, FreeList, KEEP_BYTES_MAX},
+    free::{BUFFER_BYTES_MIN, KEEP_BYTES_MAX},
+    ledger::{Ledger, Wish},
 };
-
-/// A message up to this size is small: it may use all memory for incoming data, larger ones only three quarters of it.
-/// So large messages that never complete cannot keep out small ones.
-const SMALL_BYTES_MAX: usize = 256 << 10;
-/// Memory is short when a request has waited this long.
-const SHORT_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool of byte buffers with a bound on the bytes in use. Cloning shares it.
 #[derive(Clone)]
-pub struct Pool(Arc<Shared>);
+pub struct Pool(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     bytes_max: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Bytes in use, by capacity.
-    taken: usize,
-    free: FreeList,
-    claims: Claims,
-    /// The number of the next claim or request.
-    next: u64,
-    /// Waiting requests, in order of arrival.
-    waiting: BTreeMap<u64, Request>,
-}
-
-/// A request for memory.
-struct Request {
-    wish: Wish,
-    since: Instant,
-    granted: bool,
-    waker: Waker,
-}
-
-#[derive(Clone, Copy)]
-struct Wish {
-    bytes: usize,
-    /// The message that requests memory.
-    claim: Option<u64>,
-}
-
-/// The decision on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Granted,
-    /// There is no memory left now.
-    Full,
-    /// Granted, large messages would exceed their share, or could not be completed.
-    Unsafe,
+    ledger: Mutex<Ledger>,
 }
 
 impl Pool {
     /// A pool of which at most `bytes_max` bytes are in use at a time.
     pub fn new(bytes_max: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(Inner {
             bytes_max,
-            state: Mutex::new(State::default()),
+            ledger: Mutex::new(Ledger::new(bytes_max)),
         }))
     }
 
@@ -101,32 +56,21 @@ impl Pool {
     /// there are few callers, and each holds a bounded number of buffers.
     pub fn take(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
-        self.lock().taken += bytes;
+        self.lock().take(bytes);
         self.hand_out(bytes, None)
     }
 
     /// Begins a message of up to `bytes`.
     pub fn claim(&self, bytes: usize) -> Claim {
-        let need = bytes.min(claims_max(self.0.fill_max()));
-        let mut state = self.lock();
-        let number = state.number();
-        state.claims.begin(number, need);
         Claim {
-            number,
+            number: self.lock().begin_claim(bytes),
             pool: self.clone(),
         }
     }
 
     /// Counts `bytes` that are held outside of a buffer; `None` if all memory is taken.
     pub fn charge(&self, bytes: usize) -> Option<Charge> {
-        let mut state = self.lock();
-        if state.taken + bytes > self.0.bytes_max {
-            return None;
-        }
-        state.taken += bytes;
-        state.shed(self.0.bytes_max);
-        drop(state);
-        Some(Charge {
+        self.lock().charge(bytes).then(|| Charge {
             bytes,
             pool: self.clone(),
         })
@@ -134,16 +78,12 @@ impl Pool {
 
     /// Whether a request for memory has been waiting for at least a second.
     pub fn is_short(&self) -> bool {
-        let state = self.lock();
-        let mut waiting = state.waiting.values().filter(|request| !request.granted);
-        waiting
-            .next()
-            .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
+        self.lock().is_short()
     }
 
     /// The bytes in use.
     pub fn taken_bytes(&self) -> usize {
-        self.lock().taken
+        self.lock().taken()
     }
 
     /// The bound.
@@ -163,13 +103,13 @@ impl Pool {
 
     /// A buffer of which `bytes` already count as taken.
     fn hand_out(&self, bytes: usize, claim: Option<u64>) -> Buffer {
-        let mut state = self.lock();
-        let found = state.reuse(bytes, claim, self.0.fill_max());
-        let size = found.as_ref().map_or(bytes, Vec::capacity);
-        state.shed(self.0.bytes_max);
-        drop(state);
+        let mut ledger = self.lock();
+        let free = ledger.reuse(bytes, claim);
+        ledger.shed();
+        drop(ledger);
+        let size = free.as_ref().map_or(bytes, Vec::capacity);
         Buffer {
-            bytes: found.unwrap_or_else(|| Vec::with_capacity(bytes)),
+            bytes: free.unwrap_or_else(|| Vec::with_capacity(bytes)),
             size,
             claimed: claim.map(|claim| (claim, size)),
             pool: self.clone(),
@@ -178,129 +118,13 @@ impl Pool {
 
     /// Returns bytes that were counted.
     fn give_back(&self, bytes: usize, claimed: Option<(u64, usize)>, buffer: Option<Vec<u8>>) {
-        let mut state = self.lock();
-        state.taken = state.taken.saturating_sub(bytes);
-        if let Some((claim, bytes)) = claimed {
-            state.claims.give_back(claim, bytes);
-        }
-        if let Some(buffer) = buffer {
-            state.free.keep(buffer);
-            state.shed(self.0.bytes_max);
-        }
-        let wakers = state.serve(self.0.fill_max());
-        drop(state);
+        let wakers = self.lock().give_back(bytes, claimed, buffer);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
         // No code that holds the lock can panic half way, so a poisoned lock is consistent.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    /// The most memory for incoming data.
-    fn fill_max(&self) -> usize {
-        self.bytes_max / 4 * 3
-    }
-}
-
-/// The part of the memory for incoming data that messages may use that are not small.
-fn claims_max(fill_max: usize) -> usize {
-    fill_max / 4 * 3
-}
-
-impl State {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    /// Grants a request if there is memory for it and all messages can still be completed.
-    fn decide(&mut self, wish: Wish, fill_max: usize) -> Verdict {
-        if let Some(claim) = wish.claim
-            && self.claims.ask(claim, wish.bytes).total() > SMALL_BYTES_MAX
-            && !self.claims.allows(claim, wish.bytes, claims_max(fill_max))
-        {
-            return Verdict::Unsafe;
-        }
-        // One message always gets what it requests if the others hold no more than the part for draining.
-        let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
-        let others = self.taken.saturating_sub(own);
-        if others > fill_max / 3 && self.taken + wish.bytes > fill_max {
-            return Verdict::Full;
-        }
-        if let Some(claim) = wish.claim {
-            self.claims.take(claim, wish.bytes);
-        }
-        self.taken += wish.bytes;
-        Verdict::Granted
-    }
-
-    /// Grants all requests that can be granted and returns the tasks to wake. Messages that hold memory come first,
-    /// because others wait for what they return; while one of them lacks memory, no other request is granted. Of
-    /// several messages that request too much only one is checked, because the check looks at every message.
-    fn serve(&mut self, fill_max: usize) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        if self.waiting.is_empty() {
-            return wakers;
-        }
-        let mut waiting = std::mem::take(&mut self.waiting);
-        let mut full = false;
-        let mut refused: Vec<Ask> = Vec::new();
-        for holding in [true, false] {
-            for request in waiting.values_mut().filter(|request| !request.granted) {
-                let Wish { bytes, claim } = request.wish;
-                let ask = claim.map(|claim| self.claims.ask(claim, bytes));
-                if ask.is_some_and(|ask| ask.held > 0) != holding {
-                    continue;
-                }
-                let is_refused = |ask: &Ask| {
-                    ask.total() > SMALL_BYTES_MAX
-                        && refused.iter().any(|other| ask.is_no_easier_than(other))
-                };
-                if ask.as_ref().is_some_and(is_refused) {
-                    continue;
-                }
-                match self.decide(request.wish, fill_max) {
-                    Verdict::Granted => {
-                        request.granted = true;
-                        wakers.push(request.waker.clone());
-                    }
-                    Verdict::Full => full = true,
-                    Verdict::Unsafe => refused.extend(ask),
-                }
-                if full && !holding {
-                    break;
-                }
-            }
-            if full {
-                break;
-            }
-        }
-        self.waiting = waiting;
-        wakers
-    }
-
-    /// A free buffer that fits. Capacity beyond `bytes`, which already count as taken, counts as well; so a message
-    /// gets a larger buffer only while there is plenty of memory.
-    fn reuse(&mut self, bytes: usize, claim: Option<u64>, fill_max: usize) -> Option<Vec<u8>> {
-        let fitting = self.free.find(bytes)?;
-        let beyond = fitting.capacity - bytes;
-        if let Some(claim) = claim.filter(|_| beyond > 0) {
-            let plenty = self.taken + beyond <= fill_max / 2;
-            if !plenty || !self.claims.allows(claim, beyond, claims_max(fill_max)) {
-                return None;
-            }
-            self.claims.take(claim, beyond);
-        }
-        self.taken += beyond;
-        Some(self.free.take(fitting))
-    }
-
-    /// Drops free buffers until all memory is below the bound.
-    fn shed(&mut self, bytes_max: usize) {
-        self.free.shrink(bytes_max.saturating_sub(self.taken));
+        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -316,46 +140,26 @@ impl Future for Granting<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let fill_max = self.pool.0.fill_max();
-        let mut state = self.pool.lock();
+        let mut ledger = self.pool.lock();
         let number = match self.number {
             Some(number) => number,
-            None if state.waiting.is_empty()
-                && state.decide(self.wish, fill_max) == Verdict::Granted =>
-            {
-                state.shed(self.pool.0.bytes_max);
-                return Poll::Ready(());
-            }
+            None if ledger.grant_now(self.wish) => return Poll::Ready(()),
             None => {
-                let number = state.number();
-                let request = Request {
-                    wish: self.wish,
-                    since: Instant::now(),
-                    granted: false,
-                    waker: context.waker().clone(),
-                };
-                state.waiting.insert(number, request);
-                let wakers = state.serve(fill_max);
-                drop(state);
+                let (number, wakers) = ledger.wait(self.wish, context.waker().clone());
+                drop(ledger);
                 self.number = Some(number);
                 wakers.into_iter().for_each(Waker::wake);
-                state = self.pool.lock();
+                ledger = self.pool.lock();
                 number
             }
         };
-        match state.waiting.get_mut(&number) {
-            Some(request) if !request.granted => {
-                request.waker.clone_from(context.waker());
-                Poll::Pending
-            }
-            _ => {
-                state.waiting.remove(&number);
-                state.shed(self.pool.0.bytes_max);
-                drop(state);
-                self.number = None;
-                Poll::Ready(())
-            }
+        let granted = ledger.poll(number, context.waker());
+        drop(ledger);
+        if !granted {
+            return Poll::Pending;
         }
+        self.number = None;
+        Poll::Ready(())
     }
 }
 
@@ -364,8 +168,7 @@ impl Drop for Granting<'_> {
         let Some(number) = self.number else {
             return;
         };
-        let request = self.pool.lock().waiting.remove(&number);
-        let granted = request.is_some_and(|request| request.granted);
+        let granted = self.pool.lock().cancel(number);
         let bytes = if granted { self.wish.bytes } else { 0 };
         // Other requests may have waited behind this one.
         self.pool
@@ -401,10 +204,7 @@ impl Claim {
     /// completed.
     #[must_use]
     pub fn extend(&self, bytes: usize) -> bool {
-        let claims_max = claims_max(self.pool.0.fill_max());
-        let mut state = self.pool.lock();
-        let is_small = state.claims.ask(self.number, bytes).total() <= SMALL_BYTES_MAX;
-        is_small || state.claims.extend(self.number, bytes, claims_max)
+        self.pool.lock().extend_claim(self.number, bytes)
     }
 
     /// An empty buffer with room for `bytes`, once there is memory for it and all messages can be completed with it.
@@ -427,10 +227,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
-        state.claims.end(self.number);
-        let wakers = state.serve(self.pool.0.fill_max());
-        drop(state);
+        let wakers = self.pool.lock().end_claim(self.number);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -485,15 +282,13 @@ impl Buffer {
             return;
         }
         let claim = self.claimed.map(|(claim, _)| claim);
-        let fill_max = self.pool.0.fill_max();
-        let found = self.pool.lock().reuse(bytes, claim, fill_max);
-        let mut larger = found.unwrap_or_else(|| Vec::with_capacity(bytes));
+        let free = self.pool.lock().reuse(bytes, claim);
+        let mut larger = free.unwrap_or_else(|| Vec::with_capacity(bytes));
         larger.extend_from_slice(&self.bytes);
         self.size = larger.capacity();
         self.claimed = claim.map(|claim| (claim, self.size));
-        let mut state = self.pool.lock();
-        state.free.keep(std::mem::replace(&mut self.bytes, larger));
-        state.shed(self.pool.0.bytes_max);
+        let smaller = std::mem::replace(&mut self.bytes, larger);
+        self.pool.lock().keep(smaller);
     }
 
     /// As [`Buffer::grow`], for a message of unknown length: even beyond its claim. False if other messages could no
@@ -638,9 +433,9 @@ mod tests {
     fn free_buffers_count_as_memory() {
         let pool = Pool::new(1 << 20);
         drop([(); 8].map(|()| pool.take(128 << 10)));
-        assert_eq!(pool.lock().free.bytes(), 1 << 20);
+        assert_eq!(pool.lock().free_bytes(), 1 << 20);
         let large = pool.take(900 << 10);
-        assert!(pool.lock().free.bytes() + large.capacity() <= 1 << 20);
+        assert!(pool.lock().free_bytes() + large.capacity() <= 1 << 20);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod batch;
 mod buffer;
 mod claims;
 mod free;
+mod ledger;
 mod origin;
 mod position;
 mod tag;

@@ -41,7 +41,7 @@ pub struct Entry<'a> {
 
 /// What is at the start of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum Scanned<'a> {
     /// A complete entry.
     Entry(Entry<'a>),
     /// This many bytes between entries.
@@ -115,16 +115,16 @@ fn field(text: &[u8], at: usize) -> Result<Option<Field<'_>>, Malformed> {
 /// What is at the start of `text`.
 ///
 /// # Errors The bytes cannot be an entry, whatever follows them.
-pub fn find(text: &[u8]) -> Result<Found<'_>, Malformed> {
+pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
     let blank = text.iter().take_while(|byte| **byte == b'\n').count();
     if blank > 0 {
-        return Ok(Found::Blank(blank));
+        return Ok(Scanned::Blank(blank));
     }
     let (mut at, mut count) = (0, 0);
     let (mut cursor, mut time) = (&[][..], None);
     while text.get(at).is_some_and(|byte| *byte != b'\n') {
         let Some(Field { name, value, next }) = field(text, at)? else {
-            return Ok(Found::Partial);
+            return Ok(Scanned::Partial);
         };
         match name {
             b"__CURSOR" => cursor = value,
@@ -141,9 +141,9 @@ pub fn find(text: &[u8]) -> Result<Found<'_>, Malformed> {
         at = next;
     }
     if at >= text.len() {
-        return Ok(Found::Partial);
+        return Ok(Scanned::Partial);
     }
-    Ok(Found::Entry(Entry {
+    Ok(Scanned::Entry(Entry {
         fields: text.get(..at).unwrap_or_default(),
         count,
         cursor,
@@ -219,8 +219,8 @@ mod tests {
     }
 
     fn entry(text: &[u8]) -> Entry<'_> {
-        match find(text).unwrap() {
-            Found::Entry(entry) => entry,
+        match scan(text).unwrap() {
+            Scanned::Entry(entry) => entry,
             other => panic!("{other:?}"),
         }
     }
@@ -271,23 +271,23 @@ mod tests {
     fn an_incomplete_entry_waits_for_its_end() {
         let text = [b"A=1\n", &binary("B", b"\n\n")[..], b"C=2\n\n"].concat();
         for end in 1..text.len() {
-            assert_eq!(find(&text[..end]), Ok(Found::Partial), "{end} bytes");
+            assert_eq!(scan(&text[..end]), Ok(Scanned::Partial), "{end} bytes");
         }
         assert_eq!(entry(&text).count, 3);
         assert_eq!(cursor(b"A=1\n__CURSOR=c\nMESSAGE=goes on"), Some(&b"c"[..]));
         assert_eq!(cursor(b"A=1\n__CURS"), None);
-        assert_eq!(find(b"\n\nA=1"), Ok(Found::Blank(2)));
-        assert_eq!(find(b""), Ok(Found::Partial));
+        assert_eq!(scan(b"\n\nA=1"), Ok(Scanned::Blank(2)));
+        assert_eq!(scan(b""), Ok(Scanned::Partial));
     }
 
     #[test]
     fn invalid_entries_are_rejected() {
-        assert!(find(b"=value\n\n").is_err());
-        assert!(find(&[b'x'; 300]).is_err());
+        assert!(scan(b"=value\n\n").is_err());
+        assert!(scan(&[b'x'; 300]).is_err());
         let wrong_end = [b"A\n\x01\0\0\0\0\0\0\0", &b"xy\n\n"[..]].concat();
-        assert!(find(&wrong_end).is_err());
+        assert!(scan(&wrong_end).is_err());
         let endless = [b"A\n", &[0xff; 8][..], b"x"].concat();
-        assert!(find(&endless).is_err());
+        assert!(scan(&endless).is_err());
     }
 
     proptest! {
@@ -295,7 +295,7 @@ mod tests {
         fn no_bytes_make_the_reader_panic_and_records_are_valid(
             text in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'='), Just(0_u8), any::<u8>()], 0..60),
         ) {
-            if let Ok(Found::Entry(entry)) = find(&text) {
+            if let Ok(Scanned::Entry(entry)) = scan(&text) {
                 prop_assert!(entry.length <= text.len());
                 let mut out = Vec::new();
                 entry.write(Time(0), &mut out);

@@ -4,10 +4,10 @@
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> [write] -> settle`
 //!
 //! - [`accumulator`] holds the records that were accepted: `partitions`, `batch` (the broker's format), `partitioner`,
-//! `compress`.
+//!   `compress`.
 //! - [`engine`] is the thread that sends them, with `session` (what its tasks share), `lookups` (what it must know
-//! first), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers'
-//! errors), `access` and `sasl` (authentication).
+//!   first), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers'
+//!   errors), `access` and `sasl` (authentication).
 //! - `transaction` runs the requests that the sink waits for.
 //!
 //! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight, which is retried

@@ -38,11 +38,11 @@ type Stamp = Option<(u64, u64, u64, (i64, i64))>;
 #[derive(Debug)]
 pub(super) struct Reloading<M: Make> {
     maker: M,
-    state: Mutex<State<M::Made>>,
+    state: Mutex<Loaded<M::Made>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct Loaded<T> {
     made: Arc<T>,
     /// The files when they were last read, successfully or not.
     stamps: Vec<Stamp>,
@@ -56,7 +56,7 @@ impl<M: Make> Reloading<M> {
     pub(super) fn new(maker: M) -> Result<Self, Vec<Fault>> {
         let stamps = stamps(&maker);
         let made = Arc::new(maker.make()?);
-        let state = Mutex::new(State {
+        let state = Mutex::new(Loaded {
             made,
             stamps,
             looked: Instant::now(),
@@ -75,7 +75,7 @@ impl<M: Make> Reloading<M> {
         state.made.clone()
     }
 
-    fn look(&self, state: &mut State<M::Made>, reporter: &Reporter) {
+    fn look(&self, state: &mut Loaded<M::Made>, reporter: &Reporter) {
         // Taken before the files are read, so that a change during the read is noticed the next time.
         let stamps = stamps(&self.maker);
         if stamps != state.stamps {

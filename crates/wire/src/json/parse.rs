@@ -47,7 +47,7 @@ pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError
         input,
         at: 0,
         out,
-        open: [Open::default(); DEPTH_MAX],
+        open: [OpenContainer::default(); DEPTH_MAX],
         depth: 0,
     };
     match parser.value() {
@@ -70,7 +70,7 @@ pub(super) enum Stop {
 
 /// An object or array whose end was not reached yet.
 #[derive(Clone, Copy, Default)]
-struct Open {
+struct OpenContainer {
     /// The offset of its one-byte header in the output.
     header: usize,
     /// Elements or pairs so far.
@@ -83,7 +83,7 @@ pub(super) struct Parser<'a> {
     pub(super) input: &'a [u8],
     pub(super) at: usize,
     pub(super) out: &'a mut Vec<u8>,
-    open: [Open; DEPTH_MAX],
+    open: [OpenContainer; DEPTH_MAX],
     depth: usize,
 }
 
@@ -162,7 +162,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn top(&self) -> Option<Open> {
+    fn top(&self) -> Option<OpenContainer> {
         self.depth
             .checked_sub(1)
             .and_then(|d| self.open.get(d))
@@ -173,7 +173,7 @@ impl Parser<'_> {
         let header = self.out.len();
         match self.open.get_mut(self.depth) {
             Some(open) => {
-                *open = Open {
+                *open = OpenContainer {
                     header,
                     count: 0,
                     object,
@@ -187,7 +187,7 @@ impl Parser<'_> {
     }
 
     /// Writes the header of the innermost structure, whose count is known now.
-    fn pop(&mut self, open: Open) {
+    fn pop(&mut self, open: OpenContainer) {
         self.depth -= 1;
         let [b3, b2, b1, b0] = open.count.to_be_bytes();
         let (short, long16, long32) = if open.object {

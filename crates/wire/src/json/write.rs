@@ -71,7 +71,7 @@ pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, 
 
 /// An array or map whose end was not reached yet.
 #[derive(Clone, Copy, Default)]
-struct Open {
+struct OpenContainer {
     /// Elements or pairs that remain.
     left: u32,
     map: bool,
@@ -90,13 +90,13 @@ pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usiz
 }
 
 /// Reads the head of an array or map; `None` for other values.
-fn open(reader: &mut Reader<'_>) -> Result<Option<Open>, Unfit> {
+fn open(reader: &mut Reader<'_>) -> Result<Option<OpenContainer>, Unfit> {
     let (left, map) = match reader.peek()? {
         0x80..=0x8f | 0xde | 0xdf => (reader.map_len()?, true),
         0x90..=0x9f | 0xdc | 0xdd => (reader.array_len()?, false),
         _ => return Ok(None),
     };
-    Ok(Some(Open {
+    Ok(Some(OpenContainer {
         left,
         map,
         begun: false,
@@ -107,9 +107,9 @@ fn nested(
     room: &mut Room<'_>,
     bytes: &[u8],
     reader: &mut Reader<'_>,
-    outer: Open,
+    outer: OpenContainer,
 ) -> Result<(), Unfit> {
-    let mut stack = [Open::default(); DEPTH_MAX];
+    let mut stack = [OpenContainer::default(); DEPTH_MAX];
     stack[0] = outer;
     let mut depth = 1_usize;
     room.byte(if outer.map { b'{' } else { b'[' });

@@ -140,14 +140,14 @@ fn packed_pairs(pairs: &Pairs) -> Packed {
 
 /// The result of a decoder: entries, and bad parts.
 #[derive(Debug, Default, PartialEq)]
-struct Found {
+struct Decoded {
     out: Vec<u8>,
     records: usize,
     bad: Vec<(Vec<u8>, Bad)>,
 }
 
-fn decode(mut logs: Logs<'_>) -> Found {
-    let mut found = Found::default();
+fn decode(mut logs: Logs<'_>) -> Decoded {
+    let mut found = Decoded::default();
     loop {
         let before = found.out.capacity();
         let next = logs.next(RECEIVED, &mut found.out);
@@ -161,11 +161,11 @@ fn decode(mut logs: Logs<'_>) -> Found {
     }
 }
 
-fn protobuf(request: &Message) -> Found {
+fn protobuf(request: &Message) -> Decoded {
     decode(Logs::protobuf(&request.0))
 }
 
-fn json(request: &Value) -> Found {
+fn json(request: &Value) -> Decoded {
     let text = request.to_string();
     let mut packed = Vec::new();
     let read = to_msgpack(text.as_bytes(), &mut packed);
@@ -173,7 +173,7 @@ fn json(request: &Value) -> Found {
     decode(Logs::json(&packed))
 }
 
-fn entries(found: &Found) -> Vec<(Time, Packed)> {
+fn entries(found: &Decoded) -> Vec<(Time, Packed)> {
     let mut rest = &found.out[..];
     let mut entries = Vec::new();
     while !rest.is_empty() {
@@ -185,7 +185,7 @@ fn entries(found: &Found) -> Vec<(Time, Packed)> {
     entries
 }
 
-fn one(found: &Found) -> (Time, Value) {
+fn one(found: &Decoded) -> (Time, Value) {
     let mut text = Vec::new();
     let head = crate::msgpack::entry_head(&found.out, 0).unwrap();
     write_value(&found.out, head.record, &mut text).unwrap();
@@ -287,9 +287,9 @@ fn fields_that_are_not_set_are_left_out() {
         json!({ "resourceLogs": [] }),
         json!({ "resource_logs": null }),
     ] {
-        assert_eq!(json(&logs), Found::default());
+        assert_eq!(json(&logs), Decoded::default());
     }
-    assert_eq!(protobuf(&Message::default()), Found::default());
+    assert_eq!(protobuf(&Message::default()), Decoded::default());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::ops::Range;
 use jiff::tz::TimeZone;
 
 use super::{
-    frame::{After, Found, Frames, Framing, trimmed},
+    frame::{After, Frames, Framing, Scanned, trimmed},
     parse::{Parsed, Parser, Received},
     record::str_or_bin,
 };
@@ -125,12 +125,12 @@ impl Decoder {
                 break;
             }
             match self.frames.next(text, at, after) {
-                Found::Message { start, end, next } => {
+                Scanned::Message { start, end, next } => {
                     at = next;
                     let message = text.get(start..end).unwrap_or_default();
                     self.message(message, start, from, room, &mut run);
                 }
-                Found::Piece {
+                Scanned::Piece {
                     start,
                     end,
                     next,
@@ -140,7 +140,7 @@ impl Decoder {
                     let piece = text.get(start..end).unwrap_or_default();
                     self.piece(piece, start, last, from, room, &mut run);
                 }
-                Found::Nothing { skip } => {
+                Scanned::Nothing { skip } => {
                     at = skip;
                     break;
                 }

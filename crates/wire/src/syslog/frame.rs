@@ -38,7 +38,7 @@ const COUNT_DIGITS_MAX: usize = 9;
 
 /// What is at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Scanned {
     /// A message from `start` to `end`; the next one begins at `next` or later.
     Message {
         start: usize,
@@ -94,7 +94,7 @@ impl Frames {
     /// What is in `text` from `at` on; offsets refer to `text`. After more text has arrived, pass it from where it was
     /// left.
     #[inline(always)]
-    pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Found {
+    pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Scanned {
         // The frequent case: a line of ordinary length.
         if self.rest.is_none()
             && self.searched == 0
@@ -108,7 +108,7 @@ impl Frames {
     }
 
     #[inline(never)]
-    fn any(&mut self, text: &[u8], at: usize, after: After) -> Found {
+    fn any(&mut self, text: &[u8], at: usize, after: After) -> Scanned {
         match self.rest {
             Some(Rest::Octets(left)) => return self.octets_on(text, at, left, after),
             Some(Rest::Line) => return self.line(text, at, after),
@@ -121,7 +121,7 @@ impl Frames {
         let rest = text.get(start..).unwrap_or_default();
         // A CR may begin an empty line.
         if rest.is_empty() || (rest == b"\r" && after != After::End) {
-            return Found::Nothing { skip: start };
+            return Scanned::Nothing { skip: start };
         }
         let digits = match self.framing {
             Framing::Lines => 0,
@@ -135,7 +135,9 @@ impl Frames {
         match (rest.get(digits), rest.get(digits + 1)) {
             (Some(b' '), _) if sure => self.octets(text, start, digits, after),
             (Some(b' '), Some(b'<')) => self.octets(text, start, digits, after),
-            (None, _) | (Some(b' '), None) if after != After::End => Found::Nothing { skip: start },
+            (None, _) | (Some(b' '), None) if after != After::End => {
+                Scanned::Nothing { skip: start }
+            }
             _ => {
                 self.counted = false;
                 self.line(text, start, after)
@@ -144,7 +146,7 @@ impl Frames {
     }
 
     /// Finds a counted message.
-    fn octets(&mut self, text: &[u8], at: usize, digits: usize, after: After) -> Found {
+    fn octets(&mut self, text: &[u8], at: usize, digits: usize, after: After) -> Scanned {
         let count = text
             .iter()
             .skip(at)
@@ -157,17 +159,17 @@ impl Frames {
         if count > self.bytes_max {
             // Wait for the full first piece, because the count must not be lost.
             if there <= self.bytes_max && after != After::End {
-                return Found::Nothing { skip: at };
+                return Scanned::Nothing { skip: at };
             }
             return self.octets_on(text, start, count, after);
         }
         if there < count && after != After::End {
-            return Found::Nothing { skip: at };
+            return Scanned::Nothing { skip: at };
         }
         self.cut += u32::from(there < count);
         let next = text.len().min(start + count);
         let message = text.get(start..next).unwrap_or_default();
-        Found::Message {
+        Scanned::Message {
             start,
             end: start + trimmed(message).len(),
             next,
@@ -175,7 +177,7 @@ impl Frames {
     }
 
     /// The next piece of a counted message of which `left` bytes remain.
-    fn octets_on(&mut self, text: &[u8], start: usize, left: usize, after: After) -> Found {
+    fn octets_on(&mut self, text: &[u8], start: usize, left: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
         let (bytes, last) = if left <= self.bytes_max.min(there.len()) {
             (left, true)
@@ -185,10 +187,10 @@ impl Frames {
             self.cut += 1;
             (there.len(), true)
         } else {
-            return Found::Nothing { skip: start };
+            return Scanned::Nothing { skip: start };
         };
         self.rest = (!last).then_some(Rest::Octets(left - bytes));
-        Found::Piece {
+        Scanned::Piece {
             start,
             end: start + bytes,
             next: start + bytes,
@@ -198,7 +200,7 @@ impl Frames {
 
     /// Finds a line, or the next piece of one that is too long.
     #[inline(always)]
-    fn line(&mut self, text: &[u8], start: usize, after: After) -> Found {
+    fn line(&mut self, text: &[u8], start: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
         // A CR or NUL may precede the end of the longest line.
         let within = there
@@ -209,8 +211,8 @@ impl Frames {
                 self.searched = 0;
                 let (end, next) = (start + end, start + next);
                 match self.rest.take() {
-                    None => Found::Message { start, end, next },
-                    Some(_) => Found::Piece {
+                    None => Scanned::Message { start, end, next },
+                    Some(_) => Scanned::Piece {
                         start,
                         end,
                         next,
@@ -220,13 +222,13 @@ impl Frames {
             }
             None if within.len() <= self.bytes_max + 1 => {
                 self.searched = within.len();
-                Found::Nothing { skip: start }
+                Scanned::Nothing { skip: start }
             }
             _ => {
                 self.searched = 0;
                 self.rest = Some(Rest::Line);
                 let end = start + piece(there, self.bytes_max);
-                Found::Piece {
+                Scanned::Piece {
                     start,
                     end,
                     next: end,

@@ -15,7 +15,7 @@
 //!
 //! - [`Template`]: a parsed and checked template.
 //! - [`Renderer`]: renders a template. It remembers the text of recent seconds, so that a busy stream converts to a
-//! time zone once a second.
+//!   time zone once a second.
 
 mod clock;
 mod parse;

@@ -37,7 +37,7 @@ const TIMESTAMP: &[u8] = b"timestamp";
 pub struct Calls {
     /// Whether a handshake has succeeded: then later calls have none.
     agreed: bool,
-    state: State,
+    state: Expected,
     /// The answer to the handshake of this call.
     handshake: Vec<u8>,
     /// Where the output of this call begins.
@@ -49,7 +49,7 @@ pub struct Calls {
 
 /// The next part of the call.
 #[derive(Debug, Default)]
-enum State {
+enum Expected {
     #[default]
     Start,
     Handshake,
@@ -160,19 +160,19 @@ impl Calls {
     /// Consumes complete values from the front of `input` and appends the entries to `out`. Returns the number of bytes
     /// consumed; feed the others again with more bytes. `received` is the time of events without one.
     pub fn feed(&mut self, input: &[u8], received: Time, out: &mut Vec<u8>) -> (usize, Fed) {
-        if let State::Start = self.state {
+        if let Expected::Start = self.state {
             self.start = out.len();
             self.records = 0;
             self.handshake.clear();
             self.state = if self.agreed {
-                State::Meta(0)
+                Expected::Meta(0)
             } else {
-                State::Handshake
+                Expected::Handshake
             };
         }
         let mut taken = 0;
         loop {
-            if let State::Refused(_) | State::Greeting = self.state {
+            if let Expected::Refused(_) | Expected::Greeting = self.state {
                 return (input.len(), Fed::More);
             }
             let mut reader = Reader::at(input, taken);
@@ -180,7 +180,7 @@ impl Calls {
                 Ok(()) => taken = reader.position(),
                 Err(Stop::Short) => return (taken, Fed::More),
                 Err(Stop::Room(bytes)) => return (taken, Fed::Room(bytes)),
-                Err(Stop::Fault(fault)) => self.state = State::Refused(fault),
+                Err(Stop::Fault(fault)) => self.state = Expected::Refused(fault),
             }
         }
     }
@@ -188,12 +188,12 @@ impl Calls {
     /// Ends the call; `left` is the number of bytes that [`Calls::feed`] did not consume. The next call may follow.
     pub fn end(&mut self, left: usize, out: &mut Vec<u8>) -> Outcome<'_> {
         let result = match std::mem::take(&mut self.state) {
-            State::End if left == 0 => Ok(Some(self.records)),
-            State::End => Err(Fault::Longer),
-            State::Greeting => Ok(None),
-            State::Refused(fault) => Err(fault),
-            State::Start if self.agreed => Err(Fault::Cut),
-            State::Start | State::Handshake => Err(Fault::Handshake),
+            Expected::End if left == 0 => Ok(Some(self.records)),
+            Expected::End => Err(Fault::Longer),
+            Expected::Greeting => Ok(None),
+            Expected::Refused(fault) => Err(fault),
+            Expected::Start if self.agreed => Err(Fault::Cut),
+            Expected::Start | Expected::Handshake => Err(Fault::Handshake),
             _ => Err(Fault::Cut),
         };
         if result.is_err() {
@@ -226,50 +226,50 @@ impl Calls {
         out: &mut Vec<u8>,
     ) -> Result<(), Stop> {
         self.state = match self.state {
-            State::Handshake => self.handshake(reader, input)?,
-            State::Meta(0) => match reader.block()? {
-                0 => State::Name,
-                pairs => State::Meta(pairs),
+            Expected::Handshake => self.handshake(reader, input)?,
+            Expected::Meta(0) => match reader.block()? {
+                0 => Expected::Name,
+                pairs => Expected::Meta(pairs),
             },
-            State::Meta(pairs) => {
+            Expected::Meta(pairs) => {
                 reader.bytes()?;
                 reader.bytes()?;
-                State::Meta(pairs - 1)
+                Expected::Meta(pairs - 1)
             }
-            State::Name => self.name(reader, received, out)?,
-            State::Events(0) => match reader.block()? {
-                0 => State::End,
-                events => State::Events(events),
+            Expected::Name => self.name(reader, received, out)?,
+            Expected::Events(0) => match reader.block()? {
+                0 => Expected::End,
+                events => Expected::Events(events),
             },
-            State::Events(events) => {
+            Expected::Events(events) => {
                 self.begin_entry(received, out)?;
-                State::Headers(0, events - 1)
+                Expected::Headers(0, events - 1)
             }
-            State::Headers(0, events) => match reader.block()? {
-                0 => State::Body(events),
-                headers => State::Headers(headers, events),
+            Expected::Headers(0, events) => match reader.block()? {
+                0 => Expected::Body(events),
+                headers => Expected::Headers(headers, events),
             },
-            State::Headers(headers, events) => {
+            Expected::Headers(headers, events) => {
                 let (name, value) = (reader.bytes()?, reader.bytes()?);
                 self.header(name, value, out)?;
-                State::Headers(headers - 1, events)
+                Expected::Headers(headers - 1, events)
             }
-            State::Body(events) => {
+            Expected::Body(events) => {
                 let body = reader.bytes()?;
                 self.end_entry(body, out)?;
                 match self.is_batch {
-                    true => State::Events(events),
-                    false => State::End,
+                    true => Expected::Events(events),
+                    false => Expected::End,
                 }
             }
-            State::End if reader.position() == input.len() => return Err(Stop::Short),
-            State::End => return Err(Stop::Fault(Fault::Longer)),
-            State::Start | State::Greeting | State::Refused(_) => return Err(Stop::Short),
+            Expected::End if reader.position() == input.len() => return Err(Stop::Short),
+            Expected::End => return Err(Stop::Fault(Fault::Longer)),
+            Expected::Start | Expected::Greeting | Expected::Refused(_) => return Err(Stop::Short),
         };
         Ok(())
     }
 
-    fn handshake(&mut self, reader: &mut Reader<'_>, input: &[u8]) -> Result<State, Stop> {
+    fn handshake(&mut self, reader: &mut Reader<'_>, input: &[u8]) -> Result<Expected, Stop> {
         let request = match Request::read(reader) {
             Ok(request) if reader.position() <= HANDSHAKE_BYTES_MAX => request,
             Err(ReadError::Short) if input.len() <= HANDSHAKE_BYTES_MAX => return Err(Stop::Short),
@@ -280,9 +280,9 @@ impl Calls {
         match matched {
             Match::Both | Match::Client => {
                 self.agreed = true;
-                Ok(State::Meta(0))
+                Ok(Expected::Meta(0))
             }
-            Match::None => Ok(State::Greeting),
+            Match::None => Ok(Expected::Greeting),
             Match::Incompatible => Err(Stop::Fault(Fault::Protocol)),
         }
     }
@@ -292,7 +292,7 @@ impl Calls {
         reader: &mut Reader<'_>,
         received: Time,
         out: &mut Vec<u8>,
-    ) -> Result<State, Stop> {
+    ) -> Result<Expected, Stop> {
         let length = reader.length()?;
         if length > NAME_BYTES_MAX {
             return Err(Stop::Fault(Fault::Message));
@@ -300,15 +300,15 @@ impl Calls {
         match reader.take(length)? {
             b"appendBatch" => {
                 self.is_batch = true;
-                Ok(State::Events(0))
+                Ok(Expected::Events(0))
             }
             b"append" => {
                 self.is_batch = false;
                 self.begin_entry(received, out)?;
-                Ok(State::Headers(0, 0))
+                Ok(Expected::Headers(0, 0))
             }
             // Avro's ping.
-            b"" => Ok(State::Greeting),
+            b"" => Ok(Expected::Greeting),
             _ => Err(Stop::Fault(Fault::Message)),
         }
     }

@@ -51,7 +51,7 @@ pub(super) struct AvroEvent {
 
 /// The encoded fields of a record.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct Encoded {
     headers: u32,
     /// Which of the added fields are among them.
     seen: u64,
@@ -94,8 +94,8 @@ impl AvroEvent {
         body: &[u8],
         mut at: usize,
         mut left: u32,
-    ) -> Option<Found> {
-        let mut found = Found::default();
+    ) -> Option<Encoded> {
+        let mut found = Encoded::default();
         if let Some(levels) = &self.flume
             && left >= 2
             && !levels.stand.is_empty()
@@ -160,8 +160,8 @@ impl AvroEvent {
         body: &[u8],
         mut at: usize,
         left: u32,
-    ) -> Result<Found, Unfit> {
-        let mut found = Found::default();
+    ) -> Result<Encoded, Unfit> {
+        let mut found = Encoded::default();
         let mut levels = [None; 2];
         if let Some(flume) = &mut self.flume {
             flume.learn(body, at, left);
