@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use crate::parse::parse;
-use crate::place::{Place, Source};
-use crate::problem::{Problem, Problems};
+use crate::place::Place;
+use crate::problem::Problem;
 use crate::words;
 
 /// A value and its place.
@@ -113,15 +112,6 @@ impl Map {
 }
 
 impl Node {
-    /// Parses a YAML text without substitution, for examples and tests. `name` is shown in place of a file's path.
-    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
-        let mut problems = Vec::new();
-        match parse(&Source::new(name, text, 0), &mut problems) {
-            Some(node) if problems.is_empty() => Ok(node),
-            _ => Err(Problems(problems)),
-        }
-    }
-
     /// The text, if it is one.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {

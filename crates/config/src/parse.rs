@@ -13,13 +13,9 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use crate::node::{Key, Map, Node, Text, Value};
 use crate::place::{Place, Source};
-use crate::problem::Problem;
+use crate::problem::{Problem, Problems};
 use crate::scalar;
-use crate::syntax::broken;
-
-/// The deepest nesting of lists and maps. Real files use about eight levels; functions that walk the tree are
-/// recursive.
-pub(crate) const DEPTH_MAX: usize = 64;
+use crate::syntax::{DEPTH_MAX, broken, place_of};
 
 /// The most bytes that one file may expand to once its aliases are resolved.
 const WEIGHT_MAX: usize = 16 << 20;
@@ -62,6 +58,17 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
         value: Value::Null,
         place: whole,
     }))
+}
+
+impl Node {
+    /// Parses a YAML text without substitution, for examples and tests. `name` is shown in place of a file's path.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        match parse(&Source::new(name, text, 0), &mut problems) {
+            Some(node) if problems.is_empty() => Ok(node),
+            _ => Err(Problems(problems)),
+        }
+    }
 }
 
 /// A list or map whose end was not reached yet.
@@ -365,23 +372,4 @@ fn weight_of(node: &Node) -> usize {
                 .sum(),
             _ => 0,
         }
-}
-
-/// The part of a span on its first line.
-pub(crate) fn place_of(source: &Arc<Source>, span: &Span) -> Place {
-    let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
-    let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);
-    let length = match span.end.line() == span.start.line() {
-        true => span.end.col().saturating_sub(span.start.col()),
-        false => {
-            let first = source.line(line).unwrap_or_default();
-            first.chars().count().saturating_sub(span.start.col())
-        }
-    };
-    Place {
-        file: Arc::clone(source),
-        line,
-        column,
-        length: u32::try_from(length).unwrap_or(u32::MAX),
-    }
 }

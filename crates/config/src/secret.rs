@@ -7,10 +7,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::read::SECRET_WANTED;
-
 /// Printed in place of a secret.
 pub(crate) const HIDDEN: &str = "***";
+
+/// The name of the type in messages, which never repeat a value of this type.
+pub(crate) const SECRET_WANTED: &str = "a secret text";
 
 /// A text that prints and serialises as `***`. Only [`Secret::expose`] returns it.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! The whole configuration as a tree, and its parts: the settings, and the nodes with their sections, names and types.
 
-use crate::load::twice;
 use crate::names;
 use crate::node::{Key, Node, Value};
 use crate::problem::{Problem, Problems};
@@ -113,7 +112,11 @@ impl Tree {
             }
         }
         let certificates = root.take(tls::TLS);
-        tls::put(certificates, &mut nodes, &mut problems);
+        tls::put(
+            certificates,
+            nodes.iter_mut().map(|node| &mut node.options),
+            &mut problems,
+        );
         let settings = root.read_as::<Settings>(Word::Top);
         let settings = settings.unwrap_or_else(|wrong| {
             problems.extend(wrong);
@@ -125,6 +128,15 @@ impl Tree {
             problems: Problems(problems),
         }
     }
+}
+
+/// The error for a duplicate name.
+pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
+    Problem::new(
+        &key.place,
+        format!("the {noun} `{}` is given twice", key.text),
+    )
+    .also(&first.place, "first given here")
 }
 
 fn is_empty(node: &Node) -> bool {

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use granit_parser::{ErrorKind, ScanError, Span};
 
-use crate::parse::{DEPTH_MAX, place_of};
 use crate::place::{Place, Source};
 use crate::problem::Problem;
+
+/// The deepest nesting of lists and maps. Real files use about eight levels; functions that walk the tree are
+/// recursive.
+pub(crate) const DEPTH_MAX: usize = 64;
 
 /// A syntax error, with help if the mistake is a common one.
 pub(crate) fn broken(
@@ -49,4 +52,23 @@ fn is_bracket(place: &Place) -> bool {
     place
         .slice()
         .is_some_and(|text| text.starts_with(['{', '[']))
+}
+
+/// The part of a span on its first line.
+pub(crate) fn place_of(source: &Arc<Source>, span: &Span) -> Place {
+    let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
+    let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);
+    let length = match span.end.line() == span.start.line() {
+        true => span.end.col().saturating_sub(span.start.col()),
+        false => {
+            let first = source.line(line).unwrap_or_default();
+            first.chars().count().saturating_sub(span.start.col())
+        }
+    };
+    Place {
+        file: Arc::clone(source),
+        line,
+        column,
+        length: u32::try_from(length).unwrap_or(u32::MAX),
+    }
 }

@@ -5,20 +5,23 @@
 use crate::names::{check, nearest};
 use crate::node::{Key, Node, Value};
 use crate::problem::Problem;
-use crate::sections::Entry;
 
 /// The name of the section, and of the option of a node.
 pub(crate) const TLS: &str = "tls";
 
 /// Replaces the names in the nodes by the blocks.
-pub(crate) fn put(section: Option<(Key, Node)>, nodes: &mut [Entry], problems: &mut Vec<Problem>) {
+pub(crate) fn put<'a>(
+    section: Option<(Key, Node)>,
+    nodes: impl Iterator<Item = &'a mut Node>,
+    problems: &mut Vec<Problem>,
+) {
     let (blocks, is_whole) = match section {
         Some((_, node)) => blocks(node, problems),
         None => (Vec::new(), true),
     };
     let mut used = vec![false; blocks.len()];
     for node in nodes {
-        let Value::Map(options) = &mut node.options.value else {
+        let Value::Map(options) = &mut node.value else {
             continue;
         };
         let Some(option) = options.get_mut(TLS) else {

@@ -7,9 +7,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     bind::{Bound, BoundSocket},
+    connection::{Connection, Peer},
     listen::Scheme,
     room::{Room, Silence},
-    server::{Connection, Peer},
     stream::{Socket, Stream, Unwatched},
     tls::ServerTls,
 };

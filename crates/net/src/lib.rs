@@ -61,6 +61,7 @@
 
 mod accept;
 mod bind;
+mod connection;
 mod descriptors;
 mod dial;
 mod limits;
@@ -76,11 +77,12 @@ mod tls;
 mod tests;
 
 pub use bind::Datagrams;
+pub use connection::{Connection, Peer};
 pub use descriptors::interface_connections;
 pub use dial::{Remote, connect, connect_each, open};
 pub use limits::Limits;
 pub use listen::{Listen, Scheme, Takes};
-pub use server::{Connection, Peer, Server};
+pub use server::Server;
 pub use stream::{Socket, Stream};
 pub use timed::{Handling, Timed, Times};
 pub use tls::{Block, ClientAuth, ClientTls, MinVersion, ServerTls, Tls, client_config};

@@ -1,11 +1,6 @@
 //! The listening side: from options to bound sockets to connections on the data threads.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use millstream_config::Node;
 use millstream_pipeline::{
@@ -13,16 +8,15 @@ use millstream_pipeline::{
     node::{Checked, SourceContext},
     report::Reporter,
 };
-use millstream_record::Values;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 
 use crate::{
     accept::{Desk, Listener, accept},
     bind::{Bound, BoundSocket, Datagrams},
+    connection::Connection,
     limits::Limits,
     listen::{Listen, Scheme, Takes},
     room::Room,
-    stream::Stream,
     tls::{ServerTls, Tls},
 };
 
@@ -34,64 +28,6 @@ pub struct Server {
     handshake: Duration,
     connections: u32,
     bound: Vec<Bound>,
-}
-
-/// A connection that was accepted and, with `tls`, has completed its handshake.
-#[derive(Debug)]
-pub struct Connection {
-    /// The socket.
-    pub stream: Stream,
-    /// The other end.
-    pub peer: Peer,
-    /// The scheme of the listener, for sources with several protocols.
-    pub scheme: Scheme,
-    /// The end of `limits.handshake`, for protocols with their own authentication.
-    pub deadline: Instant,
-}
-
-/// The other end of a connection.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// For log lines: address and port, or `unix`.
-    pub name: Arc<str>,
-    /// Its address; `None` for a unix socket.
-    pub ip: Option<IpAddr>,
-}
-
-impl Peer {
-    pub(crate) fn inet(address: SocketAddr) -> Self {
-        // An IPv4 address from an IPv6 socket is shown as IPv4.
-        let ip = address.ip().to_canonical();
-        Self {
-            name: SocketAddr::new(ip, address.port()).to_string().into(),
-            ip: Some(ip),
-        }
-    }
-
-    pub(crate) fn unix() -> Self {
-        Self {
-            name: "unix".into(),
-            ip: None,
-        }
-    }
-
-    /// The values `host` and `peer` of its records; `here` is the value of `host` for this machine.
-    #[must_use]
-    pub fn values(&self, here: &Arc<str>) -> Values {
-        let mut values = Values::new();
-        match self.ip {
-            Some(ip) => {
-                let ip = ip.to_string();
-                values.set("host", ip.as_str());
-                values.set("peer", ip);
-            }
-            None => {
-                values.set("host", &**here);
-                values.set("peer", "unix");
-            }
-        }
-        values
-    }
 }
 
 impl Server {

@@ -3,7 +3,7 @@
 //! Encoders store eight bytes at a time where fewer may count, so they write into initialised bytes and truncate the
 //! vector at the end. The vector grows in steps of a few pages, which are in the cache when they are written.
 
-use crate::json::InvalidUtf8;
+use crate::invalid_utf8::InvalidUtf8;
 
 /// The growth of the vector: as much as was written so far, so that one record costs little and a batch needs few
 /// steps; at most what stays in the first-level cache until it is written.

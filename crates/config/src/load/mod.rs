@@ -15,7 +15,7 @@ use crate::node::{Key, Map, Node, Value};
 use crate::parse::parse;
 use crate::place::{Place, Source};
 use crate::problem::{Problem, Problems};
-use crate::sections::{Section, Tree};
+use crate::sections::{Section, Tree, twice};
 use crate::substitute::substitute;
 
 /// The most bytes of one configuration file.
@@ -230,15 +230,6 @@ fn add_whole(into: &mut Map, key: Key, node: Node, noun: &str, problems: &mut Ve
         Some((first, _)) => problems.push(twice(noun, &key, first)),
         None => into.entries.push((key, node)),
     }
-}
-
-/// The error for a duplicate name.
-pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
-    Problem::new(
-        &key.place,
-        format!("the {noun} `{}` is given twice", key.text),
-    )
-    .also(&first.place, "first given here")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::de::{self, Expected, Unexpected};
 use crate::node::{Node, Text, Value};
 use crate::place::Place;
 use crate::problem::Problem;
-use crate::secret::HIDDEN;
+use crate::secret::{HIDDEN, SECRET_WANTED};
 use crate::words::{self, Word};
 
 /// A step from a node to one of its parts.
@@ -156,9 +156,6 @@ fn stem(node: &Node) -> Node {
         place: node.place.clone(),
     }
 }
-
-/// The type name of [`crate::Secret`]: messages never repeat a value of this type.
-pub(crate) const SECRET_WANTED: &str = "a secret text";
 
 fn wrong_type(name: &str, wanted: &str, at: &Node) -> Problem {
     let words = wanted_words(wanted);

@@ -5,7 +5,6 @@
 //! stand-in of the type that was asked for. An option whose type accepts no stand-in is removed; the error for the missing
 //! option that follows is not reported. A read that used a stand-in never succeeds.
 
-mod choice;
 mod error;
 mod fields;
 mod node;
@@ -22,7 +21,6 @@ use crate::words::{self, Word};
 use error::{Kind, ReadError, Step};
 use node::NodeReader;
 
-pub(crate) use error::SECRET_WANTED;
 pub use fields::fields;
 
 /// Reads of one node at most. Each of them finds a problem, adds a stand-in or removes an option.

@@ -22,8 +22,9 @@ use crate::{
     lines::str_head,
     msgpack::{self, write_int, write_str},
     record::{FieldPath, TimedRecord, Value},
+    rfc3339::Rfc3339,
     room::Room,
-    template::{Depends, Missing, Renderer, Rfc3339, Shared, Single, Template, Unix, write_number},
+    template::{Depends, Missing, Renderer, Shared, Single, Template, Unix, write_number},
 };
 
 /// The most fields: the set of those that a record has is a word of bits.

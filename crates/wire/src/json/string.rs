@@ -5,12 +5,10 @@
 
 use std::ops::Range;
 
-use super::{
-    escape::{ESCAPES, lowest, plain, specials},
-    invalid::InvalidUtf8,
-    write::base64,
-};
-use crate::room::Room;
+use base64::{Engine, engine::general_purpose::STANDARD};
+
+use super::escape::{ESCAPES, lowest, plain, specials};
+use crate::{invalid_utf8::InvalidUtf8, room::Room};
 
 /// Longer text is written in pieces, so that its maximum size, six times its length, is reserved step by step.
 const PIECE_BYTES: usize = 1 << 10;
@@ -242,6 +240,14 @@ fn last_word(bytes: &[u8], at: usize) -> u64 {
         *to = *from;
     }
     u64::from_le_bytes(word)
+}
+
+/// Writes the base64 of `data`.
+pub(crate) fn base64(room: &mut Room<'_>, data: &[u8]) {
+    let ahead = room.ahead(data.len().div_ceil(3) * 4);
+    let length = STANDARD.encode_slice(data, ahead);
+    debug_assert!(length.is_ok(), "the room is what base64 takes");
+    room.advance(length.unwrap_or(0));
 }
 
 /// Appends `text` as a string.

@@ -16,18 +16,17 @@
 //! other ext               {"type":5,"data":"<base64>"}
 //! ```
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use millstream_record::Time;
 
 use super::{
     DEPTH_MAX,
     digits::{INTEGER_BYTES, digits},
-    string::string,
+    string::{base64, string},
 };
 use crate::{
     msgpack::{EVENT_TIME, ReadError, Reader},
+    rfc3339::Rfc3339,
     room::Room,
-    template::Rfc3339,
 };
 
 /// The ext type of MessagePack's own timestamps.
@@ -242,12 +241,4 @@ fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
     let nanos = i64::from(nanos);
     let time = seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?;
     Some(Time(time))
-}
-
-/// Writes the base64 of `data`.
-pub(crate) fn base64(room: &mut Room<'_>, data: &[u8]) {
-    let ahead = room.ahead(data.len().div_ceil(3) * 4);
-    let length = STANDARD.encode_slice(data, ahead);
-    debug_assert!(length.is_ok(), "the room is what base64 takes");
-    room.advance(length.unwrap_or(0));
 }

@@ -32,6 +32,7 @@ mod record;
 mod structured;
 mod structured_text;
 mod time;
+mod word;
 mod words;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! {"x@1": {"k": "v\"1", "ip": ["a", "b"]}, "y@1": {}}     [x@1 k="v\"1" ip="a" ip="b"][y@1]
 //! ```
 
-use super::encode::{text_of, word};
+use super::word::{text_of, word};
 use crate::msgpack::Reader;
 
 /// The longest name.

@@ -30,7 +30,6 @@ use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-pub(crate) use clock::Rfc3339;
 pub(crate) use render::write_number;
 pub use render::{Missing, Renderer, Shared};
 

@@ -10,12 +10,13 @@ use millstream_record::{Batch, Time, Values};
 
 use super::{
     Depends, Part, Template,
-    clock::{Clock, Rfc3339, key, nanos_text},
+    clock::{Clock, key},
     path,
 };
 use crate::{
     json::{self, InvalidUtf8},
     record::{MESSAGE, Record, TimedRecord, Value},
+    rfc3339::{Rfc3339, nanos_text},
     room::Room,
 };
 
