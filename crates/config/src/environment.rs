@@ -1,4 +1,4 @@
-//! What a configuration may take from outside: variables, and files with secrets.
+//! The environment of a configuration: variables, and files with secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a `${file:PATH}` at most: it is a password, a key or a certificate.
+/// The most bytes of a `${file:PATH}`, which is a password, a key or a certificate.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Variables and the directory of credentials.
@@ -17,13 +17,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// No variables at all.
+    /// An environment without variables.
     #[must_use]
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// The environment of this process, with the credentials directory that systemd gives in `$CREDENTIALS_DIRECTORY`.
+    /// The environment of this process, with the credentials directory that systemd passes in `$CREDENTIALS_DIRECTORY`.
     ///
     /// Variables that are not UTF-8 count as unset.
     #[must_use]
@@ -37,14 +37,14 @@ impl Environment {
         }
     }
 
-    /// The same with one more variable.
+    /// Adds a variable.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// The same with a directory of credentials.
+    /// Sets the directory of credentials.
     #[must_use]
     pub fn with_credentials(mut self, directory: impl Into<PathBuf>) -> Self {
         self.credentials = Some(directory.into());
@@ -62,8 +62,8 @@ impl Environment {
         self.variables.keys().map(String::as_str)
     }
 
-    /// The text of a file without its last line end: from the credentials directory if it is there, else relative to
-    /// `directory`. The error says which file and why.
+    /// Reads a file without its last line end: from the credentials directory if it is there, otherwise relative to
+    /// `directory`. The error names the file and the reason.
     pub(crate) fn file(&self, path: &str, directory: &Path) -> Result<String, String> {
         let credential = self.credentials.as_ref().map(|dir| dir.join(path));
         let path = credential
@@ -88,7 +88,7 @@ impl Environment {
     }
 }
 
-// Values are secrets as often as not.
+// Values are often secrets.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Environment({} variables)", self.variables.len())

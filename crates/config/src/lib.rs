@@ -1,8 +1,8 @@
-//! The configuration of Millstream: YAML files to a tree with places, and from there to Rust types with errors that help.
+//! The configuration of Millstream: YAML files become a tree with places, and the tree becomes Rust types.
 //!
-//! It stands before the line: files -> tree (`parse`) -> environment put in (`substitute`) -> sections -> each node's own
-//! options (`read`). It promises every problem at once, each with file, line, column and what to do, and that no text
-//! makes it panic or grow. What the options of a node are, and whether the graph makes sense, is known elsewhere.
+//! Files are parsed (`parse`), variables are substituted (`substitute`), the tree is divided into sections, and each node
+//! reads its own options (`read`). All problems are reported at once, each with file, line, column and what to do. No text
+//! makes this crate panic or exhaust memory. The components define the options of a node, the pipeline checks the graph.
 //!
 //! ```
 //! use millstream_config::{Environment, OneOrMany, Problems, Size, load};
@@ -52,6 +52,7 @@ mod parse;
 mod period;
 mod place;
 mod problem;
+mod quantity;
 mod read;
 mod scalar;
 mod secret;
@@ -74,7 +75,7 @@ pub use read::fields;
 pub use secret::Secret;
 pub use sections::{Entry, Section, Sections, Tree};
 pub use settings::{
-    Api, Log, LogFormat, LogLevel, Open, RejectedLimits, Settings, WhenRejectedFull,
+    Api, ApiEndpoint, Log, LogFormat, LogLevel, RejectedLimits, Settings, WhenRejectedFull,
 };
 pub use size::Size;
 pub use words::{Word, unknown};

@@ -1,24 +1,24 @@
-//! What this process may use of the machine: CPUs and memory, with the limits of its cgroups.
+//! The resources of this process: CPUs and memory, within the limits of its cgroups.
 
 use std::fs;
 use std::path::{Component, Path};
 
-/// What is assumed if the system tells nothing: small enough for any machine of today.
+/// Assumed if the system reports nothing: small enough for every machine.
 const MEMORY_UNKNOWN: u64 = 1 << 30;
 
-/// The CPUs that this process may use: its affinity and the quota of its cgroups (both of them by std).
+/// The CPUs that this process may use, by its affinity and the quota of its cgroups (std considers both).
 #[must_use]
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
-/// The bytes of memory that this process may use: the machine's, or less if a cgroup above it says so.
+/// The memory that this process may use: the machine's, or the lowest limit of its cgroups.
 #[must_use]
 pub fn memory_bytes() -> u64 {
     memory_below(Path::new("/"))
 }
 
-/// The same with another root than `/`.
+/// As [`memory_bytes`], with another root than `/`.
 fn memory_below(root: &Path) -> u64 {
     let machine = fs::read_to_string(root.join("proc/meminfo"))
         .ok()
@@ -42,7 +42,7 @@ fn total_of(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The smallest limit on the way from the root to the cgroup of one line of /proc/self/cgroup:
+/// The lowest limit between the root and the cgroup of a line of /proc/self/cgroup:
 ///
 /// ```text
 /// 0::/system.slice/millstream.service      version 2: memory.max
@@ -60,7 +60,7 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
     };
     let mut directory = base;
     let mut least = limit_in(&directory, file);
-    // `..` stands for what is above our namespace: it cannot be seen from here
+    // `..` is above our namespace and cannot be seen from here.
     for component in Path::new(path).components() {
         if let Component::Normal(name) = component {
             directory.push(name);
@@ -70,7 +70,7 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
     least
 }
 
-/// The limit of one cgroup; none if it says `max` or nothing.
+/// The limit of one cgroup; none if it is `max` or missing.
 fn limit_in(directory: &Path, file: &str) -> Option<u64> {
     fs::read_to_string(directory.join(file))
         .ok()?
@@ -96,7 +96,7 @@ mod tests {
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:  8192 kB\nMemFree: 1 kB\n");
 
     #[test]
-    fn the_smallest_limit_above_the_process_counts() {
+    fn the_lowest_limit_of_all_parent_cgroups_applies() {
         let root = machine(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/a/b\n"),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_the_machine_counts() {
+    fn without_a_limit_the_memory_of_the_machine_applies() {
         let root = machine(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/a\n"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_of_cgroups_is_read_as_well() {
+    fn cgroups_version_1_are_supported() {
         let root = machine(&[
             MEMINFO,
             ("proc/self/cgroup", "3:cpu,cpuacct:/a\n2:memory:/a\n0::/\n"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_tells_nothing_gets_a_small_default() {
+    fn a_system_that_reports_nothing_gets_a_small_default() {
         assert_eq!(memory_below(machine(&[]).path()), MEMORY_UNKNOWN);
     }
 

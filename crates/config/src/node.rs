@@ -1,16 +1,15 @@
-//! The tree of a configuration: values with their places, and the ways to take it apart without serde.
+//! The tree of a configuration: values with their places, and access to them without serde.
 
 use std::fmt;
 
-use crate::parse::parse;
-use crate::place::{Place, Source};
-use crate::problem::{Problem, Problems};
+use crate::place::Place;
+use crate::problem::Problem;
 use crate::words;
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is.
+    /// The value.
     pub value: Value,
     /// Where it is written.
     pub place: Place,
@@ -19,7 +18,7 @@ pub struct Node {
 /// A value of the YAML 1.2 core schema.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// `null`, `~` or nothing at all.
+    /// `null`, `~` or an empty value.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -33,23 +32,23 @@ pub enum Value {
     List(Vec<Node>),
     /// A map, in the order of the file.
     Map(Map),
-    /// Something that a problem has been told about already; it reads as anything without a second problem.
+    /// A value that was already reported; reading it causes no second problem.
     Invalid,
 }
 
-/// A text and what it may be read as.
+/// A text and how it may be read.
 #[derive(Clone)]
 pub struct Text {
     /// The text after substitution.
     pub text: String,
-    /// It stood unquoted and took a substitution: the option that reads it decides whether it is a number.
+    /// Unquoted and with a substitution: the option that reads it decides whether it is a number.
     pub typed_by_reader: bool,
-    /// It holds something that must not be shown.
+    /// Whether it must not be shown.
     pub secret: bool,
 }
 
 impl Text {
-    /// A text that is nothing but a text.
+    /// A plain text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self {
@@ -69,7 +68,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// A name in a map and where it stands.
+/// A name in a map and its place.
 #[derive(Clone, Debug)]
 pub struct Key {
     /// The name.
@@ -78,12 +77,12 @@ pub struct Key {
     pub place: Place,
 }
 
-/// A map in the order of the file, without repeated names.
+/// A map in the order of the file, without duplicate names.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
     /// Its entries.
     pub entries: Vec<(Key, Node)>,
-    /// Names that were asked for with [`Node::take`]: they count as known when another name is not.
+    /// Names that were removed with [`Node::take`]. They count as known names when another name is unknown.
     pub(crate) asked: Vec<&'static str>,
 }
 
@@ -94,7 +93,7 @@ impl Map {
         self.entry(name).map(|(_, node)| node)
     }
 
-    /// Name and value under a name, for the name's place.
+    /// Name and value of an entry, for the place of the name.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
         let (key, node) = self.entries.iter().find(|(key, _)| key.text == name)?;
@@ -113,15 +112,6 @@ impl Map {
 }
 
 impl Node {
-    /// Reads a YAML text as it is, without substitution: for examples and tests. `name` stands where a file's path would.
-    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
-        let mut problems = Vec::new();
-        match parse(&Source::new(name, text, 0), &mut problems) {
-            Some(node) if problems.is_empty() => Ok(node),
-            _ => Err(Problems(problems)),
-        }
-    }
-
     /// The text, if it is one.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
@@ -149,41 +139,31 @@ impl Node {
         }
     }
 
-    /// Entries with the places of their names; none if this is no map.
+    /// The entries, with the places of their names; empty if this is not a map.
     #[must_use]
     pub fn entries(&self) -> &[(Key, Node)] {
         self.as_map().map_or(&[], |map| &map.entries)
     }
 
-    /// The value under a name, if this is a map that has it.
+    /// The value under a name, if this is a map and has it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Node> {
         self.as_map()?.get(name)
     }
 
-    /// True for `null`, `~` and a value left out.
+    /// Whether it is `null`, `~` or an empty value.
     #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
 
-    /// True if a problem has been told about this value already.
+    /// Whether a problem with this value was already reported.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         matches!(self.value, Value::Invalid)
     }
 
-    /// True if this value or one inside it is invalid.
-    pub(crate) fn has_invalid(&self) -> bool {
-        match &self.value {
-            Value::Invalid => true,
-            Value::List(list) => list.iter().any(Self::has_invalid),
-            Value::Map(map) => map.entries.iter().any(|(_, node)| node.has_invalid()),
-            _ => false,
-        }
-    }
-
-    /// Takes an entry out of a map. The name counts from now on as known, so that a misspelling of it is recognised.
+    /// Removes an entry from a map. From now on its name counts as known, so that a misspelling of it is recognised.
     pub fn take(&mut self, name: &'static str) -> Option<(Key, Node)> {
         let Value::Map(map) = &mut self.value else {
             return None;
@@ -194,7 +174,7 @@ impl Node {
         map.remove(name)
     }
 
-    /// The node under a path of names and list numbers, joined by points: `tls.cert`, `listen.0`.
+    /// The node under a path of names and list indexes, joined by dots: `tls.cert`, `listen.0`.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<&Node> {
         path.split('.')
@@ -205,7 +185,7 @@ impl Node {
             })
     }
 
-    /// Name and value under a name of a map, for the name's place.
+    /// Name and value of an entry of a map, for the place of the name.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Key, &Self)> {
         match &self.value {
@@ -214,9 +194,10 @@ impl Node {
         }
     }
 
-    /// An error at the option under `path` (as in [`Node::find`]), or at the nearest thing above that is written down.
+    /// An error at the option under `path` (as in [`Node::find`]), or at its nearest parent that is written in the
+    /// file.
     ///
-    /// For checks of values that could be read but cannot be used.
+    /// For checks of values that have the right type but cannot be used.
     #[must_use]
     pub fn problem_at(&self, path: &str, message: impl Into<String>) -> Problem {
         let mut place = &self.place;
@@ -231,7 +212,7 @@ impl Node {
         Problem::new(place, message)
     }
 
-    /// What stands here, for a message: `the number 12`, `a list`. Secrets stay hidden.
+    /// A description of the value for a message: `the number 12`, `a list`. Secrets are not shown.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
@@ -247,7 +228,7 @@ impl Node {
         }
     }
 
-    /// The same without the value itself.
+    /// As [`Node::describe`], without the value itself.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.value {

@@ -9,10 +9,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The name by which a [`OneOrMany`] is recognised when a node is read.
+/// The type name by which the reader of a node recognises a [`OneOrMany`].
 pub(crate) const ONE_OR_MANY: &str = "$millstream::OneOrMany";
 
-/// One value or a list of them: `listen: X` and `listen: [X, Y]`. It is a slice; it is written as a list.
+/// One value or a list of them: `listen: X` or `listen: [X, Y]`. It derefs to a slice and serialises as a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct OneOrMany<T>(pub Vec<T>);
@@ -72,7 +72,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
         Ok(OneOrMany(elements))
     }
 
-    // another deserializer than a node's: there it is a list
+    // For deserializers other than a node's: there it is a list.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, list: D) -> Result<Self::Value, D::Error> {
         Vec::deserialize(list).map(OneOrMany)
     }

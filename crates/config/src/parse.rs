@@ -1,10 +1,10 @@
-//! One YAML file to a tree of nodes with places.
+//! Parses a YAML file into a tree of nodes with their places.
 //!
-//! Takes: a [`Source`]. Gives: its root node, or nothing if the text is no YAML; problems go to the list. It promises
-//! that no text makes it panic, nest deeper than [`DEPTH_MAX`], or grow beyond [`WEIGHT_MAX`] (alias bombs). Typing of
-//! scalars is `scalar.rs`, substitution `substitute.rs`.
+//! No text makes the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`] (alias bombs).
+//! `scalar.rs` decides the types of scalars, `substitute.rs` replaces `${...}`.
 //!
-//! Anchors, aliases and the merge key `<<` work. An alias stands for a copy, and the copy keeps the places of the original.
+//! Anchors, aliases and the merge key `<<` are supported. An alias becomes a copy that keeps the places of the
+//! original.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,20 +13,17 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use crate::node::{Key, Map, Node, Text, Value};
 use crate::place::{Place, Source};
-use crate::problem::Problem;
+use crate::problem::{Problem, Problems};
 use crate::scalar;
-use crate::syntax::broken;
+use crate::syntax::{DEPTH_MAX, broken, place_of};
 
-/// Lists and maps that may stand inside each other. Real files use about eight; the tree is walked by recursion.
-pub(crate) const DEPTH_MAX: usize = 64;
-
-/// What one file may become, in bytes, once its aliases are written out.
+/// The most bytes that one file may expand to once its aliases are resolved.
 const WEIGHT_MAX: usize = 16 << 20;
 
-/// What a node weighs before its text.
+/// The weight of a node without its text.
 const NODE_WEIGHT: usize = size_of::<(Key, Node)>();
 
-/// Reads one file. Nothing comes back if it could not be read to its end.
+/// Parses one file; none if it could not be read to its end.
 pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option<Node> {
     let mut builder = Builder {
         source,
@@ -63,9 +60,20 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
     }))
 }
 
-/// A collection that has begun and not ended.
-struct Open {
-    /// Where it began.
+impl Node {
+    /// Parses a YAML text without substitution, for examples and tests. `name` is shown in place of a file's path.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        match parse(&Source::new(name, text, 0), &mut problems) {
+            Some(node) if problems.is_empty() => Ok(node),
+            _ => Err(Problems(problems)),
+        }
+    }
+}
+
+/// A list or map whose end was not reached yet.
+struct OpenCollection {
+    /// Where it begins.
     place: Place,
     anchor: usize,
     depth: usize,
@@ -76,7 +84,7 @@ enum Kind {
     List(Vec<Node>),
     Map {
         map: Map,
-        /// The name whose value comes next; `Some(None)` if it is none and its value falls away.
+        /// The name of the next value. `Some(None)` if the name was not a scalar; then its value is ignored.
         key: Option<Option<Key>>,
         merged: Vec<Node>,
     },
@@ -85,8 +93,8 @@ enum Kind {
 struct Builder<'a> {
     source: &'a Arc<Source>,
     problems: &'a mut Vec<Problem>,
-    open: Vec<Open>,
-    /// Finished anchored nodes with how deep they nest and what they weigh.
+    open: Vec<OpenCollection>,
+    /// Complete nodes with an anchor, with their depth and weight.
     anchors: HashMap<usize, (Node, usize, usize)>,
     weight: usize,
     root: Option<Node>,
@@ -103,8 +111,9 @@ impl Builder<'_> {
                 self.documents += 1;
                 if self.documents > 1 {
                     return Err(Box::new(
-                        Problem::new(&place, "a second document begins here")
-                            .help("one file holds one document: put the rest into another file"),
+                        Problem::new(&place, "a second document begins here").help(
+                            "a file holds one document: put the second one into another file",
+                        ),
                     ));
                 }
                 Ok(())
@@ -134,10 +143,13 @@ impl Builder<'_> {
             Event::SequenceEnd | Event::MappingEnd => self.end(&place),
             Event::Alias(id) => self.alias(id, place),
             Event::UnresolvedAlias(name) => {
-                let problem =
-                    Problem::new(&place, format!("no anchor `&{name}` stands before this")).help(
-                        format!("a text that begins with `*` must stand in quotes: \"*{name}\""),
-                    );
+                let problem = Problem::new(
+                    &place,
+                    format!("no anchor `&{name}` is defined before this"),
+                )
+                .help(format!(
+                    "a text that begins with `*` must be in quotes: \"*{name}\""
+                ));
                 self.problems.push(problem);
                 let value = Value::Invalid;
                 self.charge(NODE_WEIGHT, &place)?;
@@ -147,7 +159,7 @@ impl Builder<'_> {
         }
     }
 
-    /// True if the next node is a name in a map: it is a text whatever it looks like.
+    /// Whether the next node is a name in a map. Names are texts, whatever they look like.
     fn wants_name(&self) -> bool {
         let kind = self.open.last().map(|open| &open.kind);
         matches!(kind, Some(Kind::Map { key: None, .. }))
@@ -193,20 +205,16 @@ impl Builder<'_> {
     fn unknown_tag(&mut self, span: Option<Span>) {
         let place = place_of(self.source, &span.unwrap_or_default());
         let written = place.slice().unwrap_or("!").to_owned();
-        let problem = Problem::new(
-            &place,
-            format!("`{written}` is a YAML tag, and not one that is known here"),
-        )
-        .help(format!(
-            "a text that begins with `!` must stand in quotes: \"{written}\""
-        ));
+        let problem = Problem::new(&place, format!("`{written}` is an unknown YAML tag")).help(
+            format!("a text that begins with `!` must be in quotes: \"{written}\""),
+        );
         self.problems.push(problem);
     }
 
     fn begin(&mut self, place: Place, anchor: usize, kind: Kind) -> Step {
         self.check_depth(1, &place)?;
         self.charge(NODE_WEIGHT, &place)?;
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             place,
             anchor,
             depth: 1,
@@ -215,7 +223,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The innermost collection is complete: a place that ends on its own line covers all of it.
+    /// Completes the innermost list or map. If it ends on the line on which it begins, its place covers all of it.
     fn end(&mut self, last: &Place) -> Step {
         let Some(mut open) = self.open.pop() else {
             return Ok(());
@@ -234,7 +242,7 @@ impl Builder<'_> {
 
     fn alias(&mut self, id: usize, place: Place) -> Step {
         let Some((node, depth, weight)) = self.anchors.get(&id).cloned() else {
-            let problem = Problem::new(&place, "this alias stands inside the node that it names");
+            let problem = Problem::new(&place, "this alias is inside the node that it refers to");
             return Err(Box::new(problem));
         };
         self.check_depth(depth, &place)?;
@@ -250,17 +258,17 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Counts what a node takes before it is kept.
+    /// Adds to the weight of the file before a node is stored.
     fn charge(&mut self, weight: usize, place: &Place) -> Step {
         self.weight = self.weight.saturating_add(weight);
         if self.weight > WEIGHT_MAX {
-            let message = "the file holds too much from here on, its aliases written out";
+            let message = "the file is too large from here on, with its aliases expanded";
             return Err(Box::new(Problem::new(place, message)));
         }
         Ok(())
     }
 
-    /// A node is complete: it is remembered under its anchor and put where it belongs.
+    /// Stores a complete node in its parent, and under its anchor.
     fn finish(&mut self, node: Node, anchor: usize, depth: usize) -> Step {
         if anchor != 0 {
             let weight = weight_of(&node);
@@ -286,7 +294,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// Adds what `<<` names where the map has no such entry itself; of several the first wins.
+    /// Adds the entries that `<<` names, except those that the map has itself. Of several maps the first one wins.
     fn merge(&mut self, mut map: Map, merged: Vec<Node>) -> Map {
         let mut parts = Vec::new();
         for node in merged {
@@ -297,7 +305,7 @@ impl Builder<'_> {
         }
         for part in parts {
             let Value::Map(more) = part.value else {
-                let problem = Problem::new(&part.place, "`<<` takes a map, or a list of maps");
+                let problem = Problem::new(&part.place, "`<<` must be a map or a list of maps");
                 self.problems.push(problem);
                 continue;
             };
@@ -311,7 +319,7 @@ impl Builder<'_> {
     }
 }
 
-/// A name in a map: any scalar as it is written. None, and a problem, for a list or a map.
+/// A name in a map, as it is written. None, with a problem, for a list or a map.
 fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
     let text = match node.value {
         Value::Text(text) => text.text,
@@ -320,27 +328,25 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
                 &node.place,
                 "a name in a map must be a text, not a list or a map",
             )
-            .help(
-                "a value that begins with `{` or `[` and is meant as a text must stand in quotes",
-            );
+            .help("a value that begins with `{` or `[` and is meant as a text must be in quotes");
             problems.push(problem);
             return None;
         }
         Value::Invalid => return None,
-        // an alias of a number
+        // An alias of a number.
         _ => node.place.slice().unwrap_or_default().to_owned(),
     };
     let place = node.place;
     Some(Key { text, place })
 }
 
-/// The merge key is the plain `<<`; a quoted one is a name like any other.
+/// The merge key is an unquoted `<<`; a quoted one is an ordinary name.
 fn is_merge(key: &Key) -> bool {
     key.text == "<<" && key.place.slice() == Some("<<")
 }
 
 fn insert(map: &mut Map, key: Key, mut node: Node, problems: &mut Vec<Problem>) {
-    // a block and an empty value have nothing to point at: what concerns them is shown at their name
+    // A block and an empty value have no text to point at, so their problems are shown at their name.
     if node.place.length == 0 {
         node.place = key.place.clone();
     }
@@ -366,23 +372,4 @@ fn weight_of(node: &Node) -> usize {
                 .sum(),
             _ => 0,
         }
-}
-
-/// The stretch of a span on its first line.
-pub(crate) fn place_of(source: &Arc<Source>, span: &Span) -> Place {
-    let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
-    let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);
-    let length = match span.end.line() == span.start.line() {
-        true => span.end.col().saturating_sub(span.start.col()),
-        false => {
-            let first = source.line(line).unwrap_or_default();
-            first.chars().count().saturating_sub(span.start.col())
-        }
-    };
-    Place {
-        file: Arc::clone(source),
-        line,
-        column,
-        length: u32::try_from(length).unwrap_or(u32::MAX),
-    }
 }

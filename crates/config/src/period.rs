@@ -1,24 +1,18 @@
-//! Stretches of time as people write them: `500ms`, `10s`, `1h30m`, `7d`.
+//! Durations as people write them: `500ms`, `10s`, `1h30m`, `7d`.
 //!
-//! A bare number is refused, but for 0, because it could mean two things.
+//! A number without a unit is an error because it could mean two things; 0 needs no unit.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Error, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::quantity::{impl_quantity, malformed, scaled, without_unit};
 
-use crate::size::scaled;
-use crate::words::quote;
-
-/// A stretch of time, up to 584 years, exact to the nanosecond.
+/// A duration of up to 584 years, exact to the nanosecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(u64);
 
-/// Units from the largest to the smallest, each with its nanoseconds.
+/// Units from the largest to the smallest, with their nanoseconds.
 const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
@@ -32,25 +26,25 @@ const UNITS: [(&str, u64); 7] = [
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl Period {
-    /// That many milliseconds.
+    /// A duration of this many milliseconds.
     #[must_use]
     pub const fn millis(n: u32) -> Self {
         Self(n as u64 * 1_000_000)
     }
 
-    /// That many seconds.
+    /// A duration of this many seconds.
     #[must_use]
     pub const fn secs(n: u32) -> Self {
         Self(n as u64 * NANOS_PER_SECOND)
     }
 
-    /// The same for the standard library.
+    /// The standard library's type for it.
     #[must_use]
     pub const fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 
-    /// True for 0, which many options take as "not at all".
+    /// Whether it is 0, which means "off" for many options.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
@@ -67,46 +61,32 @@ impl FromStr for Period {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut rest = text.trim();
-        if let Ok(number) = rest.parse::<u64>() {
-            return bare(number);
+        let mut left = text.trim();
+        if let Ok(number) = left.parse() {
+            return without_unit(number, ["s", "ms"]).map(Self);
         }
-        let wrong = || {
-            format!(
-                "{} is no duration: write numbers with units, such as 500ms, 10s, 1h30m or 7d",
-                quote(text)
-            )
-        };
+        let examples = "numbers with units, such as 500ms, 10s, 1h30m or 7d";
+        let wrong = || malformed(text, "duration", examples);
         let mut total = 0_u64;
         let mut units = UNITS.iter();
-        if rest.is_empty() {
+        if left.is_empty() {
             return Err(wrong());
         }
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
-            let (number, tail) = rest.split_at(digits.ok_or_else(wrong)?);
+        while !left.is_empty() {
+            let digits = left.find(|c: char| !c.is_ascii_digit() && c != '.');
+            let (number, tail) = left.split_at(digits.ok_or_else(wrong)?);
             let letters = tail
                 .find(|c: char| !c.is_alphabetic())
                 .unwrap_or(tail.len());
             let (unit, tail) = tail.split_at(letters);
-            // each unit once, the larger ones first: the iterator only goes on
+            // The iterator only advances, so each unit occurs once, the larger ones first.
             let (_, factor) = units.find(|(name, _)| *name == unit).ok_or_else(wrong)?;
             total = scaled(number, *factor)
                 .and_then(|nanos| total.checked_add(nanos))
                 .ok_or_else(wrong)?;
-            rest = tail;
+            left = tail;
         }
         Ok(Self(total))
-    }
-}
-
-/// A number without a unit: 0 is 0 in every unit.
-fn bare(number: u64) -> Result<Period, String> {
-    match number {
-        0 => Ok(Period(0)),
-        n => Err(format!(
-            "{n} has no unit: it could be {n}s or {n}ms, write which one"
-        )),
     }
 }
 
@@ -115,63 +95,25 @@ impl fmt::Display for Period {
         if self.0 == 0 {
             return f.write_str("0s");
         }
-        let mut rest = self.0;
+        let mut left = self.0;
         for (unit, factor) in UNITS {
-            if rest >= factor {
-                write!(f, "{}{unit}", rest / factor)?;
-                rest %= factor;
+            if left >= factor {
+                write!(f, "{}{unit}", left / factor)?;
+                left %= factor;
             }
         }
         Ok(())
     }
 }
 
-impl Serialize for Period {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Period {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Read)
-    }
-}
-
-struct Read;
-
-impl Visitor<'_> for Read {
-    type Value = Period;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a duration such as 10s")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Period, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Period, E> {
-        bare(number).map_err(E::custom)
-    }
-}
-
-impl JsonSchema for Period {
-    fn schema_name() -> Cow<'static, str> {
-        "Period".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "A duration: numbers with the units d, h, m, s, ms, us, ns, the larger first (500ms, 10s, 1h30m, 7d). 0 needs no unit.",
-            "anyOf": [
-                { "type": "string", "pattern": r"^\s*(([0-9]+(\.[0-9]+)?(d|h|ms|m|s|us|ns))+|0+|.*\$\{.*)\s*$" },
-                { "const": 0 }
-            ],
-            "examples": ["500ms", "10s", "1h30m", "7d"]
-        })
-    }
-}
+impl_quantity!(
+    Period,
+    units: ["s", "ms"],
+    expecting: "a duration such as 10s",
+    pattern: r"^\s*(([0-9]+(\.[0-9]+)?(d|h|ms|m|s|us|ns))+|0+|.*\$\{.*)\s*$",
+    description: "A duration: numbers with the units d, h, m, s, ms, us, ns, the larger first (500ms, 10s, 1h30m, 7d). 0 needs no unit.",
+    examples: ["500ms", "10s", "1h30m", "7d"]
+);
 
 #[cfg(test)]
 mod tests {
@@ -194,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn a_text_that_is_not_a_duration_is_an_error() {
         for text in [
             "",
             "s",
@@ -212,16 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_refused_with_its_two_readings() {
+    fn a_number_without_a_unit_is_an_error_that_names_both_readings() {
         let error = "5".parse::<Period>().err();
         assert_eq!(
             error.as_deref(),
-            Some("5 has no unit: it could be 5s or 5ms, write which one")
+            Some("5 has no unit: did you mean 5s or 5ms?")
         );
     }
 
     #[test]
-    fn a_printed_duration_reads_back_as_itself() {
+    fn a_printed_duration_parses_to_the_same_duration() {
         for (nanos, wanted) in [
             (0, "0s"),
             (5_400_000_000_000, "1h30m"),

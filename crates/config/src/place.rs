@@ -1,17 +1,17 @@
-//! Where something stands in a configuration file: line, column and length, with the file's own text at hand.
+//! A place in a configuration file: line, column and length, with access to the text of the file.
 //!
-//! Every node, key and problem carries a [`Place`]. The text of the file travels with it (shared), so that a
-//! problem can show its line without asking anybody. Columns and lengths count characters, not bytes.
+//! Every node, key and problem carries a [`Place`], which shares the text of its file, so a problem can show its line.
+//! Columns and lengths count characters, not bytes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One configuration file as it was read: its path as the user wrote it, its text, and when it was read.
+/// A configuration file: its path as the user wrote it, its text, and its rank among the files.
 pub struct Source {
     path: PathBuf,
     text: String,
-    /// Where each line begins, in bytes.
+    /// The offset of each line in bytes.
     lines: Vec<usize>,
     order: usize,
 }
@@ -58,7 +58,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A stretch of one line of a configuration file.
+/// A range of one line of a configuration file.
 #[derive(Clone)]
 pub struct Place {
     /// The file.
@@ -67,12 +67,12 @@ pub struct Place {
     pub line: u32,
     /// The column of the first character, from 1.
     pub column: u32,
-    /// How many characters it covers on this line; 0 for a value that is not written down.
+    /// The number of characters on this line; 0 for a value that is not written in the file.
     pub length: u32,
 }
 
 impl Place {
-    /// The file as a whole, for what concerns no line of it (it cannot be read, it is empty).
+    /// The file as a whole, for problems that concern none of its lines (it cannot be read, it is empty).
     #[must_use]
     pub fn whole(file: Arc<Source>) -> Self {
         Self {
@@ -83,13 +83,13 @@ impl Place {
         }
     }
 
-    /// A path that could not be read at all.
+    /// A path that could not be read.
     #[must_use]
     pub fn path(path: impl Into<PathBuf>, order: usize) -> Self {
         Self::whole(Source::new(path, "", order))
     }
 
-    /// The text that stands at this place, if it is written down.
+    /// The text at this place, if there is any.
     #[must_use]
     pub fn slice(&self) -> Option<&str> {
         let line = self.file.line(self.line)?;
@@ -106,7 +106,7 @@ impl Place {
         line.get(start..end)
     }
 
-    /// The part of this place where `text` is written, or the whole place if it is not found there.
+    /// The part of this place that holds `text`, or the whole place if it does not.
     #[must_use]
     pub fn within(&self, text: &str) -> Self {
         let mut part = self.clone();
@@ -122,14 +122,14 @@ impl Place {
         part
     }
 
-    /// A path that is written at this place: a relative one starts at the file it stands in.
+    /// Resolves a path that is written at this place: relative to the directory of the configuration file.
     #[must_use]
     pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
         let directory = self.file.path.parent().unwrap_or(Path::new(""));
         directory.join(path)
     }
 
-    /// The order in which problems are shown: by file, line, column.
+    /// The order in which problems are printed: by file, line, column.
     pub(crate) fn rank(&self) -> (usize, &Path, u32, u32) {
         (self.file.order, &self.file.path, self.line, self.column)
     }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_knows_what_is_written_there() {
+    fn a_place_gives_the_text_at_it() {
         let file = Source::new("etc/a.yaml", "a: 1\r\npört: grün\n\nz", 0);
         let at = |line, column, length| Place {
             file: Arc::clone(&file),

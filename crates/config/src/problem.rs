@@ -1,6 +1,6 @@
-//! What is wrong with a configuration, and how it is shown: the place, the line, a caret, and what to do.
+//! Problems of a configuration and how they are printed: the place, the line with a caret, and what to do.
 //!
-//! A [`Problem`] is an error or a warning. [`Problems`] sorts them by place and prints all of them at once:
+//! A [`Problem`] is an error or a warning. [`Problems`] sorts them by place and prints all of them:
 //!
 //! ```text
 //! line.yaml:4:1: error: unknown setting `outputs`
@@ -9,35 +9,35 @@
 //!   help: it is called `sinks` here
 //! ```
 //!
-//! Values of options whose name says that they are secret are masked in the line that is shown.
+//! In the printed line, the values of options with the name of a secret are masked.
 
 use std::fmt;
 
 use crate::place::Place;
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// It can be used, but perhaps does not do what was meant.
+    /// The configuration can be used, but may not do what was meant.
     Warning,
 }
 
-/// One thing that is wrong, where it is, and what to do about it.
+/// A problem: what is wrong, where, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it stops the program.
+    /// Whether it prevents a start.
     pub severity: Severity,
     /// Where it is.
     pub place: Place,
     /// What is wrong, in one line without a full stop.
     pub message: String,
-    /// Other places that belong to it, each with a word on why.
+    /// Related places, each with a short explanation.
     pub also: Vec<(Place, String)>,
     /// What to do about it.
     pub help: Option<String>,
-    /// What is written at the place is masked when its line is shown: it was meant as a secret.
+    /// The value at the place was meant as a secret, so it is masked in the printed line.
     pub is_secret: bool,
 }
 
@@ -64,14 +64,14 @@ impl Problem {
         }
     }
 
-    /// The same with another place that belongs to it.
+    /// Adds a related place.
     #[must_use]
     pub fn also(mut self, place: &Place, why: impl Into<String>) -> Self {
         self.also.push((place.clone(), why.into()));
         self
     }
 
-    /// The same with a word on what to do.
+    /// Adds help: what to do about the problem.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -106,18 +106,18 @@ impl Problem {
     }
 }
 
-/// All that was found, sorted by place when shown.
+/// All problems that were found. They are sorted by place when they are printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// True if at least one of them is an error.
+    /// Whether at least one of them is an error.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// How many errors and how many warnings are shown.
+    /// The numbers of errors and warnings that are printed.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let shown = self.shown();
@@ -126,7 +126,7 @@ impl Problems {
         (errors, shown.len() - errors)
     }
 
-    /// The text for people: every problem in order of place, with its line and a caret; `colour` adds ANSI colours.
+    /// The text for people: all problems in order of place, each with its line and a caret. `colour` adds ANSI colours.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let mut out = String::new();
@@ -136,7 +136,8 @@ impl Problems {
         out
     }
 
-    /// All of them in order of place, each once: a node that an alias repeats has its problems once for every use.
+    /// All problems in order of place. Duplicates are dropped: a node that an alias repeats has its problems once per
+    /// use.
     fn shown(&self) -> Vec<&Problem> {
         let mut shown: Vec<&Problem> = self.0.iter().collect();
         shown.sort_by(|a, b| (a.place.rank(), &a.message).cmp(&(b.place.rank(), &b.message)));
@@ -191,10 +192,10 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// Characters of a source line that are shown at most; a longer one is cut around the caret.
+/// The most characters of a line that are printed; a longer line is truncated around the caret.
 const SHOWN_MAX: usize = 120;
 
-/// Characters kept before the caret in a line that is cut.
+/// Characters kept before the caret in a truncated line.
 const BEFORE_CARET: usize = 40;
 
 fn show_line(out: &mut String, place: &Place, paint: Paint, is_secret: bool) {
@@ -229,7 +230,7 @@ fn show_line(out: &mut String, place: &Place, paint: Paint, is_secret: bool) {
     line(out, &format!("  {margin} | {indent}{caret}"));
 }
 
-/// A control character in a file must not reach the terminal; a tab takes one column so that the caret fits.
+/// Control characters must not reach the terminal. A tab becomes one column so that the caret fits.
 fn clean_char(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -242,7 +243,7 @@ fn clean(text: &str) -> String {
     text.chars().map(clean_char).collect()
 }
 
-/// Options whose value never shows, also when they end in one of these (`db_password`).
+/// Names of options whose value is always masked, also as the end of a longer name (`db_password`).
 const SECRET_WORDS: [&str; 7] = [
     "password",
     "passphrase",
@@ -256,9 +257,9 @@ const SECRET_WORDS: [&str; 7] = [
 /// The option whose value is a map of names to passwords.
 const SECRET_BLOCK: &str = "users";
 
-/// The line with every value that stands behind the name of a secret replaced by `*`, character by character.
+/// The line with the value of every option with the name of a secret replaced by `*`, character by character.
 ///
-/// What comes from the environment is written there as `${NAME}`, which tells nothing and is left as it is.
+/// A value written as `${NAME}` reveals nothing and is left as it is.
 fn mask(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -289,7 +290,7 @@ fn mask(text: &str) -> String {
     out
 }
 
-/// Bytes of the scalar at the start of `text`, quotes included.
+/// The length of the scalar at the start of `text` in bytes, quotes included.
 fn value_length(text: &str) -> usize {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
     match quote {
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_shown_in_order_of_place() {
+    fn problems_are_printed_in_order_of_place() {
         let (first, second) = (at("a\nb", 1, 1, 1), at("a\nb", 2, 1, 1));
         let text = Problems(vec![
             Problem::warning(&second, "two"),

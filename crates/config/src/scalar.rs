@@ -1,6 +1,6 @@
-//! Plain (unquoted) scalars to values, by the core schema of YAML 1.2.2, section 10.3.2.
+//! Types unquoted scalars by the core schema of YAML 1.2.2, section 10.3.2.
 //!
-//! `yes`, `on` and `012` of YAML 1.1 are a text, a text and the number 12 here.
+//! Unlike in YAML 1.1, `yes` and `on` are texts, and `012` is the number 12.
 
 use crate::node::{Text, Value};
 
@@ -21,7 +21,7 @@ pub(crate) fn plain(text: &str) -> Value {
     }
 }
 
-/// A whole number: `[-+]?[0-9]+`, `0o[0-7]+` or `0x[0-9a-fA-F]+`; none if it is another thing or exceeds 128 bits.
+/// A whole number: `[-+]?[0-9]+`, `0o[0-7]+` or `0x[0-9a-fA-F]+`; none for other texts and beyond 128 bits.
 pub(crate) fn integer(text: &str) -> Option<i128> {
     if let Some(digits) = text.strip_prefix("0o") {
         return digits_of(digits, 8);
@@ -38,14 +38,14 @@ pub(crate) fn integer(text: &str) -> Option<i128> {
 }
 
 fn digits_of(digits: &str, radix: u32) -> Option<i128> {
-    // from_str_radix would take a sign as well
+    // `from_str_radix` would accept a sign as well.
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
         return None;
     }
     i128::from_str_radix(digits, radix).ok()
 }
 
-/// A number with point or exponent, or one of the special ones.
+/// A number with a point or an exponent, or one of the special values.
 pub(crate) fn float(text: &str) -> Option<f64> {
     let (sign, rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),
@@ -56,7 +56,7 @@ pub(crate) fn float(text: &str) -> Option<f64> {
         ".nan" | ".NaN" | ".NAN" if rest == text => return Some(f64::NAN),
         _ => {}
     }
-    // std reads more than the schema allows: `inf`, `nan`, `infinity`
+    // std parses more than the schema allows: `inf`, `nan`, `infinity`.
     let first = rest.chars().next()?;
     if !(first.is_ascii_digit() || first == '.') || rest.chars().any(|c| !is_of_number(c)) {
         return None;

@@ -7,23 +7,24 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::read::SECRET_WANTED;
-
-/// What stands where a secret would.
+/// Printed in place of a secret.
 pub(crate) const HIDDEN: &str = "***";
 
-/// A text that prints and serialises as `***`; [`Secret::expose`] is the only way to it.
+/// The name of the type in messages, which never repeat a value of this type.
+pub(crate) const SECRET_WANTED: &str = "a secret text";
+
+/// A text that prints and serialises as `***`. Only [`Secret::expose`] returns it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a text.
+    /// Wraps a text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for the one who must use it.
+    /// The text itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,6 +1,5 @@
-//! The whole configuration as a tree, and its parts: the settings, and the nodes with section, name and type.
+//! The whole configuration as a tree, and its parts: the settings, and the nodes with their sections, names and types.
 
-use crate::load::twice;
 use crate::names;
 use crate::node::{Key, Node, Value};
 use crate::problem::{Problem, Problems};
@@ -8,28 +7,28 @@ use crate::settings::Settings;
 use crate::tls;
 use crate::words::{self, Word};
 
-/// All files as one map, without the free names `x-...`.
+/// All files as one map, without the top-level names `x-...`.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// The map at the top.
     pub root: Node,
 }
 
-/// The four kinds of node, each a section of the file.
+/// The four kinds of nodes, each a section of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
-    /// Where streams come in.
+    /// Where records enter.
     Sources,
-    /// What is done on the way.
+    /// How records are changed on the way.
     Processors,
-    /// Where they are kept.
+    /// Where records are buffered.
     Channels,
-    /// Where they go.
+    /// Where records leave.
     Sinks,
 }
 
 impl Section {
-    /// All of them, in the direction of the flow.
+    /// All sections, in the direction of the flow.
     pub const ALL: [Self; 4] = [Self::Sources, Self::Processors, Self::Channels, Self::Sinks];
 
     /// Its name in the file.
@@ -43,7 +42,7 @@ impl Section {
         }
     }
 
-    /// What one node of it is called.
+    /// The name of one of its nodes.
     #[must_use]
     pub fn noun(self) -> &'static str {
         match self {
@@ -54,21 +53,21 @@ impl Section {
         }
     }
 
-    /// The section of this name.
+    /// The section with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|section| section.name() == name)
     }
 }
 
-/// One node as the file has it.
+/// One node of the file.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Its section.
     pub section: Section,
-    /// The user's name for it.
+    /// The name that the user gave it.
     pub name: Key,
-    /// Its type, with the place of the value.
+    /// Its type, with the place where it is written.
     pub kind: Key,
     /// Its options, without `type`.
     pub options: Node,
@@ -78,16 +77,16 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Sections {
-    /// The settings at the top; the defaults if they cannot be read.
+    /// The settings at the top level; the defaults if they cannot be read.
     pub settings: Settings,
     /// The nodes that have a name and a type, by section in the direction of the flow, then in the order of the file.
     pub nodes: Vec<Entry>,
-    /// What is wrong with settings, names and types.
+    /// Problems with settings, names and types.
     pub problems: Problems,
 }
 
 impl Tree {
-    /// The names of a section's nodes, also of those with errors.
+    /// The names of all nodes of a section, including those with errors.
     pub fn names(&self, section: Section) -> impl Iterator<Item = &str> {
         let nodes = self.root.get(section.name()).map(Node::entries);
         nodes
@@ -96,7 +95,7 @@ impl Tree {
             .map(|(name, _)| name.text.as_str())
     }
 
-    /// Takes the tree apart.
+    /// Divides the tree into settings and nodes.
     pub fn sections(&self) -> Sections {
         let mut root = self.root.clone();
         let mut problems = Vec::new();
@@ -113,7 +112,11 @@ impl Tree {
             }
         }
         let certificates = root.take(tls::TLS);
-        tls::put(certificates, &mut nodes, &mut problems);
+        tls::put(
+            certificates,
+            nodes.iter_mut().map(|node| &mut node.options),
+            &mut problems,
+        );
         let settings = root.read_as::<Settings>(Word::Top);
         let settings = settings.unwrap_or_else(|wrong| {
             problems.extend(wrong);
@@ -125,6 +128,15 @@ impl Tree {
             problems: Problems(problems),
         }
     }
+}
+
+/// The error for a duplicate name.
+pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
+    Problem::new(
+        &key.place,
+        format!("the {noun} `{}` is given twice", key.text),
+    )
+    .also(&first.place, "first given here")
 }
 
 fn is_empty(node: &Node) -> bool {
@@ -141,7 +153,7 @@ fn entries_of(section: Section, node: Node, nodes: &mut Vec<Entry>, problems: &m
         Value::Null | Value::Invalid => return,
         _ => {
             let message = format!(
-                "`{}` wants a map of names to {}, found {}",
+                "`{}` must be a map of names to {}, found {}",
                 section.name(),
                 section.name(),
                 node.kind()
@@ -181,7 +193,7 @@ fn entry_of(
         Value::Invalid => return None,
         _ => {
             let message = format!(
-                "the {} `{}` wants a map of options, found {}",
+                "the {} `{}` must be a map of options, found {}",
                 section.noun(),
                 name.text,
                 options.kind()
@@ -199,10 +211,13 @@ fn entry_of(
         Ok(text) => text,
         Err(_) if kind.is_invalid() => return None,
         Err(_) => {
-            let message = format!("`type` wants the name of a type, found {}", kind.describe());
+            let message = format!(
+                "`type` must be the name of a type, found {}",
+                kind.describe()
+            );
             let problem = Problem::new(&kind.place, message);
             problems.push(match kind.is_null() && kind.place.slice() != Some("type") {
-                true => problem.help("the type that forgets everything is called `discard`"),
+                true => problem.help("the type that drops everything is called `discard`"),
                 false => problem,
             });
             return None;

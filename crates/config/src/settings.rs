@@ -11,58 +11,59 @@ use crate::machine;
 use crate::one_or_many::OneOrMany;
 use crate::size::Size;
 
-/// What concerns the program as a whole.
+/// Settings of the program as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The directory of positions, cursors, channels and rejected records. One process owns it at a time (it is locked). Other users
-    /// cannot read it: directories have the permissions 0700 and files 0600, also those that a start finds.
+    /// Directory for positions, cursors, channels and rejected records. One process owns it at a time (it is locked).
+    /// Other users cannot read it: directories have mode 0700 and files 0600, including those that already exist at a
+    /// start.
     #[serde(deserialize_with = "some_path")]
     pub data_dir: PathBuf,
-    /// All queues and batches together; the process needs up to 128 MiB beside them, and up to 96 KiB for each open connection.
-    /// Default: a quarter of what the cgroup or the machine allows.
+    /// Memory for all queues and batches together. The process needs up to 128 MiB in addition, and up to 96 KiB for
+    /// each open connection. Default: a quarter of the memory of the cgroup or the machine.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "above_zero"
     )]
     pub memory_max: Option<Size>,
-    /// Threads that move data. Default: the CPUs this process may use, cgroup quota included.
+    /// Number of threads that move data. Default: the CPUs that this process may use, including the cgroup quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<NonZeroU16>,
-    /// What `host` is for records that are written on this machine. Empty: the machine's name.
+    /// Value of `host` for records that are written on this machine. Empty: the machine's name.
     pub host: String,
-    /// The time zone of strftime fields and of times that name none, such as `Europe/Berlin`. Any node may set its own.
+    /// Time zone of strftime fields and of times without a zone, such as `Europe/Berlin`. Every node can override it.
     pub timezone: String,
-    /// The log, which goes to stderr.
+    /// Log of the program, written to stderr.
     pub log: Log,
-    /// The interface for people and monitoring: dashboard, /metrics, /health.
+    /// HTTP interface for people and monitoring: dashboard, /metrics, /health.
     pub api: Api,
-    /// How many rejected records are kept in `data_dir/rejected`, where no node takes them.
+    /// Limits on rejected records that no node consumes. They are kept in `data_dir/rejected`.
     pub rejected: RejectedLimits,
 }
 
-/// Bounds on rejected records that are kept. The node is unhealthy from 80 % of a bound on.
+/// Limits on rejected records that are kept. A node is unhealthy from 80 % of a limit on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RejectedLimits {
-    /// At most this much of one node. Other nodes are not affected when it is reached.
+    /// Most bytes of rejected records per node. Other nodes are not affected when a node reaches it.
     #[serde(deserialize_with = "some_room")]
     pub node_max: Size,
-    /// At most this much of one peer of a node.
+    /// Most bytes of rejected records per peer of a node.
     #[serde(deserialize_with = "some_room")]
     pub peer_max: Size,
-    /// What happens when a bound is reached.
+    /// Behaviour when a limit is reached.
     pub full: WhenRejectedFull,
 }
 
-/// What happens when a node or peer has rejected more than is kept.
+/// Behaviour when a node or peer has reached its limit of rejected records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenRejectedFull {
-    /// The connection or sink that rejects waits until an operator moves files away. Nothing is lost.
+    /// The connection or sink that rejects records waits until an operator moves files away. Nothing is lost.
     #[default]
     Wait,
-    /// The oldest rejected records of that peer or node are removed.
+    /// The oldest rejected records of the peer or node are removed.
     DropOldest,
 }
 
@@ -80,64 +81,64 @@ impl Default for RejectedLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// The least important lines that are written.
+    /// Least severe level that is written.
     pub level: LogLevel,
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
 }
 
-/// How important a line of the log is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     /// Something does not work.
     Error,
-    /// Something may not work as meant.
+    /// Something may not work as intended.
     Warn,
-    /// What happens, a few lines per event of importance.
+    /// Important events, a few lines each.
     #[default]
     Info,
-    /// What happens in detail.
+    /// Events in detail.
     Debug,
     /// Every step.
     Trace,
 }
 
-/// How a line of the log looks.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// For people; with priorities under journald.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// The interface for people and monitoring.
+/// HTTP interface for people and monitoring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
-    /// Address and port, or a list of them; `[]` for no interface at all.
+    /// Address and port, or a list of them; `[]` turns the interface off.
     pub listen: OneOrMany<String>,
-    /// What needs no token from outside of this machine.
-    pub open: Vec<Open>,
-    /// Further host names under which clients reach the interface, such as a load balancer's. It answers to addresses,
-    /// `localhost` and the names of this machine without being told; any other `Host` header is refused (DNS rebinding).
+    /// Parts that other machines may request without a token.
+    pub open: Vec<ApiEndpoint>,
+    /// Further host names under which clients reach the interface, such as that of a load balancer. It always answers
+    /// to addresses, `localhost` and the names of this machine; any other `Host` header is refused (DNS rebinding).
     pub hosts: Vec<String>,
 }
 
-/// A part of the interface that can be opened to everybody.
+/// A part of the interface that can be opened to other machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Open {
+pub enum ApiEndpoint {
     /// `/health`
     Health,
     /// `/metrics`
     Metrics,
 }
 
-/// Where the interface listens if the file says nothing: on this machine only.
+/// The default address of the interface, which only this machine can reach.
 const API_LISTEN: &str = "127.0.0.1:8687";
 
 impl Default for Settings {
@@ -166,14 +167,14 @@ impl Default for Api {
 }
 
 impl Settings {
-    /// The memory that queues and batches may take together: as set, or a quarter of what this process may use.
+    /// The memory for queues and batches: the setting, or a quarter of what this process may use.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory_max
             .map_or_else(|| machine::memory_bytes() / 4, Size::as_bytes)
     }
 
-    /// How many threads move data: as set, or the CPUs that this process may use.
+    /// The number of threads that move data: the setting, or the CPUs that this process may use.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         self.threads
@@ -181,16 +182,16 @@ impl Settings {
     }
 }
 
-/// A size that leaves room for something to move.
+/// Reads a size above 0: with 0 no data could move.
 fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
     let size = Option::<Size>::deserialize(deserializer)?;
     match size.is_some_and(Size::is_zero) {
-        true => Err(D::Error::custom("must be above 0: nothing could move")),
+        true => Err(D::Error::custom("must be above 0")),
         false => Ok(size),
     }
 }
 
-/// A size in which something can be kept.
+/// Reads a size above 0: with 0 no rejected record could be kept.
 fn some_room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
     let size = Size::deserialize(deserializer)?;
     match size.is_zero() {
@@ -201,7 +202,7 @@ fn some_room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Erro
     }
 }
 
-/// A path with something in it.
+/// Reads a path that is not empty.
 fn some_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(deserializer)?;
     match path.as_os_str().is_empty() {
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_what_an_empty_file_gives() {
+    fn an_empty_file_gives_the_defaults() {
         let node = crate::Node::parse("t", "{}").unwrap();
         assert_eq!(node.read::<Settings>(), Ok(Settings::default()));
         assert!(Settings::default().thread_count() >= 1);
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_counts_and_not_the_machine() {
+    fn a_setting_overrides_the_machine() {
         let node = crate::Node::parse("t", "{ memory_max: 1MiB, threads: 3 }").unwrap();
         let settings: Settings = node.read().unwrap();
         assert_eq!(
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_describes_every_setting_and_depends_on_no_machine() {
+    fn the_schema_describes_every_setting_and_is_the_same_on_every_machine() {
         let schema = serde_json::to_value(schemars::schema_for!(Settings)).unwrap();
         let properties = schema["properties"].as_object().unwrap();
         assert_eq!(properties.len(), crate::fields::<Settings>().len());

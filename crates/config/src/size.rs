@@ -1,21 +1,19 @@
 //! Sizes in bytes as people write them: `64KiB`, `64Ki`, `1GB`, `1.5GiB`.
 //!
-//! With an `i` the unit is binary (1024), without it is decimal (1000). A bare number is refused, but for 0, because it
-//! could mean two things.
+//! A unit with an `i` is binary (1024), one without is decimal (1000). A number without a unit is an error because it
+//! could mean two things; 0 needs no unit.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Error, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::quantity::{impl_quantity, malformed, scaled, without_unit};
+use crate::words::quote;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(u64);
 
-/// Units as they are printed, each with its bytes.
+/// The units that are printed, with their bytes.
 const UNITS: [(&str, u64); 11] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -31,51 +29,49 @@ const UNITS: [(&str, u64); 11] = [
 ];
 
 impl Size {
-    /// That many bytes.
+    /// A size of this many bytes.
     #[must_use]
     pub const fn bytes(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// That many times 1024 bytes.
+    /// A size of this many KiB.
     #[must_use]
     pub const fn kib(n: u32) -> Self {
         Self((n as u64) << 10)
     }
 
-    /// That many times 1024 times 1024 bytes.
+    /// A size of this many MiB.
     #[must_use]
     pub const fn mib(n: u32) -> Self {
         Self((n as u64) << 20)
     }
 
-    /// That many times 1024 to the third bytes.
+    /// A size of this many GiB.
     #[must_use]
     pub const fn gib(n: u32) -> Self {
         Self((n as u64) << 30)
     }
 
-    /// The bytes.
+    /// The number of bytes.
     #[must_use]
     pub const fn as_bytes(self) -> u64 {
         self.0
     }
 
-    /// The bytes as a length in memory; the largest one there is if it would not fit.
+    /// The number of bytes as a length in memory; `usize::MAX` if it does not fit.
     #[must_use]
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 
-    /// True for 0, which many options take as "no limit".
+    /// Whether it is 0, which means "no limit" for many options.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
-}
 
-impl Size {
-    /// With a binary unit and one digit behind the point, rounded down: `5.8GiB`.
+    /// The size with a binary unit and one decimal place, rounded down: `5.8GiB`.
     #[must_use]
     pub fn rounded(self) -> String {
         let unit = UNITS[1..5].iter().rev().find(|(_, size)| self.0 >= *size);
@@ -99,8 +95,16 @@ impl FromStr for Size {
             .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let unit = unit.trim();
+        let wrong = || {
+            malformed(
+                text,
+                "size",
+                "a number and a unit, such as 64KiB, 10MB or 1GiB",
+            )
+        };
         if unit.is_empty() {
-            return bare(number);
+            let number = number.parse().map_err(|_| wrong())?;
+            return without_unit(number, ["B", "KiB"]).map(Self);
         }
         let factor = UNITS
             .iter()
@@ -110,55 +114,14 @@ impl FromStr for Size {
                     || short.is_some_and(|short| short.eq_ignore_ascii_case(unit))
             })
             .map(|(_, factor)| *factor);
-        let Some(factor) = factor.filter(|_| !number.is_empty()) else {
-            return Err(format!(
-                "{} is no size: write a number and a unit, such as 64KiB, 10MB or 1GiB",
-                crate::words::quote(text)
-            ));
-        };
+        let factor = factor.filter(|_| !number.is_empty()).ok_or_else(wrong)?;
         scaled(number, factor).map(Self).ok_or_else(|| {
             format!(
-                "{} is no whole number of bytes, or too many",
-                crate::words::quote(text)
+                "{} is too large or not a whole number of bytes",
+                quote(text)
             )
         })
     }
-}
-
-/// A number without a unit: 0 is 0 in every unit.
-fn bare(number: &str) -> Result<Size, String> {
-    match number.parse::<u64>() {
-        Ok(0) => Ok(Size(0)),
-        Ok(n) => Err(format!(
-            "{n} has no unit: it could be {n}B or {n}KiB, write which one"
-        )),
-        Err(_) => Err(format!(
-            "{} is no size: write a number and a unit, such as 64KiB, 10MB or 1GiB",
-            crate::words::quote(number)
-        )),
-    }
-}
-
-/// A decimal number times a factor, if that is whole and fits: exact, without floating point.
-pub(crate) fn scaled(number: &str, factor: u64) -> Option<u64> {
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || number.ends_with('.') {
-        return None;
-    }
-    let factor = u128::from(factor);
-    let part = part.trim_end_matches('0');
-    let mut total = u128::from(whole.parse::<u64>().ok()?) * factor;
-    if !part.is_empty() {
-        // 10^18 times a unit stays far below 2^128
-        let digits = u32::try_from(part.len()).ok().filter(|n| *n <= 18)?;
-        let scaled = u128::from(part.parse::<u64>().ok()?) * factor;
-        let scale = 10_u128.pow(digits);
-        if scaled % scale != 0 {
-            return None;
-        }
-        total += scaled / scale;
-    }
-    u64::try_from(total).ok()
 }
 
 impl fmt::Display for Size {
@@ -166,7 +129,7 @@ impl fmt::Display for Size {
         if self.0 == 0 {
             return f.write_str("0");
         }
-        // the unit that leaves the smallest whole number, binary ones first
+        // The unit that leaves the smallest whole number; binary units win a tie.
         let best = UNITS
             .iter()
             .filter(|(_, factor)| self.0.is_multiple_of(*factor))
@@ -176,52 +139,14 @@ impl fmt::Display for Size {
     }
 }
 
-impl Serialize for Size {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Read)
-    }
-}
-
-struct Read;
-
-impl Visitor<'_> for Read {
-    type Value = Size;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a size such as 64KiB")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Size, E> {
-        bare(&number.to_string()).map_err(E::custom)
-    }
-}
-
-impl JsonSchema for Size {
-    fn schema_name() -> Cow<'static, str> {
-        "Size".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "A size in bytes: a number and a unit, binary with an i (64KiB, 64Ki), decimal without (1GB). 0 needs no unit.",
-            "anyOf": [
-                { "type": "string", "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*([KkMmGgTtPp][Ii]?[Bb]?|[Bb])|0+|.*\$\{.*)\s*$" },
-                { "const": 0 }
-            ],
-            "examples": ["64KiB", "10MB", "1GiB"]
-        })
-    }
-}
+impl_quantity!(
+    Size,
+    units: ["B", "KiB"],
+    expecting: "a size such as 64KiB",
+    pattern: r"^\s*([0-9]+(\.[0-9]+)?\s*([KkMmGgTtPp][Ii]?[Bb]?|[Bb])|0+|.*\$\{.*)\s*$",
+    description: "A size in bytes: a number and a unit, binary with an i (64KiB, 64Ki), decimal without (1GB). 0 needs no unit.",
+    examples: ["64KiB", "10MB", "1GiB"]
+);
 
 #[cfg(test)]
 mod tests {
@@ -249,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn a_text_that_is_not_a_size_is_an_error() {
         for text in [
             "",
             "-1KiB",
@@ -268,16 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_refused_with_its_two_readings() {
+    fn a_number_without_a_unit_is_an_error_that_names_both_readings() {
         let error = "64".parse::<Size>().err();
         assert_eq!(
             error.as_deref(),
-            Some("64 has no unit: it could be 64B or 64KiB, write which one")
+            Some("64 has no unit: did you mean 64B or 64KiB?")
         );
     }
 
     #[test]
-    fn a_printed_size_reads_back_as_itself() {
+    fn a_printed_size_parses_to_the_same_size() {
         for bytes in [
             0,
             1,

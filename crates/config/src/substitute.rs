@@ -1,14 +1,14 @@
-//! `${NAME}` and its like in the scalars of a parsed tree.
+//! Replaces `${NAME}` and similar expressions in the scalars of a parsed tree.
 //!
-//! It happens after parsing, so a value cannot change the structure; names in maps take no substitution. An unquoted
-//! scalar that took one is typed by the option that reads it, a quoted one stays a text. What is put in is not looked
-//! at again.
+//! Substitution follows parsing, so a value cannot change the structure of the file. Names in maps are not substituted.
+//! The option that reads an unquoted scalar decides its type after substitution; a quoted one stays a text. Inserted
+//! text is not searched for further expressions.
 //!
 //! ```text
 //! ${NAME}            the variable; an error if it is unset
-//! ${NAME:-default}   the default if it is unset or empty
-//! ${NAME:?message}   an error with the message if it is unset or empty
-//! ${file:PATH}       the file without its last line end; relative to the file it stands in, credentials first
+//! ${NAME:-default}   the default if the variable is unset or empty
+//! ${NAME:?message}   an error with the message if the variable is unset or empty
+//! ${file:PATH}       the file without its last line end; systemd credentials first, then relative to the configuration file
 //! $${                the two characters ${
 //! ```
 
@@ -20,7 +20,7 @@ use crate::node::{Node, Text, Value};
 use crate::place::Place;
 use crate::problem::Problem;
 
-/// Puts the environment into every scalar of the tree. A scalar that could not be completed becomes invalid.
+/// Substitutes in every scalar of the tree. A scalar with an error becomes invalid.
 pub(crate) fn substitute(node: &mut Node, environment: &Environment, problems: &mut Vec<Problem>) {
     match &mut node.value {
         Value::Text(text) if text.text.contains("${") => {
@@ -44,8 +44,8 @@ pub(crate) fn substitute(node: &mut Node, environment: &Environment, problems: &
         Value::Map(map) => {
             for (key, node) in &mut map.entries {
                 if key.text.contains("${") {
-                    let problem = Problem::new(&key.place, "a name takes no substitution")
-                        .help("only values may hold `${...}`");
+                    let problem = Problem::new(&key.place, "a name cannot contain a substitution")
+                        .help("only values can contain `${...}`");
                     problems.push(problem);
                 }
                 substitute(node, environment, problems);
@@ -60,8 +60,8 @@ struct Writer<'a> {
     place: &'a Place,
 }
 
-/// What stands for a `${...}`, and whether it must not be shown.
-type Given = (String, bool);
+/// The replacement for a `${...}`, and whether it is secret.
+type Replacement = (String, bool);
 
 impl Writer<'_> {
     fn write(&self, text: &Text) -> Result<Text, Vec<Problem>> {
@@ -80,9 +80,9 @@ impl Writer<'_> {
                     problems.push(self.unclosed(after));
                     break;
                 };
-                match self.given(inner) {
-                    Ok((given, secret)) => {
-                        out.text.push_str(&given);
+                match self.replacement(inner) {
+                    Ok((inserted, secret)) => {
+                        out.text.push_str(&inserted);
                         out.secret |= secret;
                         out.typed_by_reader = text.typed_by_reader;
                     }
@@ -101,10 +101,10 @@ impl Writer<'_> {
         }
     }
 
-    /// What stands for `${inner}`.
-    fn given(&self, inner: &str) -> Result<Given, Problem> {
+    /// The replacement for `${inner}`.
+    fn replacement(&self, inner: &str) -> Result<Replacement, Problem> {
         if inner.contains("${") {
-            let problem = self.problem(inner, "substitutions do not stand inside each other");
+            let problem = self.problem(inner, "substitutions cannot be nested");
             return Err(
                 problem.help("a default is a plain text; write `$${` for the characters `${`")
             );
@@ -168,8 +168,8 @@ impl Writer<'_> {
     }
 
     fn no_substitution(&self, inner: &str) -> Problem {
-        self.problem(inner, format!("`${{{inner}}}` is no substitution")).help(
-            "possible are ${NAME}, ${NAME:-default}, ${NAME:?message} and ${file:PATH}; write `$${` for the characters `${`",
+        self.problem(inner, format!("`${{{inner}}}` is not a substitution")).help(
+            "the forms are ${NAME}, ${NAME:-default}, ${NAME:?message} and ${file:PATH}; write `$${` for the characters `${`",
         )
     }
 
@@ -179,7 +179,7 @@ impl Writer<'_> {
     }
 }
 
-/// True if a variable's name says that its value must not be shown.
+/// Whether a variable's name suggests that its value is secret.
 fn names_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     ["KEY", "PASS", "SECRET", "TOKEN", "CREDENTIAL", "AUTH"]
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_and_defaults_are_put_in() {
+    fn variables_and_defaults_are_substituted() {
         for (yaml, wanted) in [
             ("${PORT}", "80"),
             ("a-${PORT}-${PORT}", "a-80-80"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_cannot_change_the_structure_and_is_not_looked_at_again() {
+    fn a_value_cannot_change_the_structure_and_is_not_substituted_again() {
         let node = outcome("a: ${TRICK}").unwrap();
         assert_eq!(node.entries().len(), 1);
         assert_eq!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unquoted_substitution_is_typed_by_its_reader_and_a_quoted_one_is_a_text() {
+    fn the_option_decides_the_type_of_an_unquoted_substitution_and_a_quoted_one_is_a_text() {
         assert_eq!(outcome("${PORT}").unwrap().read::<u16>(), Ok(80));
         assert_eq!(
             outcome("${PORT}").unwrap().read::<String>(),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_in_is_told_at_its_place() {
+    fn a_failed_substitution_is_reported_at_its_place() {
         for (yaml, wanted) in [
             (
                 "ab ${NONE} c",
@@ -269,13 +269,10 @@ mod tests {
                 "${EMPTY:?}",
                 "1+10 the environment variable `EMPTY` is empty",
             ),
-            ("${PORT-1}", "1+9 `${PORT-1}` is no substitution"),
-            ("${}", "1+3 `${}` is no substitution"),
+            ("${PORT-1}", "1+9 `${PORT-1}` is not a substitution"),
+            ("${}", "1+3 `${}` is not a substitution"),
             ("x${PORT", "2+6 `${` has no `}`"),
-            (
-                "'${A:-${B}}'",
-                "2+9 substitutions do not stand inside each other",
-            ),
+            ("'${A:-${B}}'", "2+9 substitutions cannot be nested"),
             (
                 "'${file:none.pw}'",
                 "2+15 cannot read /nowhere/none.pw: No such file or directory (os error 2)",
@@ -286,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_of_a_scalar_is_told() {
+    fn every_failed_substitution_of_a_scalar_is_reported() {
         assert_eq!(outcome("${A1} ${B2}").unwrap_err().len(), 2);
     }
 
     #[test]
-    fn files_come_from_the_credentials_directory_first_and_lose_one_line_end() {
+    fn files_come_from_the_credentials_directory_first_without_their_last_line_end() {
         let dir = tempfile::tempdir().unwrap();
         let credentials = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.pw"), "near\n\n").unwrap();
@@ -305,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_from_a_secret_place_is_not_shown_in_errors() {
+    fn a_secret_value_is_not_shown_in_errors() {
         let node = outcome("port: ${API_TOKEN}").unwrap();
         assert!(!format!("{node:?}").contains("t0p"));
         let problems = node.get("port").unwrap().read::<u16>().unwrap_err();

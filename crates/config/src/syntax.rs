@@ -1,14 +1,17 @@
-//! What is said about a text that is no YAML, with the help that fits the mistakes people make in this file.
+//! Errors for text that is not YAML, with help for the most common mistakes.
 
 use std::sync::Arc;
 
 use granit_parser::{ErrorKind, ScanError, Span};
 
-use crate::parse::{DEPTH_MAX, place_of};
 use crate::place::{Place, Source};
 use crate::problem::Problem;
 
-/// A syntax error, with the help that fits the mistakes people make in this file.
+/// The deepest nesting of lists and maps. Real files use about eight levels; functions that walk the tree are
+/// recursive.
+pub(crate) const DEPTH_MAX: usize = 64;
+
+/// A syntax error, with help if the mistake is a common one.
 pub(crate) fn broken(
     source: &Arc<Source>,
     error: &ScanError,
@@ -21,7 +24,7 @@ pub(crate) fn broken(
         let message = format!("lists and maps nest deeper than {DEPTH_MAX} levels");
         return Box::new(Problem::new(&place, message));
     }
-    let mut problem = Problem::new(&place, format!("this is no YAML: {}", error.info()));
+    let mut problem = Problem::new(&place, format!("this is not YAML: {}", error.info()));
     let line = source.line(place.line).unwrap_or_default();
     let before: String = line.chars().take(marker.col()).collect();
     let at = line.chars().nth(marker.col());
@@ -31,14 +34,14 @@ pub(crate) fn broken(
     let help = match at {
         Some('\t') => "indent with spaces, not with tabs".to_owned(),
         _ if before.ends_with('\t') => "indent with spaces, not with tabs".to_owned(),
-        Some(c @ ('%' | '@' | '`')) => format!("a text that begins with `{c}` must stand in quotes"),
+        Some(c @ ('%' | '@' | '`')) => format!("a text that begins with `{c}` must be in quotes"),
         Some('{') if before.ends_with('$') => {
-            "inside { } or [ ] a text with `${...}` must stand in quotes".to_owned()
+            "inside { } or [ ] a text with `${...}` must be in quotes".to_owned()
         }
-        Some('{') => "a text with `{` or `}` must stand in quotes".to_owned(),
-        _ if before.ends_with('}') => "a text with `{` or `}` must stand in quotes".to_owned(),
+        Some('{') => "a text with `{` or `}` must be in quotes".to_owned(),
+        _ if before.ends_with('}') => "a text with `{` or `}` must be in quotes".to_owned(),
         Some(':') if before.contains(':') => {
-            "a text with a colon and a space must stand in quotes; a map begins on the next line or with `{`".to_owned()
+            "a text with a colon and a space must be in quotes; a map begins on the next line or with `{`".to_owned()
         }
         _ => return Box::new(problem),
     };
@@ -49,4 +52,23 @@ fn is_bracket(place: &Place) -> bool {
     place
         .slice()
         .is_some_and(|text| text.starts_with(['{', '[']))
+}
+
+/// The part of a span on its first line.
+pub(crate) fn place_of(source: &Arc<Source>, span: &Span) -> Place {
+    let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
+    let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);
+    let length = match span.end.line() == span.start.line() {
+        true => span.end.col().saturating_sub(span.start.col()),
+        false => {
+            let first = source.line(line).unwrap_or_default();
+            first.chars().count().saturating_sub(span.start.col())
+        }
+    };
+    Place {
+        file: Arc::clone(source),
+        line,
+        column,
+        length: u32::try_from(length).unwrap_or(u32::MAX),
+    }
 }

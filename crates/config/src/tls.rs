@@ -1,24 +1,27 @@
-//! The top-level section `tls`: names to blocks. A node that names one gets the block in the place of the name.
+//! The top-level section `tls`, a map of names to blocks. A node that names a block gets a copy of it.
 //!
-//! So a component never sees a name, and what is wrong in a block is told where the block stands.
+//! So a component never sees a name, and a problem in a block is reported where the block is written.
 
 use crate::names::{check, nearest};
 use crate::node::{Key, Node, Value};
 use crate::problem::Problem;
-use crate::sections::Entry;
 
-/// The option of a node, and the name of the section.
+/// The name of the section, and of the option of a node.
 pub(crate) const TLS: &str = "tls";
 
-/// Puts the blocks where the nodes name them.
-pub(crate) fn put(section: Option<(Key, Node)>, nodes: &mut [Entry], problems: &mut Vec<Problem>) {
+/// Replaces the names in the nodes by the blocks.
+pub(crate) fn put<'a>(
+    section: Option<(Key, Node)>,
+    nodes: impl Iterator<Item = &'a mut Node>,
+    problems: &mut Vec<Problem>,
+) {
     let (blocks, is_whole) = match section {
         Some((_, node)) => blocks(node, problems),
         None => (Vec::new(), true),
     };
     let mut used = vec![false; blocks.len()];
     for node in nodes {
-        let Value::Map(options) = &mut node.options.value else {
+        let Value::Map(options) = &mut node.value else {
             continue;
         };
         let Some(option) = options.get_mut(TLS) else {
@@ -41,12 +44,12 @@ pub(crate) fn put(section: Option<(Key, Node)>, nodes: &mut [Entry], problems: &
         }
     }
     for ((key, _), _) in blocks.iter().zip(used).filter(|(_, used)| !used) {
-        let message = format!("no node uses the `tls` that is called `{}`", key.text);
+        let message = format!("no node uses the `tls` called `{}`", key.text);
         problems.push(Problem::warning(&key.place, message));
     }
 }
 
-/// The blocks by name, and whether the section could be read.
+/// The blocks by name, and whether all of them could be read.
 fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
     let map = match node.value {
         Value::Map(map) => map,
@@ -54,7 +57,7 @@ fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
         Value::Invalid => return (Vec::new(), false),
         _ => {
             let message = format!(
-                "`tls` wants a map of names to blocks, found {}",
+                "`tls` must be a map of names to blocks, found {}",
                 node.kind()
             );
             let help = "such as `tls: { mesh: { cert: FILE, key: FILE, ca: FILE } }`";
@@ -69,7 +72,7 @@ fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
         }
         if !matches!(block.value, Value::Map(_) | Value::Invalid) {
             let found = block.kind();
-            let message = format!("the `tls` `{}` wants a block, found {found}", key.text);
+            let message = format!("the `tls` `{}` must be a block, found {found}", key.text);
             let help = "such as `{ cert: FILE, key: FILE, ca: FILE }`";
             problems.push(Problem::new(&block.place, message).help(help));
             block.value = Value::Invalid;
@@ -79,11 +82,11 @@ fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
 }
 
 fn unknown(name: &str, option: &Node, blocks: &[(Key, Node)]) -> Problem {
-    let problem = Problem::new(&option.place, format!("no `tls` is called `{name}`"));
+    let problem = Problem::new(&option.place, format!("there is no `tls` called `{name}`"));
     match nearest(name, blocks.iter().map(|(key, _)| key.text.as_str())) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
         None => problem.help(format!(
-            "give it at the top of the file: `tls: {{ {name}: {{ cert: FILE, key: FILE }} }}`"
+            "define it at the top of the file: `tls: {{ {name}: {{ cert: FILE, key: FILE }} }}`"
         )),
     }
 }
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gets_the_block_that_it_names_with_the_places_of_the_block() {
+    fn a_node_gets_the_block_that_it_names_and_problems_point_into_the_block() {
         let all = sections(
             "tls:\n  mesh: { cert: a.pem }\nsources:\n  in: { type: forward, tls: mesh }\n  b: { type: forward, tls: true }",
         );
@@ -117,21 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_and_a_block_that_nobody_names_are_told() {
+    fn unknown_names_and_unused_blocks_are_reported() {
         assert_eq!(
             messages("tls: { mesh: {} }\nsources: { in: { type: forward, tls: mash } }"),
             [
-                "2:38 no `tls` is called `mash`",
-                "1:8 no node uses the `tls` that is called `mesh`"
+                "2:38 there is no `tls` called `mash`",
+                "1:8 no node uses the `tls` called `mesh`"
             ]
         );
         assert_eq!(
             messages("tls: [1]\nsources: { in: { type: forward, tls: mash } }"),
-            ["1:6 `tls` wants a map of names to blocks, found a list"]
+            ["1:6 `tls` must be a map of names to blocks, found a list"]
         );
         assert_eq!(
             messages("tls: { a: 1 }\nsources: { in: { type: forward, tls: a } }"),
-            ["1:11 the `tls` `a` wants a block, found a number"]
+            ["1:11 the `tls` `a` must be a block, found a number"]
         );
     }
 }

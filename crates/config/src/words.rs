@@ -1,10 +1,10 @@
-//! The words of other programs and of later versions: what to say when a word is not known here.
+//! Suggestions for unknown words: the nearest known word, our word for one of another program, or a later version.
 
 use crate::names::nearest;
 use crate::place::Place;
 use crate::problem::Problem;
 
-/// What a word stands for, for the message.
+/// What kind of word it is, for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// A name at the top of the file: a section or a setting.
@@ -28,166 +28,101 @@ impl Word {
     }
 }
 
-/// A word that another program uses and ours for it: Vector, Fluentd, Fluent Bit, Flume, Logstash, rsyslog.
-/// It is offered only where our word is one of those that are possible.
+/// Our words, each with the words that other programs use for it: Vector, Fluentd, Fluent Bit, Flume, Logstash,
+/// rsyslog.
+///
+/// Only words that are possible in their place are suggested; of several, the first one.
 const TRANSLATED: &[(&str, &str)] = &[
     // sections
-    ("transforms", "processors"),
-    ("transform", "processors"),
-    ("filters", "processors"),
-    ("filter", "processors"),
-    ("parsers", "processors"),
-    ("processor", "processors"),
-    ("pipelines", "processors"),
-    ("inputs", "sources"),
-    ("input", "sources"),
-    ("receivers", "sources"),
-    ("outputs", "sinks"),
-    ("output", "sinks"),
-    ("match", "sinks"),
-    ("exporters", "sinks"),
-    ("destinations", "sinks"),
-    ("buffers", "channels"),
-    ("buffer", "channels"),
-    ("queues", "channels"),
+    (
+        "processors",
+        "transforms transform filters filter parsers processor pipelines",
+    ),
+    ("sources", "inputs input receivers"),
+    ("sinks", "outputs output match exporters destinations"),
+    ("channels", "buffers buffer queues"),
     // settings
-    ("pos_file", "data_dir"),
-    ("position_file", "data_dir"),
-    ("storage.path", "data_dir"),
-    ("root_dir", "data_dir"),
-    ("state_dir", "data_dir"),
-    ("workers", "threads"),
-    ("log_level", "log"),
-    ("loglevel", "log"),
-    ("system", "log"),
-    ("service", "log"),
-    ("hostname", "host"),
-    ("http_server", "api"),
-    ("proxy", "api"),
+    (
+        "data_dir",
+        "pos_file position_file storage.path root_dir state_dir",
+    ),
+    ("threads", "workers"),
+    ("log", "log_level loglevel system service"),
+    ("host", "hostname"),
+    ("api", "http_server proxy"),
     // types
-    ("s3", "object"),
-    ("aws_s3", "object"),
-    ("gcs", "object"),
-    ("gcp_cloud_storage", "object"),
-    ("azure_blob", "object"),
-    ("console", "stdout"),
-    ("null", "discard"),
-    ("blackhole", "discard"),
-    ("noop", "discard"),
-    ("in_tail", "tail"),
-    ("file", "tail"),
-    ("taildir", "tail"),
-    ("kubernetes_logs", "tail"),
-    ("in_forward", "forward"),
-    ("out_forward", "forward"),
-    ("fluent", "forward"),
-    ("secure_forward", "forward"),
-    ("vector", "forward"),
-    ("avro", "flume"),
-    ("demo_logs", "generate"),
-    ("dummy", "generate"),
-    ("spoolDir", "tail"),
-    ("exec_source", "exec"),
-    ("in_syslog", "syslog"),
-    ("syslogtcp", "syslog"),
-    ("rfc5424", "syslog"),
-    ("systemd", "journald"),
-    ("journal", "journald"),
-    ("http_server", "http"),
-    ("hdfs2", "hdfs"),
-    ("webhdfs", "hdfs"),
-    ("file_channel", "disk"),
-    ("copy", "route"),
-    ("rewrite_tag_filter", "route"),
-    ("record_transformer", "fields"),
-    ("record_modifier", "fields"),
-    ("modify", "fields"),
-    ("grep", "filter"),
-    ("rate_limit", "throttle"),
-    ("reduce", "window"),
-    ("parser", "parse"),
-    ("json", "parse"),
-    ("regex", "parse"),
-    ("regexp", "parse"),
-    ("grok", "parse"),
-    ("logfmt", "parse"),
-    ("csv", "parse"),
-    ("ltsv", "parse"),
-    ("nginx", "parse"),
-    ("apache", "parse"),
-    ("apache2", "parse"),
-    ("mutate", "fields"),
-    ("nest", "fields"),
-    ("lua", "remap"),
-    ("vrl", "remap"),
-    ("aggregate", "window"),
-    ("dedup", "dedupe"),
+    ("object", "s3 aws_s3 gcs gcp_cloud_storage azure_blob"),
+    ("stdout", "console"),
+    ("discard", "null blackhole noop"),
+    ("tail", "in_tail file taildir kubernetes_logs spoolDir"),
+    (
+        "forward",
+        "in_forward out_forward fluent secure_forward vector",
+    ),
+    ("flume", "avro"),
+    ("generate", "demo_logs dummy"),
+    ("exec", "exec_source"),
+    ("syslog", "in_syslog syslogtcp rfc5424"),
+    ("journald", "systemd journal"),
+    ("http", "http_server"),
+    ("hdfs", "hdfs2 webhdfs"),
+    ("disk", "file_channel"),
+    ("route", "copy rewrite_tag_filter"),
+    (
+        "fields",
+        "record_transformer record_modifier modify mutate nest",
+    ),
+    ("filter", "grep"),
+    ("throttle", "rate_limit"),
+    ("window", "reduce aggregate"),
+    (
+        "parse",
+        "parser json regex regexp grok logfmt csv ltsv nginx apache apache2",
+    ),
+    ("remap", "lua vrl"),
+    ("dedupe", "dedup"),
     // options
-    ("source", "inputs"),
-    ("sources", "inputs"),
-    ("from", "inputs"),
-    ("include", "paths"),
-    ("path", "paths"),
-    ("paths", "path"),
-    ("exclude_path", "exclude"),
-    ("read_from_head", "start"),
-    ("read_from", "start"),
-    ("ignore_older_secs", "start"),
-    ("address", "listen"),
-    ("bind", "listen"),
-    ("port", "listen"),
-    ("mode", "listen"),
-    ("max_size", "size_max"),
-    ("max_size", "size"),
-    ("max_file_size", "rotate"),
-    ("total_limit_size", "size_max"),
-    ("chunk_limit_size", "size"),
-    ("max_bytes", "size"),
-    ("max_events", "records"),
-    ("timeout_secs", "linger"),
-    ("flush_interval", "linger"),
-    ("when_full", "behind"),
-    ("overflow_action", "behind"),
-    ("fsync", "sync"),
-    ("encoding", "format"),
-    ("codec", "format"),
-    ("compress", "compression"),
-    ("bootstrap_servers", "brokers"),
-    ("key_field", "key"),
-    ("server", "servers"),
-    ("endpoints", "servers"),
-    ("uri", "url"),
-    ("endpoint", "url"),
-    ("multiline", "framing"),
-    ("delimiter", "framing"),
-    ("time_slice_format", "path"),
-    ("condition", "where"),
-    ("group_by_fields", "group_by"),
-    ("retry_limit", "retry"),
-    ("retry_max_times", "retry"),
-    ("rollSize", "rotate"),
-    ("rollInterval", "rotate"),
+    ("inputs", "source sources from"),
+    ("paths", "include path"),
+    ("path", "paths time_slice_format"),
+    ("exclude", "exclude_path"),
+    ("start", "read_from_head read_from ignore_older_secs"),
+    ("listen", "address bind port mode"),
+    ("size_max", "max_size total_limit_size"),
+    ("size", "max_size chunk_limit_size max_bytes"),
+    ("rotate", "max_file_size rollSize rollInterval"),
+    ("records", "max_events"),
+    ("linger", "timeout_secs flush_interval"),
+    ("behind", "when_full overflow_action"),
+    ("sync", "fsync"),
+    ("format", "encoding codec"),
+    ("compression", "compress"),
+    ("brokers", "bootstrap_servers"),
+    ("key", "key_field"),
+    ("servers", "server endpoints"),
+    ("url", "uri endpoint"),
+    ("framing", "multiline delimiter"),
+    ("where", "condition"),
+    ("group_by", "group_by_fields"),
+    ("retry", "retry_limit retry_max_times"),
     // values
-    ("gz", "gzip"),
-    ("zst", "zstd"),
-    ("ndjson", "json"),
-    ("jsonl", "json"),
-    ("text", "raw"),
-    ("single_value", "raw"),
-    ("message_pack", "msgpack"),
-    ("warning", "warn"),
-    ("fatal", "error"),
-    ("verbose", "trace"),
-    ("head", "beginning"),
-    ("tail", "end"),
-    ("newline_delimited", "lines"),
-    ("octet_counting", "octets"),
-    ("drop_newest", "block"),
-    ("drop_oldest", "skip"),
-    ("drop_oldest_chunk", "skip"),
+    ("gzip", "gz"),
+    ("zstd", "zst"),
+    ("json", "ndjson jsonl"),
+    ("raw", "text single_value"),
+    ("msgpack", "message_pack"),
+    ("warn", "warning"),
+    ("error", "fatal"),
+    ("trace", "verbose"),
+    ("beginning", "head"),
+    ("end", "tail"),
+    ("lines", "newline_delimited"),
+    ("octets", "octet_counting"),
+    ("block", "drop_newest"),
+    ("skip", "drop_oldest drop_oldest_chunk"),
 ];
 
-/// Words that a later version will know, by what they are and where they will be used.
+/// Words reserved for a later version: their kind, where they will be used, and the words.
 const LATER: &[(Word, &str, &[&str])] = &[
     (Word::Top, "", &["graphite"]),
     (
@@ -197,7 +132,7 @@ const LATER: &[(Word, &str, &[&str])] = &[
     ),
 ];
 
-/// The types of processors of a later version.
+/// The types of processors in a later version.
 const PROCESSORS: &[&str] = &[
     "parse", "filter", "route", "fields", "remap", "window", "sample", "throttle", "dedupe", "exec",
 ];
@@ -205,40 +140,43 @@ const PROCESSORS: &[&str] = &[
 /// The section of processors.
 const SECTION_OF_PROCESSORS: &str = "processors";
 
-/// What to do until there are processors.
+/// Help for a configuration with processors.
 const NO_PROCESSORS: &str = "processors come with a later version; until then records keep their content: choose them by tag with `tags`, add fields with `add`, and parse or filter before or after Millstream";
 
-/// The error for processors, which this version does not have.
+/// The error for a section of processors, which this version does not support.
 pub(crate) fn no_processors(place: &Place) -> Problem {
     Problem::new(place, "this version has no processors").help(NO_PROCESSORS)
 }
 
-/// Words of other programs that need no counterpart, and why.
+/// Options of other programs that have no counterpart here, and the reason.
 const NEEDLESS: &[(&str, &str)] = &[
     (
         "pos_file",
         "nothing to set: positions are kept under the top-level `data_dir`",
     ),
-    ("data_dir", "it stands at the top, for all nodes together"),
+    (
+        "data_dir",
+        "it is a setting at the top level, for all nodes together",
+    ),
     (
         "db",
         "nothing to set: positions are kept under the top-level `data_dir`",
     ),
     (
         "mem_buf_limit",
-        "the top-level `memory_max` holds for all nodes together",
+        "the top-level `memory_max` applies to all nodes together",
     ),
     (
         "chunk_limit_size",
-        "nothing to set: batches are as large as what is ready",
+        "nothing to set: a batch holds what is ready",
     ),
     (
         "acknowledgements",
-        "nothing to set: a source acknowledges what is kept, always",
+        "nothing to set: a source always acknowledges what is kept",
     ),
     (
         "require_ack_response",
-        "nothing to set: acks are always asked for",
+        "nothing to set: acks are always requested",
     ),
     (
         "flush_interval",
@@ -246,16 +184,15 @@ const NEEDLESS: &[(&str, &str)] = &[
     ),
     (
         "buffer",
-        "a channel of type `disk` between source and sink keeps what is on its way",
+        "a channel of type `disk` between source and sink buffers records",
     ),
     (
         "workers",
-        "the top-level `threads` holds for all nodes together",
+        "the top-level `threads` applies to all nodes together",
     ),
 ];
 
-/// The error for a word that is not known: with the nearest that is, our word for what another program calls so, or
-/// that it comes with a later version.
+/// The error for an unknown word, with help: the word that was probably meant, or the words that are possible.
 #[must_use]
 pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Problem {
     let noun = what.noun();
@@ -289,7 +226,7 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     }
 }
 
-/// Whether a word stands for processors, here or in another program, and for nothing that is possible.
+/// Whether a word means a processor, here or in another program, and nothing that is possible in its place.
 fn is_processor(what: Word, word: &str, possible: &[&str]) -> bool {
     let ours: &[&str] = match what {
         Word::Top => &[SECTION_OF_PROCESSORS],
@@ -301,13 +238,13 @@ fn is_processor(what: Word, word: &str, possible: &[&str]) -> bool {
     ours.contains(&word) || is_misspelt || stands_for(ours) && !stands_for(possible)
 }
 
-/// The candidate that [`unknown`] names for a word.
+/// The candidate that [`unknown`] suggests for a word.
 pub(crate) fn meant<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     translate(word, |ours| candidates.contains(&ours))
         .or_else(|| nearest(word, candidates.iter().copied()))
 }
 
-/// Where the word will be found in a later version.
+/// Where a later version will use the word.
 fn later(what: Word, word: &str) -> Option<&'static str> {
     LATER
         .iter()
@@ -318,11 +255,11 @@ fn later(what: Word, word: &str) -> Option<&'static str> {
 fn translate(word: &str, is_possible: impl Fn(&str) -> bool) -> Option<&'static str> {
     TRANSLATED
         .iter()
-        .find(|(theirs, ours)| *theirs == word && is_possible(ours))
-        .map(|(_, ours)| *ours)
+        .find(|(ours, theirs)| is_possible(ours) && theirs.split(' ').any(|one| one == word))
+        .map(|(ours, _)| *ours)
 }
 
-/// More candidates than this are not listed.
+/// Longer lists of candidates are not printed.
 const LISTED_MAX: usize = 24;
 
 fn listed(candidates: &[&str]) -> String {
@@ -334,16 +271,16 @@ fn listed(candidates: &[&str]) -> String {
     }
 }
 
-/// The words in back quotes with commas between.
+/// The words in back quotes, separated by commas.
 pub(crate) fn join(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     quoted.join(", ")
 }
 
-/// Characters of a user's text that a message repeats at most.
+/// The most characters of the user's text that a message repeats.
 const QUOTED_MAX: usize = 60;
 
-/// A user's text for a message: in back quotes, cut if it is long, without control characters.
+/// The user's text for a message: in back quotes, truncated, without control characters.
 pub(crate) fn quote(text: &str) -> String {
     let mut shown: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! Golden cases: each directory of testdata/ is a configuration, and `expected` is what a user is shown for it.
+//! Golden cases: each directory of testdata/ is a configuration, and `expected` is what the user sees for it.
 //!
 //! `UPDATE=1 cargo test -p millstream-config --test golden` rewrites them.
 
@@ -14,7 +14,7 @@ use millstream_config::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Options that the nodes of these tests share, as those of real nodes will.
+/// Options that the nodes of these tests share, like those of real nodes.
 #[derive(Debug, Deserialize)]
 struct Common {
     #[serde(default)]
@@ -121,7 +121,7 @@ fn show<T: DeserializeOwned + std::fmt::Debug>(options: &Node) -> Result<String,
     options.read::<T>().map(|options| format!("{options:?}"))
 }
 
-/// One node as the program will read it.
+/// Reads one node as the program does.
 fn read(entry: &Entry, problems: &mut Problems) -> String {
     let mut options = entry.options.clone();
     let common = match options.take_part::<Common>() {
@@ -176,7 +176,7 @@ fn outcome(directory: PathBuf) -> String {
 }
 
 #[test]
-fn every_case_shows_what_is_expected() {
+fn every_case_prints_its_expected_output() {
     let update = std::env::var_os("UPDATE").is_some();
     let mut cases: Vec<_> = fs::read_dir("testdata")
         .unwrap()

@@ -1,4 +1,4 @@
-//! The options `tls` and `auth`, the same for the sink and the source.
+//! The options `tls` and `auth`, shared by sink and source.
 
 use std::{borrow::Cow, fmt};
 
@@ -13,12 +13,12 @@ fn yes() -> bool {
     true
 }
 
-/// `true`, or a block.
+/// `true`, or a block of options.
 #[derive(Clone, Debug)]
 pub enum Tls {
-    /// With the certificates that the system trusts, or not at all.
+    /// TLS with the system's certificates, or no TLS.
     Switch(bool),
-    /// With these.
+    /// TLS with these options.
     Block(TlsBlock),
 }
 
@@ -52,52 +52,52 @@ impl JsonSchema for Tls {
     }
 }
 
-/// How connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsBlock {
-    /// A file with the certificates that are trusted. Default: those of the system.
+    /// File with the trusted certificates. Default: the system's.
     #[serde(default)]
     pub ca: Option<String>,
-    /// A file with our certificate, for brokers that want one.
+    /// File with the client's certificate, for brokers that require one.
     #[serde(default)]
     pub cert: Option<String>,
-    /// A file with its key.
+    /// File with the key of the client's certificate.
     #[serde(default)]
     pub key: Option<String>,
-    /// Whether the broker's certificate and name are checked.
+    /// Verification of the broker's certificate and name.
     #[serde(default = "yes")]
     pub verify: bool,
 }
 
-/// Who we are.
+/// Authentication.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Auth {
-    /// How it is shown.
+    /// Mechanism.
     pub sasl: Mechanism,
-    /// The name.
+    /// User name.
     pub username: String,
-    /// The password.
+    /// Password.
     pub password: Secret,
 }
 
-/// How a name and its password are shown.
+/// Authentication mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mechanism {
-    /// As they are; use TLS.
+    /// Name and password in plain text; use TLS.
     Plain,
-    /// As a challenge and its answer, SHA-256.
+    /// Challenge and response with SHA-256.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
-    /// As a challenge and its answer, SHA-512.
+    /// Challenge and response with SHA-512.
     #[serde(rename = "scram-sha-512")]
     ScramSha512,
 }
 
 impl Mechanism {
-    /// The name that brokers have for it.
+    /// Kafka's name of the mechanism.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",

@@ -1,4 +1,4 @@
-//! What the source asks of a consumer.
+//! The consumer, as the source uses it.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ pub struct Partition {
 
 /// Reads records from Kafka. It belongs to one thread, which it may block.
 pub trait Consumer: Send {
-    /// Joins the group and takes the topics that the broker deals to it: names, or patterns that begin with `^`.
+    /// Joins the group and reads the partitions of these topics (names, or patterns that begin with `^`) that the group
+    /// assigns.
     fn subscribe(&mut self, topics: &[String]) -> Result<(), Error>;
 
     /// The partitions of the topics (names or patterns) that exist now.
@@ -25,14 +26,14 @@ pub trait Consumer: Send {
     /// The identity of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// What the group has committed: the offset where each partition goes on, None where it has none.
+    /// The group's committed offsets: where each partition continues; `None` if there is none.
     fn committed(
         &mut self,
         partitions: &[Partition],
         timeout: Duration,
     ) -> Result<Vec<Option<u64>>, Error>;
 
-    /// The first offset that a partition holds, and the one behind its last.
+    /// The first offset of a partition, and the one after its last.
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error>;
 
     /// The first offset at or after a time (milliseconds since 1970); the end if all are older.
@@ -43,30 +44,30 @@ pub trait Consumer: Send {
         timeout: Duration,
     ) -> Result<u64, Error>;
 
-    /// Reads these partitions from these offsets on, besides those that it reads already.
+    /// Starts to read these partitions at these offsets, in addition to the current ones.
     fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error>;
 
-    /// Gives partitions up that the group has taken away. The next ones are dealt after this.
+    /// Releases partitions that the group has revoked. The group assigns the next ones after this.
     fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error>;
 
-    /// Gives what comes next, waiting for so long at most. Records are handed to `take` one after the other, until it
-    /// says that it has enough or none is ready.
+    /// Waits up to `wait` for records or events. Passes records to `take` one after the other, until it returns
+    /// [`Take::Enough`] or none is ready.
     fn poll(
         &mut self,
         wait: Duration,
         take: &mut dyn FnMut(Incoming<'_>) -> Taken,
     ) -> Result<Polled, Error>;
 
-    /// Commits where each partition goes on, for the group; waits for the broker if `wait`.
+    /// Commits where each partition continues; waits for the broker if `wait`.
     fn commit(&mut self, offsets: &[(Partition, u64)], wait: bool) -> Result<(), Error>;
 
-    /// Stops or goes on with the delivery of records; everything else is still served by [`Consumer::poll`].
+    /// Pauses or resumes the delivery of records; [`Consumer::poll`] still serves everything else.
     fn pause(&mut self, paused: bool) -> Result<(), Error>;
 
     /// Leaves the group.
     fn close(&mut self);
 
-    /// What the client complains of since the last call (brokers that do not answer), if anything.
+    /// The last complaint of the client since the previous call (such as brokers that do not answer), if any.
     fn complaint(&mut self) -> Option<String>;
 }
 
@@ -79,26 +80,26 @@ pub enum Taken {
     Enough,
 }
 
-/// What [`Consumer::poll`] came upon.
+/// The outcome of [`Consumer::poll`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Polled {
-    /// Records, or nothing in time.
+    /// Records, or nothing within the time.
     Records,
-    /// The group deals these partitions to this member: [`Consumer::assign`] them.
+    /// The group assigns these partitions: [`Consumer::assign`] them.
     Assigned(Vec<Partition>),
-    /// The group takes these away: commit what is done, then [`Consumer::unassign`] them. `lost`: somebody else has them
-    /// already, and a commit would be refused.
+    /// The group revokes these partitions: commit what is done, then [`Consumer::unassign`] them. `lost`: another
+    /// member has them already, and a commit would be rejected.
     Revoked {
-        /// Which.
+        /// The partitions.
         partitions: Vec<Partition>,
-        /// Whether they are gone already.
+        /// Whether they already belong to another member.
         lost: bool,
     },
-    /// A partition of this number has no more for now; the client does not say of which topic.
+    /// A partition with this number has no more records for now; the client does not report its topic.
     End(i32),
 }
 
-/// A record as it comes in.
+/// A received record.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
     /// Its topic.
@@ -107,11 +108,11 @@ pub struct Incoming<'a> {
     pub partition: i32,
     /// Its offset.
     pub offset: u64,
-    /// Milliseconds since 1970, if it has a time.
+    /// Milliseconds since 1970, if the record has a time.
     pub timestamp: Option<i64>,
     /// Its key.
     pub key: Option<&'a [u8]>,
-    /// Its value; None is a tombstone.
+    /// Its value; `None` for a tombstone.
     pub value: Option<&'a [u8]>,
     /// Its headers, in order; a value may be null.
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],

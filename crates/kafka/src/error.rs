@@ -1,35 +1,35 @@
-//! What goes wrong with Kafka, sorted by what is to be done about it.
+//! Errors of Kafka, sorted by how to handle them.
 
 /// A failure of the client or of a broker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// What to do about it.
+    /// How to handle it.
     pub kind: Kind,
-    /// What the client or the broker says.
+    /// The message of the client or the broker.
     pub message: String,
 }
 
-/// What is to be done about an [`Error`].
+/// How to handle an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nobody answers, or not in time: call again.
+    /// No answer, or not in time: call again.
     Again,
-    /// The transaction is lost: abort it and begin anew.
+    /// The transaction is lost: abort it and begin another one.
     Abort,
-    /// The client is of no use any more: make a new one.
+    /// The client is unusable: create a new one.
     Fatal,
     /// Another producer has the same transactional id (or the broker gave this one up after `transaction.timeout.ms`).
     Fenced,
-    /// A record, or the batch that it was sent in, is larger than its topic takes.
+    /// The record, or its batch, is larger than the topic accepts.
     TooLarge,
-    /// The broker refuses: rights, a name, a policy. Somebody has to change something there.
+    /// The broker refuses because of permissions, a name or a policy, until an operator changes something.
     Refused,
-    /// The broker will never take this record or another one of its batch, for what it is (no key in a compacted topic, a
-    /// time too far ahead). It was this one if the broker names the bad ones, so that others are [`Kind::Neighbour`], or if
-    /// it was alone in its batch.
+    /// The broker will never accept this record or another one of its batch because of its content (no key in a
+    /// compacted topic, a time too far in the future). It is this one if the broker reports the bad records, so that
+    /// the others are [`Kind::Neighbour`], or if it was alone in its batch.
     Suspect,
-    /// Nothing is wrong with this record: another one of its batch was refused, and the whole batch with it.
+    /// The record is fine, but another one of its batch was rejected, and the whole batch with it.
     Neighbour,
     /// The settings cannot work.
     Settings,

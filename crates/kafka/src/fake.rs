@@ -1,5 +1,5 @@
-//! A broker in memory, as far as the sink and the source can tell: what was written can be read, transactions are all or
-//! nothing, and it fails when a test says so. Tests only.
+//! A broker in memory, for tests: what was written can be read, transactions are atomic, and it fails when a test says
+//! so.
 
 mod reader;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 use reader::Reader;
 
-/// A record as the broker keeps it.
+/// A stored record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Its topic.
@@ -33,40 +33,40 @@ pub struct Kept {
 
 /// The broker. Cloning shares it.
 #[derive(Clone, Default)]
-pub struct Broker(Arc<Mutex<State>>);
+pub struct Broker(Arc<Mutex<Cluster>>);
 
-/// What a test does when something fails.
+/// A test's reaction to a fault.
 type OnFault = Box<dyn FnOnce(&Broker) + Send>;
 
-/// What happens when a producer takes over; an error fails it.
+/// Runs when a producer takes over; an error fails the takeover.
 type OnInit = Box<dyn FnOnce(&Broker) -> Result<(), Error> + Send>;
 
-/// How the broker judges values that it refuses for good, and whether it names them.
+/// Which values the broker rejects permanently, and whether it reports them.
 struct Verdict {
     bad: fn(&[u8]) -> bool,
     named: bool,
 }
 
-/// What happens next, in the order in which it was asked for.
+/// Faults to come, in order.
 type Faults = VecDeque<Error>;
 
 #[derive(Default)]
-struct State {
-    /// What is committed, in order.
+struct Cluster {
+    /// The committed records, in order.
     kept: Vec<Kept>,
     positions: BTreeMap<(String, String), String>,
-    /// Which producer may write: raised by every `init`.
+    /// The producer that may write; every `init` raises it.
     epoch: u64,
-    /// Calls of `commit` that fail before anything is committed.
+    /// Calls of `commit` that fail before the commit.
     commit_faults: Faults,
-    /// Calls of `commit` that fail after all is committed.
+    /// Calls of `commit` that fail after the commit.
     commit_doubts: Faults,
-    /// Records that fail with this error after they were taken.
+    /// Records that fail with this error after they were accepted.
     record_faults: Faults,
     on_fault: Option<OnFault>,
     on_inits: VecDeque<OnInit>,
     verdict: Option<Verdict>,
-    /// It answers nobody: what is sent waits.
+    /// The broker does not answer: records stay in flight.
     away: bool,
     record_max: Option<usize>,
     producers: Vec<ProducerOptions>,
@@ -76,7 +76,7 @@ struct State {
 }
 
 impl Broker {
-    /// Everything that readers of committed records see, in order.
+    /// All records that readers of committed records see, in order.
     pub fn kept(&self) -> Vec<Kept> {
         self.state().kept.clone()
     }
@@ -88,7 +88,7 @@ impl Broker {
             .collect()
     }
 
-    /// Puts a record there as another producer would.
+    /// Stores a record as another producer would.
     pub fn put(&self, kept: Kept) {
         self.state().kept.push(kept);
     }
@@ -99,55 +99,55 @@ impl Broker {
         self.state().commit_faults.push_back(error);
     }
 
-    /// The next commit commits all, and says this error.
+    /// The next commit succeeds, but reports this error.
     pub fn doubt_commit(&self, kind: Kind) {
         let error = Error::new(kind, "the test wants it");
         self.state().commit_doubts.push_back(error);
     }
 
-    /// The next record that is taken fails with this error.
+    /// The next accepted record fails with this error.
     pub fn fail_record(&self, kind: Kind) {
         let error = Error::new(kind, "the test wants it");
         self.state().record_faults.push_back(error);
     }
 
-    /// Does this right after the next commit or record has failed.
+    /// Runs `act` right after the next failed commit or record.
     pub fn on_next_fault(&self, act: impl FnOnce(&Broker) + Send + 'static) {
         self.state().on_fault = Some(Box::new(act));
     }
 
-    /// Each call is for one producer more: does this when it wants to take over, before it does.
+    /// Runs `act` before the next producer takes over. Each call adds one.
     pub fn on_init(&self, act: impl FnOnce(&Broker) -> Result<(), Error> + Send + 'static) {
         self.state().on_inits.push_back(Box::new(act));
     }
 
-    /// Batches with such values are refused for good, as Kafka does it (`named`: the bad ones are told from the others) or as
-    /// its elders did. What a producer is handed at once is a batch, up to its `batch.num.messages`.
+    /// Rejects batches with such values permanently: `named` as Kafka does (the bad records are reported), otherwise as
+    /// older brokers do. Records passed in one call are a batch, up to `batch.num.messages`.
     pub fn refuse(&self, named: bool, bad: fn(&[u8]) -> bool) {
         self.state().verdict = Some(Verdict { bad, named });
     }
 
-    /// From now on it does not answer records, or does so again.
+    /// Stops or resumes answering records.
     pub fn set_away(&self, away: bool) {
         self.state().away = away;
     }
 
-    /// Batches with more than so many bytes are refused, as far as records alone make them too large.
+    /// Rejects batches above this size, as far as records alone make them too large.
     pub fn set_record_max(&self, bytes: usize) {
         self.state().record_max = Some(bytes);
     }
 
-    /// What the producers were told, in the order in which they were made.
+    /// The options of all producers, in the order in which they were created.
     pub fn producers(&self) -> Vec<ProducerOptions> {
         self.state().producers.clone()
     }
 
-    /// A producer elsewhere takes over the transactional id.
+    /// Another producer takes over the transactional id.
     pub fn take_over(&self) {
         self.state().epoch += 1;
     }
 
-    /// Sets a position, as another producer would.
+    /// Sets a position as another producer would.
     pub fn set_position(&self, group: &str, topic: &str, text: &str) {
         let place = (group.to_owned(), topic.to_owned());
         self.state().positions.insert(place, text.to_owned());
@@ -161,17 +161,17 @@ impl Broker {
             .collect()
     }
 
-    /// The group decides this next.
+    /// Adds a decision of the group.
     pub fn rebalance(&self, decided: Polled) {
         self.state().rebalances.push_back(decided);
     }
 
-    /// All offsets that were committed, in order.
+    /// All committed offsets, in order.
     pub fn commits(&self) -> Vec<(Partition, u64)> {
         self.state().commits.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Cluster> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,13 +204,13 @@ struct Writer {
     /// Records in flight, by their numbers.
     waiting: Vec<(usize, Kept)>,
     epoch: u64,
-    /// Records of a batch.
+    /// The number of records in a batch.
     batch: usize,
     in_transactions: bool,
 }
 
 impl Writer {
-    /// What the broker says of each record because of what it is, and of its batch.
+    /// The broker's judgement of each record because of its content, and that of its batch.
     fn judge(&self, verdict: &Verdict, outgoing: &Outgoing, from: usize) -> Vec<Option<Kind>> {
         let records = outgoing.records.get(from..).unwrap_or_default();
         let mut said = Vec::new();

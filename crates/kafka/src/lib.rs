@@ -1,11 +1,11 @@
 //! The one Kafka client: producers with transactions and consumers in groups, behind two small traits.
 //!
-//! Stands beside the line, below the sink and the source `kafka`. The traits [`Producer`] and [`Consumer`] are what those
-//! need and nothing else. The producer is our own (`native`): what brokers store is made from the sink's buffers. The consumer
-//! is librdkafka (`client`), with the feature `librdkafka`. The feature `fake` has a broker in memory for unit tests. It
-//! promises that nothing handed to a producer is forgotten silently: it is acknowledged, or it is among
-//! [`Producer::take_failed`]. Every call may block: use it on a thread that may. What to do about a failure is left
-//! to the sink and the source.
+//! The sink and the source `kafka` use it; the traits [`Producer`] and [`Consumer`] hold only what those need. The
+//! producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The consumer is
+//! librdkafka (`client`), with the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
+//!
+//! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every
+//! call may block, so use it on a thread that may. Sink and source decide what to do about a failure.
 
 mod access;
 #[cfg(feature = "librdkafka")]
@@ -33,22 +33,21 @@ pub use producer::{Failed, Producer, ProducerOptions, Sent, Store};
 pub use settings::Settings;
 pub use topics::{Topics, topic_fault};
 
-/// Makes clients.
+/// Creates clients.
 pub trait Connect: Send + Sync {
-    /// A producer.
+    /// Creates a producer.
     ///
-    /// # Errors
-    /// Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are no error here.
+    /// # Errors Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are
+    /// not an error here.
     fn producer(&self, options: ProducerOptions) -> Result<Box<dyn Producer>, Error>;
 
-    /// A consumer.
+    /// Creates a consumer.
     ///
-    /// # Errors
-    /// Settings that the client refuses. Brokers that do not answer are no error here.
+    /// # Errors Settings that the client rejects. Brokers that do not answer are not an error here.
     fn consumer(&self, settings: &Settings) -> Result<Box<dyn Consumer>, Error>;
 }
 
-/// The client that is built in.
+/// The built-in client.
 pub fn connect() -> Arc<dyn Connect> {
     Arc::new(Client)
 }

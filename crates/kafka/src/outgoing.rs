@@ -1,26 +1,26 @@
-//! Records on their way out: the bytes of many in one buffer, and where each one's parts stand in it.
+//! Records to send: their bytes in one buffer, with the ranges of each record's parts.
 
 use std::ops::Range;
 
-/// Records to send, in order. It is filled, handed to a producer and cleared to be filled again.
+/// Records to send, in order. It is filled, handed to a producer, and cleared for reuse.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// Keys, values and headers' values, wherever the records say.
+    /// Keys, values and header values.
     pub bytes: Vec<u8>,
     /// The records.
     pub records: Vec<Record>,
-    /// The topics that they name by their index.
+    /// The topics, which records refer to by index.
     pub topics: Vec<String>,
-    /// The names of headers, in the order in which each record has its values.
+    /// The names of headers, in the order of each record's values.
     pub header_names: Vec<String>,
-    /// Values of headers: for every record as many as there are names, or none at all.
+    /// Header values: for every record one per name, or none at all.
     pub headers: Vec<Range<usize>>,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// By which a failure names it.
+    /// Identifies the record in failures.
     pub number: usize,
     /// Index of its topic.
     pub topic: usize,
@@ -33,14 +33,14 @@ pub struct Record {
 }
 
 impl Outgoing {
-    /// Empties it; topics and names of headers stay.
+    /// Removes all records; topics and header names stay.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.records.clear();
         self.headers.clear();
     }
 
-    /// Keeps only the records whose number is wanted.
+    /// Keeps only the records for whose number `wanted` returns true.
     pub fn keep(&mut self, wanted: impl Fn(usize) -> bool) {
         let names = self.header_names.len();
         let headers = std::mem::take(&mut self.headers);
@@ -57,7 +57,7 @@ impl Outgoing {
         self.bytes.get(range.clone()).unwrap_or_default()
     }
 
-    /// The values of the headers of the record at `index`; as many as there are names.
+    /// The header values of the record at `index`, one per name.
     pub fn headers_of(&self, index: usize) -> &[Range<usize>] {
         let names = self.header_names.len();
         self.headers
@@ -65,7 +65,8 @@ impl Outgoing {
             .unwrap_or_default()
     }
 
-    /// Bytes of the record at `index` that count against a topic's `max.message.bytes`: its parts and what frames them.
+    /// The size of the record at `index` that counts against a topic's `max.message.bytes`: its parts and their
+    /// framing.
     pub fn size_of(&self, index: usize) -> usize {
         let Some(record) = self.records.get(index) else {
             return 0;
@@ -78,7 +79,7 @@ impl Outgoing {
     }
 }
 
-/// At most so many bytes of a header besides its name and value: two variable-length integers.
+/// The most bytes of a header beyond its name and value: two variable-length integers.
 const HEADER_BYTES: usize = 10;
-/// The header of a record batch (61 bytes) and of one record in it (at most 36): what the broker counts with a record.
+/// The header of a record batch (61 bytes) and that of one record (at most 36), which the broker counts with a record.
 const FRAMING_BYTES: usize = 97;

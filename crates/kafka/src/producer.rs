@@ -1,37 +1,37 @@
-//! What the sink asks of a producer.
+//! The producer, as the sink uses it.
 
 use std::time::Duration;
 
 use crate::{Auth, Compression, Error, Outgoing, Partitioner, Tls};
 
-/// What a producer is told. Secrets are not shown by `Debug`.
+/// The options of a producer. `Debug` does not show secrets.
 #[derive(Clone, Debug)]
 pub struct ProducerOptions {
-    /// Where the cluster is asked for first: `host`, `host:port`.
+    /// The bootstrap brokers: `host`, `host:port`.
     pub brokers: Vec<String>,
-    /// What brokers call us in their logs, and count our quota by.
+    /// The client's name in the brokers' logs and quotas.
     pub client_id: String,
-    /// How connections are encrypted.
+    /// Encryption.
     pub tls: Option<Tls>,
-    /// Who we are.
+    /// Authentication.
     pub auth: Option<Auth>,
-    /// With one, everything is written in transactions.
+    /// If set, everything is written in transactions.
     pub transactional_id: Option<String>,
-    /// When the coordinator aborts a transaction that is still open.
+    /// The age at which the coordinator aborts an open transaction.
     pub transaction_timeout: Duration,
-    /// Which partition a key belongs to.
+    /// The partition of a key.
     pub partitioner: Partitioner,
-    /// How batches are compressed.
+    /// Compression of batches.
     pub compression: Compression,
-    /// Bytes of a record at most: key, value, headers.
+    /// The most bytes of a record: key, value, headers.
     pub record_bytes: usize,
-    /// Bytes of a batch at most, before compression; a larger record has one of its own.
+    /// The most bytes of a batch before compression; a larger record gets its own batch.
     pub batch_bytes: usize,
-    /// Records of a batch at most.
+    /// The most records of a batch.
     pub batch_records: usize,
     /// How long the first record of a batch waits for more.
     pub linger: Duration,
-    /// Bytes of records that are taken and not settled.
+    /// The most bytes of accepted records without an outcome.
     pub buffer_bytes: usize,
 }
 
@@ -56,7 +56,7 @@ impl Default for ProducerOptions {
 }
 
 impl ProducerOptions {
-    /// How long a record may wait until it comes back as failed: as long as its transaction lives, else for ever.
+    /// How long a record may wait before it fails: as long as its transaction lives, without transactions forever.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let transactional = self.transactional_id.as_ref();
         transactional.map(|_| self.transaction_timeout)
@@ -66,36 +66,34 @@ impl ProducerOptions {
 /// Writes records to Kafka: idempotent, and in transactions if it has a transactional id. It belongs to one thread, which
 /// it may block.
 pub trait Producer: Send {
-    /// With a transactional id, before anything else: ends what an earlier producer of the same id has left open, and
-    /// fences that one off. May be called again after [`Kind::Again`](crate::Kind::Again).
+    /// With a transactional id, before anything else: ends what an earlier producer with the same id has left open, and
+    /// fences that one. May be called again after [`Kind::Again`](crate::Kind::Again).
     fn init(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// The text that was committed last in `store`; None if there is none. Of a transaction that is still open it sees
-    /// nothing.
+    /// The text that was committed last in `store`; `None` if there is none. An open transaction has no effect on it.
     fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error>;
 
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Error>;
 
-    /// Takes the records from the one at `from` on, until the queue is full or one is refused at once. Never blocks.
+    /// Accepts records from index `from` on, until the queue is full or a record is refused. Never blocks.
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent;
 
-    /// Lets the client tell what it has learned, and waits so long.
+    /// Lets the client report progress, for up to `wait`.
     fn serve(&mut self, wait: Duration);
 
-    /// Has everything sent that was taken, without waiting for more to go with it, and waits until nothing is in flight, so
-    /// long at most.
+    /// Sends everything without lingering, and waits until nothing is in flight, up to `wait`.
     fn flush(&mut self, wait: Duration);
 
-    /// Records that were taken and whose fate is open. When it is 0, every one of them was acknowledged or is among
+    /// Accepted records without an outcome. When it is 0, every record was acknowledged or is among
     /// [`Producer::take_failed`].
     fn in_flight(&self) -> usize;
 
-    /// Records that could not be written, since the last call. The client has done what retrying can do.
+    /// Records that could not be written, since the last call. The client has retried as far as that helps.
     fn take_failed(&mut self) -> Vec<Failed>;
 
-    /// Commits the transaction, and `text` in `store` with it; `number` is shown as the offset. Nothing may be in flight.
-    /// May be called again after [`Kind::Again`](crate::Kind::Again).
+    /// Commits the transaction, with `text` in `store`; `number` becomes the offset. Nothing may be in flight. May be
+    /// called again after [`Kind::Again`](crate::Kind::Again).
     fn commit(
         &mut self,
         store: &Store,
@@ -104,40 +102,40 @@ pub trait Producer: Send {
         timeout: Duration,
     ) -> Result<(), Error>;
 
-    /// Gives the transaction up. What is in flight comes back as failed.
+    /// Aborts the transaction. Records in flight fail.
     fn abort(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// Takes back what was taken and is not acknowledged: it comes back as failed. A broker may have it all the same.
+    /// Fails everything that is not acknowledged. A broker may have written it nevertheless.
     fn purge(&mut self);
 
-    /// The largest batch of records that the topic takes (`max.message.bytes`).
+    /// The largest batch that the topic accepts (`max.message.bytes`).
     fn record_max(&mut self, topic: &str, timeout: Duration) -> Result<usize, Error>;
 
-    /// Makes a topic of one partition unless it is there.
+    /// Creates a topic with one partition unless it exists.
     fn make_topic(&mut self, topic: &str, timeout: Duration) -> Result<(), Error>;
 
     /// The id of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// What the client complains of since the last call (brokers that do not answer), if anything.
+    /// The last complaint of the client since the previous call (such as brokers that do not answer), if any.
     fn complaint(&mut self) -> Option<String>;
 }
 
-/// Where a position is committed: as the offset of a partition that exists, in a group without members.
+/// Where a position is committed: as the offset of an existing partition, in a group without members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The group.
     pub group: String,
-    /// The topic whose partition 0 stands for it; it must exist when something is committed.
+    /// The topic whose partition 0 is used; it must exist at the time of a commit.
     pub topic: String,
 }
 
-/// What [`Producer::send`] did.
+/// The outcome of [`Producer::send`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// So many records were taken.
+    /// The number of accepted records.
     pub taken: usize,
-    /// Why the next one was not: None if all were taken or the queue is full, which passes.
+    /// Why the next record was refused; `None` if all were accepted or the queue is full, which is temporary.
     pub refused: Option<Error>,
 }
 

@@ -1,4 +1,4 @@
-//! What a consumer is told: brokers, security, and properties by name.
+//! The settings of a consumer: brokers, security, and properties by name.
 //!
 //! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one.
 
@@ -6,21 +6,21 @@ use std::fmt;
 
 use crate::{Auth, Tls};
 
-/// Everything that a consumer is told. Secrets are not shown by `Debug`.
+/// All settings of a consumer. `Debug` does not show secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     properties: Vec<(String, String)>,
 }
 
 impl Settings {
-    /// For these brokers (`host:port`).
+    /// Settings for these brokers (`host:port`).
     pub fn new(brokers: &[String]) -> Self {
         let mut settings = Self::default();
         settings.set("bootstrap.servers", brokers.join(","));
         settings
     }
 
-    /// Sets a property; one that was there is replaced.
+    /// Sets or replaces a property.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         let value = value.into();
         match self.properties.iter_mut().find(|(n, _)| n == name) {
@@ -42,7 +42,7 @@ impl Settings {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Encrypts connections, and says who we are.
+    /// Sets encryption and authentication.
     pub fn secure(&mut self, tls: Option<&Tls>, auth: Option<&Auth>) {
         let tls = tls.filter(|tls| !matches!(tls, Tls::Switch(false)));
         self.set(

@@ -1,13 +1,13 @@
-//! Names of topics: which a broker takes, and which a list of names and patterns means.
+//! Names of topics: validity, and lists of names and patterns.
 
 use regex::RegexSet;
 
 use crate::{Error, Kind};
 
-/// The longest name of a topic that a broker takes.
+/// The longest topic name that a broker accepts, in bytes.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// What is wrong with the name of a topic, if anything: Kafka takes 1 to 249 of `a-z A-Z 0-9 . _ -`, but not `.` or `..`.
+/// What is wrong with a topic's name, if anything. Kafka accepts 1 to 249 of `a-z A-Z 0-9 . _ -`, except `.` and `..`.
 pub fn topic_fault(name: &[u8]) -> Option<&'static str> {
     if name.is_empty() {
         return Some("it is empty");
@@ -19,7 +19,7 @@ pub fn topic_fault(name: &[u8]) -> Option<&'static str> {
         return Some("it is `.` or `..`");
     }
     let good = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
-    (!name.iter().all(good)).then_some("only letters, digits, `.`, `_` and `-` may stand in it")
+    (!name.iter().all(good)).then_some("only letters, digits, `.`, `_` and `-` are allowed in it")
 }
 
 /// Names and patterns of topics.
@@ -29,10 +29,9 @@ pub struct Topics {
 }
 
 impl Topics {
-    /// Of a list in which what begins with `^` is a pattern.
+    /// Parses a list in which patterns begin with `^`.
     ///
-    /// # Errors
-    /// A pattern that is none, a name that cannot be.
+    /// # Errors An invalid pattern or name.
     pub fn new(list: &[String]) -> Result<Self, Error> {
         let (patterns, names): (Vec<String>, Vec<String>) =
             list.iter().cloned().partition(|text| text.starts_with('^'));
@@ -40,7 +39,7 @@ impl Topics {
             .iter()
             .find_map(|name| Some((name, topic_fault(name.as_bytes())?)))
         {
-            let text = format!("`{name}` is no name of a topic: {fault}");
+            let text = format!("`{name}` is not a valid topic name: {fault}");
             return Err(Error::new(Kind::Settings, text));
         }
         let patterns = RegexSet::new(patterns);
@@ -48,7 +47,7 @@ impl Topics {
         Ok(Self { names, patterns })
     }
 
-    /// Whether this topic is meant.
+    /// Whether the list includes this topic.
     pub fn takes(&self, topic: &str) -> bool {
         self.names.iter().any(|name| name == topic) || self.patterns.is_match(topic)
     }
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_a_broker_refuses_are_known() {
+    fn invalid_topic_names_are_rejected() {
         for good in ["a", "logs.web-1_x", "A9", "..."] {
             assert_eq!(topic_fault(good.as_bytes()), None, "{good}");
         }
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_as_they_are_and_patterns_as_patterns() {
+    fn names_match_exactly_and_patterns_match_as_regular_expressions() {
         let list = ["logs".to_owned(), "^web[.].*".to_owned()];
         let topics = Topics::new(&list).unwrap();
         for (topic, taken) in [

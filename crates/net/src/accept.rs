@@ -1,4 +1,4 @@
-//! From a listener to a connection on its thread, behind its TLS handshake.
+//! Accepts connections and moves them to their threads, where they do their TLS handshake.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -7,17 +7,18 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     bind::{Bound, BoundSocket},
+    connection::{Connection, Peer},
     listen::Scheme,
     room::{Room, Silence},
-    server::{Connection, Peer},
     stream::{Socket, Stream, Unwatched},
     tls::ServerTls,
 };
 
-/// After an error of `accept` (no more open files) a listener waits this long for a silent connection to be closed.
+/// After an error of `accept` (no more file descriptors) a listener waits this long for a silent connection to be
+/// evicted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A listener on the thread that accepts.
+/// A listener on the accepting thread.
 pub(crate) struct Listener {
     scheme: Scheme,
     socket: ListenerSocket,
@@ -45,12 +46,12 @@ impl Listener {
         Ok(Some(Self { scheme, socket }))
     }
 
-    /// The next connection, free to go to another thread.
+    /// The next connection, not bound to a thread yet.
     async fn accept(&self) -> io::Result<(Unwatched, Peer)> {
         match &self.socket {
             ListenerSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                // Answers are small and somebody waits for them.
+                // Answers are small, and the peer waits for them.
                 stream.set_nodelay(true)?;
                 Ok((Unwatched::Tcp(stream.into_std()?), Peer::inet(peer)))
             }
@@ -62,7 +63,7 @@ impl Listener {
     }
 }
 
-/// What the acceptors of a source share.
+/// Shared by the acceptors of a source.
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) context: SourceContext,
@@ -73,7 +74,7 @@ pub(crate) struct Desk {
     pub(crate) failed: Meter,
 }
 
-/// Accepts from one listener until it is time to stop; `each` serves a connection to its end, on a data thread.
+/// Accepts from one listener until the stop; `each` serves a connection to its end, on a data thread.
 pub(crate) async fn accept<F, T>(listener: Listener, desk: Desk, each: F)
 where
     F: Fn(Connection) -> T + Clone + Send + 'static,
@@ -97,9 +98,9 @@ where
                 let threads = desk.context.threads.clone();
                 let start = async move || {
                     let _place = place;
-                    let _open = Open::new(desk.open.clone());
+                    let _open = OpenConnection::new(desk.open.clone());
                     if let Some(connection) = desk.greet(socket, silence, peer, scheme).await {
-                        // Boxed: until here the task of a peer that sends nothing is small.
+                        // Boxed, so that the task of a silent peer is small.
                         Box::pin(each(connection)).await;
                     }
                 };
@@ -115,7 +116,7 @@ where
 }
 
 impl Desk {
-    /// The connection on its thread, behind its TLS handshake.
+    /// Registers the connection on its thread and does its TLS handshake.
     async fn greet(
         &self,
         socket: Unwatched,
@@ -154,7 +155,7 @@ impl Desk {
         })
     }
 
-    /// Counts a handshake that failed, and says so where somebody should look at it.
+    /// Counts a failed handshake, and logs it if an operator should look at it.
     fn note(&self, peer: &Peer, fault: Fault) {
         self.failed.add(1);
         let reporter = &self.context.reporter;
@@ -175,7 +176,7 @@ impl Desk {
     }
 }
 
-/// Why there is no TLS.
+/// Why a handshake failed.
 enum Fault {
     Stopped,
     Late,
@@ -196,17 +197,17 @@ async fn shake(
     }
 }
 
-/// Counts a connection as open until it is dropped, also by a panic.
-struct Open(Meter);
+/// Counts a connection as open until it is dropped, even by a panic.
+struct OpenConnection(Meter);
 
-impl Open {
+impl OpenConnection {
     fn new(connections: Meter) -> Self {
         connections.add(1);
         Self(connections)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.sub(1);
     }

@@ -15,10 +15,10 @@ use socket2::{Domain, Socket, Type};
 
 use crate::listen::{At, Listen, Scheme};
 
-/// Connections that wait to be accepted; the system takes less where it allows less.
+/// Backlog of connections to be accepted; the kernel may use a lower limit.
 const BACKLOG: i32 = 1024;
 
-/// An address that is bound. The name of a unix socket goes with it.
+/// A bound address. It removes the path of a unix socket when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) listen: Listen,
@@ -33,7 +33,7 @@ pub(crate) enum BoundSocket {
     Unixgram(UnixDatagram, PathBuf),
 }
 
-/// A bound socket of datagrams, not blocking and not watched. Reading it is the source's own.
+/// A bound datagram socket, non-blocking and not watched. The source reads it.
 #[derive(Debug)]
 pub enum Datagrams {
     /// `udp://`
@@ -55,7 +55,7 @@ impl Bound {
         })
     }
 
-    /// Where it listens, with the port that the system chose; None for a unix socket.
+    /// The address, with the port that the system chose; `None` for a unix socket.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
             BoundSocket::Tcp(listener) => listener.local_addr().ok(),
@@ -64,7 +64,7 @@ impl Bound {
         }
     }
 
-    /// As it is said to people.
+    /// The name for messages.
     pub(crate) fn name(&self) -> String {
         match self.address() {
             Some(address) => format!("{}://{address}", self.listen.scheme.name()),
@@ -76,7 +76,7 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket {
-            // It may be gone already.
+            // It may already be gone.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -106,7 +106,7 @@ fn bind(listen: &Listen) -> io::Result<BoundSocket> {
     })
 }
 
-/// The first of the addresses that can be bound.
+/// Binds the first address that can be bound.
 fn bind_inet(address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
@@ -114,7 +114,7 @@ fn bind_inet(address: &str, kind: Type) -> io::Result<Socket> {
             let socket = Socket::new(Domain::for_address(address), kind, None)?;
             socket.set_nonblocking(true)?;
             if kind == Type::STREAM {
-                // A restart must not wait for the connections of the process before.
+                // A restart must not wait for the connections of the previous process.
                 socket.set_reuse_address(true)?;
             }
             socket.bind(&address.into())?;
@@ -131,7 +131,7 @@ fn bind_inet(address: &str, kind: Type) -> io::Result<Socket> {
     Err(last)
 }
 
-/// A socket that a process left behind when it died is replaced; one that somebody listens at is not.
+/// Replaces a socket that a dead process left behind, but not one that is in use.
 fn bind_path<T>(
     path: &Path,
     bind: impl Fn() -> io::Result<T>,
@@ -155,13 +155,13 @@ fn advice(listen: &Listen, error: &io::Error) -> &'static str {
     let is_path = matches!(listen.at, At::Path(_));
     match error.kind() {
         io::ErrorKind::AddrInUse if is_path => {
-            "; another process listens there, or it is no socket: stop that process, or choose another path"
+            "; another process listens on it, or it is not a socket: stop that process, or choose another path"
         }
         io::ErrorKind::AddrInUse => {
             "; another process listens there (`ss -lntup` shows which): stop it, or choose another port"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "; this machine has no such address: 0.0.0.0 stands for all it has"
+            "; this machine does not have this address: 0.0.0.0 means all of its addresses"
         }
         io::ErrorKind::PermissionDenied if is_path => {
             "; this user may not write the directory: give it to the user, or choose another path"

@@ -1,7 +1,7 @@
 //! The file descriptors of this process: how many connections of all sources together may be open.
 //!
-//! Connections get what is left of the limit of open files after what is open when the first source starts, and a reserve. The
-//! reserve is for the interface, for files that sinks and channels open later, and for connections of sinks.
+//! Connections get the limit of open files minus what is open when the first source starts, minus a reserve. The
+//! reserve is for the API, for files that sinks and channels open later, and for connections of sinks.
 
 use std::{
     fs,
@@ -11,13 +11,13 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Semaphore;
 
-/// The part of the limit that no connection of a source takes, and its bounds.
+/// The part of the limit that is reserved, as a divisor.
 const RESERVE_PART: u64 = 4;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
-/// The part of the reserve that connections of the interface may take.
+/// The part of the reserve that connections of the API may use, as a divisor.
 const INTERFACE_PART: u64 = 4;
-/// Some connections are always possible.
+/// The minimum of connections.
 const CONNECTIONS_MIN: u64 = 4;
 
 /// A permit for each connection of a source.
@@ -33,7 +33,7 @@ pub(crate) fn connections() -> &'static Arc<Semaphore> {
     &CONNECTIONS
 }
 
-/// How many connections of the interface fit into the reserve.
+/// The number of API connections that fit into the reserve.
 #[must_use]
 pub fn interface_connections() -> usize {
     usize::try_from(reserve() / INTERFACE_PART).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! Connecting: names looked up anew each time, one address after the other, and the deadline shared among them.
+//! Connecting: names are resolved for every attempt, addresses are tried in turn, and they share the deadline.
 
 use std::{borrow::Cow, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::{
 
 use crate::{Listen, Scheme, listen::At};
 
-/// An idle connection is probed after this long, so that a peer that vanished is noticed and firewalls keep it open.
+/// Idle connections are probed after this time, so that a vanished peer is noticed and firewalls keep the connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
-/// Where to connect to, as a URL of the option `url` says it.
+/// The target of a connection, from the URL in the option `url`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     scheme: Scheme,
@@ -23,13 +23,13 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// What stands before `://`.
+    /// The scheme.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// `host:port`, with `port` where the URL names none; None for a path.
+    /// `host:port`, with `port` if the URL has none; `None` for a path.
     #[must_use]
     pub fn address(&self, port: u16) -> Option<String> {
         match &self.at {
@@ -66,19 +66,17 @@ impl fmt::Display for Remote {
     }
 }
 
-/// Connects by TCP to the first address of `host:port` that answers, within `limit` for all of them. `send_buffer`: bytes
-/// that the kernel holds (SO_SNDBUF); 0 leaves it to the kernel.
+/// Connects by TCP to the first address of `host:port` that answers, within `limit` for all of them. `send_buffer` is
+/// SO_SNDBUF; 0 keeps the kernel's default.
 ///
-/// # Errors
-/// Of the last address that was tried.
+/// # Errors The error of the last address.
 pub async fn connect(address: &str, limit: Duration, send_buffer: u32) -> io::Result<TcpStream> {
     connect_each(address, limit, |address| open(address, send_buffer)).await
 }
 
-/// As [`connect`], with what a connection needs before it can be used (TLS, a greeting) as part of the try.
+/// As [`connect`], with what a connection needs before it can be used (TLS, a greeting) as part of each attempt.
 ///
-/// # Errors
-/// Of the last address that was tried.
+/// # Errors The error of the last address.
 pub async fn connect_each<S>(
     address: &str,
     limit: Duration,
@@ -92,7 +90,7 @@ pub async fn connect_each<S>(
     };
     let addresses = timeout(limit, lookup_host(address)).await.map_err(late)??;
     let addresses: Vec<_> = addresses.collect();
-    // So that one address that swallows everything leaves time for the others.
+    // An address that drops all packets must leave time for the others.
     let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
@@ -105,10 +103,9 @@ pub async fn connect_each<S>(
     Err(last)
 }
 
-/// One address: TCP without delay and with probes.
+/// Connects to one address, without Nagle's delay and with keepalive probes.
 ///
-/// # Errors
-/// Of the system.
+/// # Errors The error of the system.
 pub async fn open(address: SocketAddr, send_buffer: u32) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),

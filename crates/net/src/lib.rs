@@ -1,6 +1,6 @@
-//! Sockets as we use them: listen, accept, TLS, limits. For every source and sink that speaks over a network.
+//! Sockets for every network source and sink: listening, accepting, TLS, limits.
 //!
-//! A network source has three options of this crate in its own `Config` and one [`Server`] built of them:
+//! A network source has three options of this crate in its own `Config`, and one [`Server`] built from them:
 //!
 //! ```no_run
 //! use millstream_config::{Node, OneOrMany};
@@ -17,7 +17,7 @@
 //!     tls: Tls,
 //! }
 //!
-//! /// What may stand in `listen`, and the port of each where a URL names none (None: it must name one).
+//! /// The schemes for `listen`, each with its default port (None: a URL must have a port).
 //! const TAKES: Takes = &[(Scheme::Tcp, Some(6514)), (Scheme::Unix, None), (Scheme::Udp, Some(514))];
 //!
 //! fn build(options: &Node) -> Checked<Server> {
@@ -31,9 +31,9 @@
 //! }
 //!
 //! async fn run(server: &mut Server, context: &SourceContext) -> Result<(), Failure> {
-//!     // UDP and unix datagram sockets are the source's own to read (`Server::datagrams`). Streams come as connections:
-//!     // one call for each, on a data thread, after its TLS handshake. The connection ends when the call returns, and
-//!     // gives its permit back. `serve` itself returns in a drain, when the last one has ended.
+//!     // The source reads UDP and unix datagram sockets itself (`Server::datagrams`). For every connection, `each` is called
+//!     // on a data thread after the TLS handshake. When the call returns, the connection is closed and its permit released.
+//!     // During a drain, `serve` returns when the last connection has ended.
 //!     let own = context.clone();
 //!     let each = move |connection: Connection| {
 //!         let context = own.clone();
@@ -48,19 +48,20 @@
 //! }
 //! ```
 //!
-//! A connection's task must watch `context.stop`, `limits.idle` and `limits.progress` itself: only it knows what its peer waits for.
-//! [`Connection::deadline`] is the end of `limits.handshake`, for protocols that authenticate behind TLS.
+//! A connection's task must enforce `limits.idle` and `limits.progress` and watch `context.stop` itself: only it knows what its
+//! peer waits for. [`Connection::deadline`] is the end of `limits.handshake`, for protocols that authenticate after TLS.
 //! [`sides`] splits a stream into a reading and a writing side on one thread and can set a busy socket aside.
-//! [`connect`] and [`ClientTls`] are the other end: names, several addresses, system roots, own roots, client certificates.
+//! [`connect`] and [`ClientTls`] are the client's end: names, several addresses, system roots, own roots, client certificates.
 //!
-//! It promises: at most `limits.connections` at a time, dealt evenly over the data threads, and of all sources together as
-//! many as the limit of open files allows without its reserve; when all are open, the connection that has been silent for the
-//! longest time since it was accepted is evicted, and reads as if its peer had closed it; a peer that does not finish its
-//! handshake costs a permit until the deadline and nothing after it; certificates that change on the disk are taken up
-//! without a restart, broken ones are reported and the old ones stay. It leaves to others: every protocol above bytes.
+//! At most `limits.connections` are open at a time, distributed evenly over the data threads; of all sources together as many as
+//! the limit of open files allows without its reserve. When all are open, the oldest connection that has not sent a byte is
+//! evicted; it reads as if its peer had closed it. A peer that does not finish its handshake holds a permit only until the
+//! deadline. Certificates that change on disk are reloaded without a restart; broken ones are reported and the old ones stay in
+//! use.
 
 mod accept;
 mod bind;
+mod connection;
 mod descriptors;
 mod dial;
 mod limits;
@@ -76,11 +77,12 @@ mod tls;
 mod tests;
 
 pub use bind::Datagrams;
+pub use connection::{Connection, Peer};
 pub use descriptors::interface_connections;
 pub use dial::{Remote, connect, connect_each, open};
 pub use limits::Limits;
 pub use listen::{Listen, Scheme, Takes};
-pub use server::{Connection, Peer, Server};
+pub use server::Server;
 pub use stream::{Socket, Stream};
 pub use timed::{Handling, Timed, Times};
 pub use tls::{Block, ClientAuth, ClientTls, MinVersion, ServerTls, Tls, client_config};

@@ -1,31 +1,32 @@
-//! The option `limits`: bounds on what peers may ask for.
+//! The option `limits`: bounds for peers.
 
 use millstream_config::{Node, Period, Problem, Size};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Positions in a batch have 32 bits, and so do lengths on the wire.
+/// Offsets in a batch and lengths on the wire have 32 bits.
 const FRAME_BYTES_MAX: u64 = 1 << 30;
 
-/// Bounds on what peers may ask for.
+/// Bounds for peers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Connections at a time; more wait in the backlog of the listener. When all are open, one on which nothing ever came is
-    /// closed for the next: the oldest, if it is older than a second (counted in `silent_connections_closed`). The limit of
-    /// open files bounds the connections of all sources together in the same way.
+    /// Maximum of open connections; more wait in the backlog of the listener. When all are open, the oldest one that
+    /// has not sent a byte is evicted if it is older than a second (counted in `silent_connections_closed`). The limit
+    /// of open files bounds the connections of all sources together in the same way.
     pub connections: u32,
-    /// Bytes of one frame (chunk, message, request); a connection that sends a longer one is closed.
+    /// Maximum size of one frame (chunk, message, request); a connection that sends a larger one is closed.
     pub frame: Size,
-    /// Bytes of one payload after decompression; a longer one is treated as one that cannot be read.
+    /// Maximum size of one payload after decompression; a larger one is treated as unreadable.
     pub decompressed: Size,
-    /// How long a peer may take for TLS and to authenticate.
+    /// Timeout for TLS and authentication.
     pub handshake: Period,
-    /// A connection on which nothing came for so long, and that waits for no answer, is closed; 0: never.
+    /// Timeout for a connection that sends nothing and waits for no answer; then it is closed. 0: never.
     pub idle: Period,
-    /// A peer that has begun a frame, a head or a body must send at least 1 KiB a second of it, measured over this time, and
-    /// must read its answers within it; otherwise the connection is closed. While other messages wait for memory, each second
-    /// must bring a sixtieth of the memory that the message holds, measured over at most 5 seconds. 0: no such limit.
+    /// Time over which a minimum rate is measured: a peer that has begun a frame, a head or a body must send at least 1
+    /// KiB a second of it, and must read its answers within this time; otherwise the connection is closed. While other
+    /// messages wait for memory, each second must bring a sixtieth of the memory that the message holds, measured over
+    /// at most 5 seconds. 0: no minimum.
     pub progress: Period,
 }
 
@@ -43,7 +44,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Everything that is wrong with them, at its place below `options`.
+    /// Adds all problems with the limits, each at its place below `options`.
     pub(crate) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut refuse = |path: &str, text: &str| {
             problems.push(options.problem_at(path, format!("`{path}` {text}")));

@@ -1,4 +1,4 @@
-//! The option `listen`: addresses as URLs, and which of them a source takes.
+//! The option `listen`: addresses as URLs, and the schemes that a source supports.
 
 use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr};
 
@@ -11,7 +11,7 @@ use serde::{
 
 mod hint;
 
-/// What stands before `://`.
+/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `tcp://ADDRESS:PORT`: a stream.
@@ -20,13 +20,13 @@ pub enum Scheme {
     Udp,
     /// `unix:///PATH`: a stream.
     Unix,
-    /// `unixgram:///PATH`: datagrams, as `/dev/log` takes them.
+    /// `unixgram:///PATH`: datagrams, as for `/dev/log`.
     Unixgram,
     /// `relp://ADDRESS:PORT`: a TCP stream that speaks RELP.
     Relp,
 }
 
-/// Schemes that a source takes, each with the port where a URL names none; None: it must name one.
+/// The schemes that a source supports, each with its default port; `None` if a URL must have a port.
 pub type Takes = &'static [(Scheme, Option<u16>)];
 
 impl Scheme {
@@ -48,7 +48,7 @@ impl Scheme {
         matches!(self, Self::Unix | Self::Unixgram)
     }
 
-    /// How to write it, for messages.
+    /// The form of a URL, for messages.
     fn form(self) -> String {
         let name = self.name();
         match self.is_path() {
@@ -65,7 +65,7 @@ pub struct Listen {
     pub(crate) at: At,
 }
 
-/// Where.
+/// The target of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// A host, with brackets if it is an IPv6 address, and a port.
@@ -75,13 +75,13 @@ pub(crate) enum At {
 }
 
 impl Listen {
-    /// What stands before `://`.
+    /// The scheme.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// Checks the schemes of a list and fills in ports. Places are those of `listen` below `options`.
+    /// Checks the schemes of a list and sets default ports. Problems refer to `listen` below `options`.
     pub(crate) fn check(
         all: &[Self],
         takes: Takes,
@@ -134,7 +134,7 @@ impl Listen {
     }
 }
 
-/// At the element of the list, or at the option if it is no list.
+/// A problem at the element of the list, or at the option if it is not a list.
 fn problem(options: &Node, number: usize, text: String) -> Problem {
     options.problem_at(&format!("listen.{number}"), text)
 }
@@ -169,13 +169,13 @@ fn path(text: &str, path: &str) -> Result<At, String> {
 }
 
 fn host(text: &str, address: &str) -> Result<At, String> {
-    // A colon behind the last bracket of an IPv6 address begins the port.
+    // In an IPv6 address the port follows the closing bracket.
     let behind = address.rsplit(']').next().unwrap_or(address);
     let (host, port) = match behind.rsplit_once(':') {
         Some((_, port)) => {
             let number = port.parse::<u16>();
             let number = number.map_err(|_| {
-                format!("`{port}` in `{text}` is no port: write a number from 1 to 65535")
+                format!("`{port}` in `{text}` is not a port: write a number from 1 to 65535")
             })?;
             let host = address.get(..address.len() - port.len() - 1);
             (host.unwrap_or_default(), Some(number))
@@ -205,7 +205,7 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// Reads an address, and knows what a bare number was meant to be.
+/// Reads an address; a bare number gets a suggestion.
 struct Address;
 
 impl Visitor<'_> for Address {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_does_not_take_is_told_at_its_place() {
+    fn an_unsupported_scheme_is_reported_at_its_place() {
         assert_eq!(
             checked("listen: ['tcp://a', 'udp://a:1', 'relp://a', 'tcp://a:24224']").unwrap_err(),
             [
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn an_invalid_address_is_an_error() {
         for text in [
             "",
             "*:1",

@@ -1,10 +1,10 @@
-//! The places of a source, and which connection must give one up: when all are taken and another peer comes, of those that
-//! have never sent a byte the one that has been silent longest is closed. So no peer keeps others out by connecting alone.
+//! Connection places, and which connection is evicted when all are taken: of those that have never sent a byte, the one
+//! that has been silent longest. So a peer cannot keep others out by only connecting.
 //!
-//! A connection needs a place of its source (`limits.connections`) and one of the process (the limit of open files). If the
-//! process has none left, the connection that is closed may be one of another source.
+//! A connection needs a place of its source (`limits.connections`) and one of the process (the limit of open files). If
+//! the process has none left, the evicted connection may belong to another source.
 //!
-//! The list of the silent is locked when a connection is accepted and once more at its first byte, never after it.
+//! The list of silent connections is locked when a connection is accepted and at its first byte, never after it.
 
 use std::{
     collections::BTreeMap,
@@ -29,10 +29,10 @@ use tokio::{
 
 use crate::descriptors;
 
-/// Who was accepted less than this ago is not closed: its first byte may be on its way.
+/// A connection younger than this is not evicted: its first byte may be in flight.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The places of a source, one for each connection that is open.
+/// The places of a source, one for each open connection.
 #[derive(Debug)]
 pub(crate) struct Room {
     number: u64,
@@ -48,14 +48,14 @@ pub(crate) struct Place {
     _shared: OwnedSemaphorePermit,
 }
 
-/// The silent connections of all sources: descriptors are the process's.
+/// The silent connections of all sources, because they share the descriptors of the process.
 static SILENT: Mutex<Silent> = Mutex::new(Silent {
     all: BTreeMap::new(),
     next: 0,
 });
 static NEXT_ROOM: AtomicU64 = AtomicU64::new(0);
 
-/// Connections whose peers have sent nothing yet, in the order in which they were accepted.
+/// Connections that have not received a byte yet, in the order in which they were accepted.
 #[derive(Debug)]
 struct Silent {
     all: BTreeMap<u64, Waiting>,
@@ -73,18 +73,18 @@ fn silent() -> MutexGuard<'static, Silent> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sent by who is asked to go and has just been sent something. Dropped by who goes.
+/// Sent by a connection that is asked to go and has just received a byte; dropped by one that goes.
 type Refusal = oneshot::Sender<()>;
 
-/// Who has been silent longest.
+/// The connection that has been silent longest.
 enum Longest {
     Nobody,
-    /// It may be asked from then on.
+    /// It may be evicted from this time on.
     Later(Instant),
     Ask(oneshot::Sender<Refusal>),
 }
 
-/// Among which connections the longest silent one is looked for.
+/// The connections among which one is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Among {
     Source,
@@ -101,7 +101,7 @@ impl Room {
         }
     }
 
-    /// A place, once there is one.
+    /// Waits for a place.
     pub(crate) async fn place(&self) -> io::Result<Place> {
         Ok(Place {
             _own: self.one_of(&self.places, Among::Source).await?,
@@ -120,7 +120,7 @@ impl Room {
         loop {
             tokio::select! {
                 biased;
-                // It is never closed.
+                // The semaphore is never closed.
                 place = &mut place => return place.map_err(io::Error::other),
                 () = self.evict(among) => {}
             }
@@ -132,13 +132,13 @@ impl Room {
         let _ = self.places.acquire_many(places).await;
     }
 
-    /// Closes the connection of any source that has been silent longest: there are no more descriptors. Returns only if it
-    /// must be looked for again.
+    /// Evicts the connection of any source that has been silent longest, because there are no descriptors left. Returns
+    /// if the caller must try again.
     pub(crate) async fn free_descriptor(&self) {
         self.evict(Among::Process).await;
     }
 
-    /// Has the one that has been silent longest closed. Returns if another one must be found instead.
+    /// Evicts the connection that has been silent longest. Returns if another one must be chosen.
     async fn evict(&self, among: Among) {
         match self.longest(among) {
             Longest::Nobody => {
@@ -157,7 +157,7 @@ impl Room {
             Longest::Ask(ask) => {
                 let (refusal, refused) = oneshot::channel();
                 if ask.send(refusal).is_ok() && refused.await.is_err() {
-                    // It goes, and its place comes.
+                    // It goes; its place becomes free.
                     std::future::pending().await
                 }
             }
@@ -180,7 +180,7 @@ impl Room {
             .map_or(Longest::Nobody, |one| Longest::Ask(one.ask))
     }
 
-    /// For a connection that was accepted now.
+    /// Registers a connection that was just accepted.
     pub(crate) fn silence(self: &Arc<Self>, peer: Arc<str>) -> Silence {
         let (ask, asked) = oneshot::channel();
         let mut silent = silent();
@@ -202,7 +202,7 @@ impl Room {
         }
     }
 
-    /// How many are silent and were not asked, for tests.
+    /// The number of silent connections that were not asked to go.
     #[cfg(test)]
     pub(crate) fn silent_count(&self) -> usize {
         let silent = silent();
@@ -214,20 +214,20 @@ impl Room {
     }
 }
 
-/// What a connection has until its first byte is read.
+/// Held by a connection until its first byte is read.
 #[derive(Debug)]
 pub(crate) struct Silence {
     room: Arc<Room>,
     number: u64,
     peer: Arc<str>,
-    /// None: it was asked.
+    /// `None` after it was asked to go.
     asked: Option<oneshot::Receiver<Refusal>>,
-    /// It has made room.
+    /// It was evicted.
     closed: bool,
 }
 
-/// Reads from a socket whose peer may have been silent so far. If it is to make room it is at its end, as if its peer had
-/// closed it; its first byte comes before that or never, so nothing that was read is dropped.
+/// Reads from a socket whose peer may have been silent so far. An evicted connection reads as closed by its peer. Its
+/// first byte arrives before the eviction or not at all, so no byte that was read is lost.
 pub(crate) fn poll_read<S: AsyncRead + AsFd + Unpin>(
     silence: &mut Option<Silence>,
     socket: &mut S,
@@ -251,7 +251,7 @@ pub(crate) fn poll_read<S: AsyncRead + AsFd + Unpin>(
 }
 
 impl Silence {
-    /// Ready when it is to make room.
+    /// Ready when the connection is evicted.
     fn poll_closed(&mut self, socket: BorrowedFd<'_>, context: &mut Context<'_>) -> Poll<()> {
         let Some(asked) = &mut self.asked else {
             return Poll::Pending;
@@ -261,7 +261,7 @@ impl Silence {
         let Ok(refusal) = asked else {
             return Poll::Pending;
         };
-        // The runtime may not know yet of what has come.
+        // The runtime may not know yet of bytes that have arrived.
         if ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
             let _ = refusal.send(());
             return Poll::Pending;
@@ -276,7 +276,7 @@ impl Silence {
         Poll::Ready(())
     }
 
-    /// It stays, also if it has been asked just now.
+    /// The connection stays, even if it has just been asked to go.
     fn refuse(&mut self) {
         if let Some(mut asked) = self.asked.take() {
             asked.close();

@@ -1,11 +1,6 @@
-//! The listening side: options to bound sockets to connections on the data threads.
+//! The listening side: from options to bound sockets to connections on the data threads.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use millstream_config::Node;
 use millstream_pipeline::{
@@ -13,20 +8,19 @@ use millstream_pipeline::{
     node::{Checked, SourceContext},
     report::Reporter,
 };
-use millstream_record::Values;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 
 use crate::{
     accept::{Desk, Listener, accept},
     bind::{Bound, BoundSocket, Datagrams},
+    connection::Connection,
     limits::Limits,
     listen::{Listen, Scheme, Takes},
     room::Room,
-    stream::Stream,
     tls::{ServerTls, Tls},
 };
 
-/// The listeners of one source: checked, then bound, then serving.
+/// The listeners of a source: checked, then bound, then serving.
 #[derive(Debug)]
 pub struct Server {
     listens: Vec<Listen>,
@@ -36,67 +30,8 @@ pub struct Server {
     bound: Vec<Bound>,
 }
 
-/// A connection that was accepted and, with `tls`, has finished its handshake.
-#[derive(Debug)]
-pub struct Connection {
-    /// Its bytes.
-    pub stream: Stream,
-    /// The other end.
-    pub peer: Peer,
-    /// What it came by, if several speak differently.
-    pub scheme: Scheme,
-    /// When `limits.handshake` is over, for protocols that authenticate by themselves.
-    pub deadline: Instant,
-}
-
-/// The other end of a connection.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// For log lines: address and port, or `unix`.
-    pub name: Arc<str>,
-    /// Its address; None behind a unix socket.
-    pub ip: Option<IpAddr>,
-}
-
-impl Peer {
-    pub(crate) fn inet(address: SocketAddr) -> Self {
-        // An address of IPv4 that came by a socket of IPv6 is shown as what it is.
-        let ip = address.ip().to_canonical();
-        Self {
-            name: SocketAddr::new(ip, address.port()).to_string().into(),
-            ip: Some(ip),
-        }
-    }
-
-    pub(crate) fn unix() -> Self {
-        Self {
-            name: "unix".into(),
-            ip: None,
-        }
-    }
-
-    /// The values `host` and `peer` of what it sends; `here`: what `host` is for this machine.
-    #[must_use]
-    pub fn values(&self, here: &Arc<str>) -> Values {
-        let mut values = Values::new();
-        match self.ip {
-            Some(ip) => {
-                let ip = ip.to_string();
-                values.set("host", ip.as_str());
-                values.set("peer", ip);
-            }
-            None => {
-                values.set("host", &**here);
-                values.set("peer", "unix");
-            }
-        }
-        values
-    }
-}
-
 impl Server {
-    /// Checks the options that a network source has of this crate, as its `options` hold them, and reads the
-    /// certificates.
+    /// Checks the options of this crate in the `options` of a source, and reads the certificates.
     pub fn check(
         options: &Node,
         listen: &[Listen],
@@ -123,7 +58,7 @@ impl Server {
         })
     }
 
-    /// Binds every address. A failure names the address and what to do.
+    /// Binds every address. A failure names the address and says what to do.
     pub fn bind(&mut self, reporter: &Reporter) -> Result<(), Failure> {
         for listen in &self.listens {
             let bound = Bound::new(listen)?;
@@ -140,7 +75,7 @@ impl Server {
         Ok(())
     }
 
-    /// What it listens at, with all ports filled in.
+    /// The addresses, with all ports filled in.
     #[must_use]
     pub fn listens(&self) -> &[Listen] {
         &self.listens
@@ -152,7 +87,7 @@ impl Server {
         self.tls.clone()
     }
 
-    /// The addresses that are bound and no unix sockets, with the ports that the system chose for port 0.
+    /// The bound addresses except unix sockets, with the ports that the system chose for port 0.
     #[must_use]
     pub fn addresses(&self) -> Vec<(Scheme, SocketAddr)> {
         let all = self.bound.iter();
@@ -160,7 +95,7 @@ impl Server {
             .collect()
     }
 
-    /// The bound sockets of datagrams, for the source to read. Each call gives handles of its own.
+    /// The bound datagram sockets, for the source to read. Each call returns new handles.
     pub fn datagrams(&self) -> Result<Vec<Datagrams>, Failure> {
         let clone = |bound: &Bound| match &bound.socket {
             BoundSocket::Udp(socket) => Some(socket.try_clone().map(Datagrams::Udp)),
@@ -171,10 +106,10 @@ impl Server {
         all.map_err(cannot_watch)
     }
 
-    /// Accepts until it is time to stop, then closes the listeners and returns when the last connection has ended.
+    /// Accepts until the stop, then closes the listeners and returns when the last connection has ended.
     ///
-    /// `each` serves one connection to its end, on a data thread. The meter `connections` counts those that are open,
-    /// `handshakes_failed` those that did not come so far, `silent_connections_closed` those that made room for others.
+    /// `each` serves one connection to its end, on a data thread. The meter `connections` counts open connections,
+    /// `handshakes_failed` those that failed before, `silent_connections_closed` those that were evicted.
     pub async fn serve<F, T>(&mut self, context: &SourceContext, each: F) -> Result<(), Failure>
     where
         F: Fn(Connection) -> T + Clone + Send + 'static,

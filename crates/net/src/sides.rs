@@ -1,9 +1,10 @@
-//! A connection as two sides, one that reads and one that writes, both on one thread.
+//! A connection as a reading and a writing side, both on one thread.
 //!
-//! A socket that the runtime watches wakes its thread for every segment that comes, also while the connection waits on
-//! purpose. So a busy connection is set aside: it is read by the clock, and watched again when nothing more comes. TCP wakes
-//! early when enough is there; a unix socket, which cannot tell, is not watched meanwhile; under TLS only nobody waits.
-//! Who knows how much must come can ask TCP to wake no earlier ([`Reading::wake_from`]).
+//! The runtime wakes the thread for every arriving segment of a watched socket, even while the connection waits on
+//! purpose. So a busy connection is *set aside*: it is read by the clock, and watched again when nothing more arrives.
+//! Meanwhile TCP wakes early when enough bytes are there; a unix socket, which has no such mechanism, is not watched;
+//! under TLS the socket is watched, but no task waits for it. If the number of bytes to come is known, TCP can be told
+//! to wake no earlier ([`Reading::wake_from`]).
 
 use std::{
     cell::{Cell, RefCell},
@@ -30,46 +31,46 @@ use crate::{
     stream::{Secure, Socket, Stream, Unwatched},
 };
 
-/// A connection that is set aside wakes when this many bytes are there, at first: a hundred messages make a wake-up cheap.
+/// Bytes at which a connection that is set aside wakes, at first: a hundred messages make a wake-up cheap.
 const ENOUGH_BYTES: usize = 16 << 10;
-/// It wakes from no fewer bytes than this.
+/// The lower bound of that threshold.
 const ENOUGH_BYTES_MIN: usize = 4 << 10;
 
-enum Place {
+enum Registration {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<Secure>),
-    /// Set aside; wakes when enough is there.
+    /// Set aside; wakes when enough bytes are there.
     Gathering(TcpStream),
     /// Set aside.
     Aside(Unwatched),
-    /// The same under TLS.
+    /// Set aside, under TLS.
     AsideTls(Box<Secure>),
-    /// Watching it has failed.
+    /// The socket could not be registered again.
     Lost,
 }
 
-struct Shared {
-    place: RefCell<Place>,
-    /// Who wants to write while it is set aside.
+struct Sides {
+    registration: RefCell<Registration>,
+    /// Waits to write while the connection is set aside.
     writer: Cell<Option<Waker>>,
-    /// From how many bytes on TCP wakes.
+    /// The number of bytes from which TCP wakes.
     wake: Cell<usize>,
-    /// From how many bytes on it wakes while it is set aside.
+    /// The number of bytes from which TCP wakes while the connection is set aside.
     enough: Cell<usize>,
-    /// Whether the last wait for enough bytes took the whole time.
+    /// Whether the last wait for enough bytes timed out.
     waited: Cell<bool>,
-    /// Of a peer that has not sent anything without TLS.
+    /// Present until the peer sends its first byte without TLS.
     silence: RefCell<Option<Silence>>,
 }
 
-/// The side that reads.
-pub struct Reading(Rc<Shared>);
+/// The reading side.
+pub struct Reading(Rc<Sides>);
 
-/// The side that writes. What is written under TLS is on its way only after a flush.
-pub struct Writing(Rc<Shared>);
+/// The writing side. Under TLS, written bytes are sent only by a flush.
+pub struct Writing(Rc<Sides>);
 
-impl Shared {
+impl Sides {
     fn set_wake(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         if self.wake.replace(bytes) == bytes {
             return Ok(());
@@ -77,9 +78,9 @@ impl Shared {
         wake_from(stream.as_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
     }
 
-    /// Learns from a read of `bytes` bytes how many are enough. A sender with a small send buffer, of which a short message
-    /// takes a kilobyte, may have no room for as many as are waited for: it then rests for the whole time, and whoever
-    /// reads does its work when it lets it go on. One that is faster than the reader leaves many more.
+    /// Adapts the threshold after a read of `bytes` bytes. A sender with a small send buffer, in which a short message
+    /// takes a kilobyte, may have no room for the whole threshold: then it stalls for the full wait. A sender that is
+    /// faster than the reader leaves much more than the threshold.
     fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         let enough = self.enough.get();
         let next = if self.waited.take() && (ENOUGH_BYTES_MIN..enough).contains(&bytes) {
@@ -95,16 +96,16 @@ impl Shared {
 }
 
 impl Stream {
-    /// Both sides of it.
+    /// Splits the connection.
     #[must_use]
     pub fn into_sides(self) -> (Reading, Writing) {
-        let (place, silence) = match self {
+        let (registration, silence) = match self {
             Self::Plain(Socket::Accepted(accepted)) => (accepted.socket.into(), accepted.silence),
             Self::Plain(socket) => (socket.into(), None),
-            Self::Tls(stream) => (Place::Tls(stream), None),
+            Self::Tls(stream) => (Registration::Tls(stream), None),
         };
-        let shared = Rc::new(Shared {
-            place: RefCell::new(place),
+        let shared = Rc::new(Sides {
+            registration: RefCell::new(registration),
             writer: Cell::new(None),
             wake: Cell::new(1),
             enough: Cell::new(ENOUGH_BYTES),
@@ -115,7 +116,7 @@ impl Stream {
     }
 }
 
-impl From<Socket> for Place {
+impl From<Socket> for Registration {
     fn from(socket: Socket) -> Self {
         match socket {
             Socket::Tcp(stream) => Self::Tcp(stream),
@@ -126,16 +127,16 @@ impl From<Socket> for Place {
 }
 
 impl Reading {
-    /// From now on it is only read by [`Reading::read_aside`]; what is not TCP is not written either.
+    /// From now on only [`Reading::read_aside`] reads. Except for TCP, writing is suspended as well.
     pub fn set_aside(&self) -> io::Result<()> {
-        let mut place = self.0.place.borrow_mut();
-        *place = match std::mem::replace(&mut *place, Place::Lost) {
-            Place::Tcp(stream) => {
+        let mut registration = self.0.registration.borrow_mut();
+        *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
+            Registration::Tcp(stream) => {
                 self.0.set_wake(&stream, self.0.enough.get())?;
-                Place::Gathering(stream)
+                Registration::Gathering(stream)
             }
-            Place::Unix(stream) => Place::Aside(Unwatched::Unix(stream.into_std()?)),
-            Place::Tls(stream) => Place::AsideTls(stream),
+            Registration::Unix(stream) => Registration::Aside(Unwatched::Unix(stream.into_std()?)),
+            Registration::Tls(stream) => Registration::AsideTls(stream),
             other => other,
         };
         Ok(())
@@ -145,15 +146,15 @@ impl Reading {
     #[must_use]
     pub fn is_aside(&self) -> bool {
         matches!(
-            *self.0.place.borrow(),
-            Place::Gathering(_) | Place::Aside(_) | Place::AsideTls(_)
+            *self.0.registration.borrow(),
+            Registration::Gathering(_) | Registration::Aside(_) | Registration::AsideTls(_)
         )
     }
 
-    /// Reads what is there into the spare room of `out`; `None`: nothing is there.
+    /// Reads available bytes into the spare capacity of `out`; `None` if there are none.
     pub fn read_aside(&self, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        match &mut *self.0.place.borrow_mut() {
-            Place::Gathering(stream) => {
+        match &mut *self.0.registration.borrow_mut() {
+            Registration::Gathering(stream) => {
                 let read = match read_once(stream, out)? {
                     None => read_now(stream.as_fd(), out)?,
                     read => read,
@@ -161,39 +162,39 @@ impl Reading {
                 self.0.adapt(stream, read.unwrap_or(0))?;
                 Ok(read)
             }
-            Place::Aside(socket) => read_now(socket.as_fd(), out),
-            Place::AsideTls(stream) => read_once(stream, out),
+            Registration::Aside(socket) => read_now(socket.as_fd(), out),
+            Registration::AsideTls(stream) => read_once(stream, out),
             _ => Ok(None),
         }
     }
 
-    /// While it is set aside: waits for `time`, or less when enough is there before.
+    /// While it is set aside: waits for `time`, or until enough bytes are there.
     pub async fn gather(&self, time: Duration) {
-        let enough = poll_fn(|context| match &*self.0.place.borrow() {
-            Place::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
+        let enough = poll_fn(|context| match &*self.0.registration.borrow() {
+            Registration::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
             _ => Poll::Pending,
         });
         self.0.waited.set(timeout(time, enough).await.is_err());
     }
 
-    /// Who waits to read is woken when `bytes` are there (1: as usual), as far as the socket can tell: TCP without TLS.
-    /// The end of the connection wakes at any time, and so does a system that has no room for so many bytes.
+    /// Wakes the reading task only from `bytes` bytes on (1: the default), as far as the socket supports this: TCP
+    /// without TLS. The end of the connection wakes at any time, and so does a kernel without room for as many bytes.
     pub fn wake_from(&self, bytes: usize) -> io::Result<()> {
-        match &*self.0.place.borrow() {
-            Place::Tcp(stream) => self.0.set_wake(stream, bytes),
+        match &*self.0.registration.borrow() {
+            Registration::Tcp(stream) => self.0.set_wake(stream, bytes),
             _ => Ok(()),
         }
     }
 
-    /// It is watched again, and may be written.
+    /// Watches the connection again, which resumes writing.
     pub fn watch(&self) -> io::Result<()> {
-        let mut place = self.0.place.borrow_mut();
-        *place = match std::mem::replace(&mut *place, Place::Lost) {
-            Place::Aside(socket) => socket.watch()?.into(),
-            Place::AsideTls(stream) => Place::Tls(stream),
-            Place::Gathering(stream) => {
+        let mut registration = self.0.registration.borrow_mut();
+        *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
+            Registration::Aside(socket) => socket.watch()?.into(),
+            Registration::AsideTls(stream) => Registration::Tls(stream),
+            Registration::Gathering(stream) => {
                 self.0.set_wake(&stream, 1)?;
-                Place::Tcp(stream)
+                Registration::Tcp(stream)
             }
             other => other,
         };
@@ -204,7 +205,7 @@ impl Reading {
     }
 }
 
-/// Reads what is there.
+/// Reads available bytes.
 fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(socket, spare_capacity(out)) {
@@ -216,7 +217,7 @@ fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usiz
     }
 }
 
-/// Reads what is there as far as the runtime knows of it; nobody is woken when more comes.
+/// Reads available bytes as far as the runtime knows of them. Registers no wake-up.
 fn read_once(
     stream: &mut (impl AsyncRead + Unpin),
     out: &mut Vec<u8>,
@@ -237,13 +238,13 @@ impl AsyncRead for Reading {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let silence = &mut *self.0.silence.borrow_mut();
-        match &mut *self.0.place.borrow_mut() {
-            Place::Tcp(stream) | Place::Gathering(stream) => {
+        match &mut *self.0.registration.borrow_mut() {
+            Registration::Tcp(stream) | Registration::Gathering(stream) => {
                 poll_read(silence, stream, context, buffer)
             }
-            Place::Unix(stream) => poll_read(silence, stream, context, buffer),
-            Place::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
-            Place::Aside(_) | Place::AsideTls(_) | Place::Lost => {
+            Registration::Unix(stream) => poll_read(silence, stream, context, buffer),
+            Registration::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
+            Registration::Aside(_) | Registration::AsideTls(_) | Registration::Lost => {
                 Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
             }
         }
@@ -256,15 +257,17 @@ impl Writing {
         context: &mut Context<'_>,
         act: impl FnOnce(Pin<&mut (dyn AsyncWrite + Unpin)>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        match &mut *self.0.place.borrow_mut() {
-            Place::Tcp(stream) | Place::Gathering(stream) => act(Pin::new(stream), context),
-            Place::Unix(stream) => act(Pin::new(stream), context),
-            Place::Tls(stream) => act(Pin::new(&mut **stream), context),
-            Place::Aside(_) | Place::AsideTls(_) => {
+        match &mut *self.0.registration.borrow_mut() {
+            Registration::Tcp(stream) | Registration::Gathering(stream) => {
+                act(Pin::new(stream), context)
+            }
+            Registration::Unix(stream) => act(Pin::new(stream), context),
+            Registration::Tls(stream) => act(Pin::new(&mut **stream), context),
+            Registration::Aside(_) | Registration::AsideTls(_) => {
                 self.0.writer.set(Some(context.waker().clone()));
                 Poll::Pending
             }
-            Place::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+            Registration::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -295,11 +298,11 @@ mod tests {
 
     use super::*;
 
-    /// Long enough to tell a wait that takes it all from one that does not, on a busy machine.
+    /// Long enough to tell a full wait from a shorter one on a busy machine.
     const TIME: Duration = Duration::from_millis(500);
 
-    /// Sends `bytes` bytes, waits for them as a connection that is set aside does, and reads them; whether the wait ended
-    /// before its time.
+    /// Sends `bytes` bytes, waits for them as a connection that is set aside does, and reads them. Returns whether the
+    /// wait ended early.
     async fn is_woken_by(sender: &mut TcpStream, reading: &Reading, bytes: usize) -> bool {
         sender.write_all(&vec![b'x'; bytes]).await.unwrap();
         let start = Instant::now();
@@ -322,12 +325,12 @@ mod tests {
         let (socket, _) = listener.accept().await.unwrap();
         let (reading, _writing) = Stream::Plain(Socket::Tcp(socket)).into_sides();
         reading.set_aside().unwrap();
-        // The runtime takes a new socket for readable until a read finds nothing.
+        // The runtime considers a new socket readable until a read finds nothing.
         assert_eq!(
             reading.read_aside(&mut Vec::with_capacity(1)).unwrap(),
             None
         );
-        // It rests with 6 KB out, twice, until fewer bytes are taken for enough.
+        // The sender stalls with 6 KB in flight, twice, until the threshold is low enough.
         let mut waits = 0;
         while !is_woken_by(&mut sender, &reading, 6_000).await {
             waits += 1;
@@ -338,15 +341,15 @@ mod tests {
         }
         assert_eq!(waits, 2);
         assert!(is_woken_by(&mut sender, &reading, 6_000).await);
-        // What is watched again and set aside once more has not forgotten.
+        // The threshold survives being watched in between.
         reading.watch().unwrap();
         reading.set_aside().unwrap();
         assert!(is_woken_by(&mut sender, &reading, 6_000).await);
-        // A sender that is faster than its reader makes it wait for more again.
+        // A sender that is faster than its reader raises the threshold again.
         assert!(is_woken_by(&mut sender, &reading, 40_000).await);
         assert!(is_woken_by(&mut sender, &reading, 40_000).await);
         assert!(!is_woken_by(&mut sender, &reading, 6_000).await);
-        // A trickle is waited for in full, and changes nothing.
+        // A trickle waits for the full time and does not change the threshold.
         assert!(!is_woken_by(&mut sender, &reading, 100).await);
     }
 }

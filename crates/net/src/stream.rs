@@ -1,4 +1,4 @@
-//! A connected socket, plain or under TLS, as one type: no dynamic call for each read or write.
+//! A connected socket, plain or under TLS, as one type without dynamic calls.
 
 use std::{
     io,
@@ -15,25 +15,25 @@ use tokio_rustls::TlsStream;
 
 use crate::room::{Silence, poll_read};
 
-/// A connected socket that the runtime of this thread watches.
+/// A connected socket that this thread's runtime watches.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP.
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
-    /// The listening end of one of them.
+    /// An accepted TCP or unix socket.
     Accepted(Box<Accepted>),
 }
 
-/// A socket that was accepted: its peer may be silent, and then be asked to make room.
+/// An accepted socket, which may be evicted while its peer is silent.
 #[derive(Debug)]
 pub struct Accepted {
     pub(crate) socket: Socket,
     pub(crate) silence: Option<Silence>,
 }
 
-/// A connected socket as std has it: not watched, not blocking, free to go to another thread.
+/// A connected socket of std: non-blocking, not watched, free to move to another thread.
 #[derive(Debug)]
 pub(crate) enum Unwatched {
     Tcp(std::net::TcpStream),
@@ -42,8 +42,8 @@ pub(crate) enum Unwatched {
 
 /// A connection, plain or under TLS.
 ///
-/// A read under TLS takes all that is there, as a plain one does: fewer bytes than asked for means that no more are
-/// there now. A peer that closes TCP without closing TLS gives [`io::ErrorKind::UnexpectedEof`].
+/// A read under TLS returns all available bytes, as a plain one does: fewer bytes than requested means that no more are
+/// available now. A peer that closes TCP without closing TLS gives [`io::ErrorKind::UnexpectedEof`].
 #[derive(Debug)]
 pub enum Stream {
     /// Without TLS.
@@ -159,8 +159,8 @@ impl AsyncWrite for Socket {
 }
 
 impl AsyncRead for Secure {
-    /// Reads all that is there, as far as the buffer has room: the library goes on from record to record, and keeps an
-    /// error that comes behind bytes for the next read.
+    /// Reads all available bytes that fit into the buffer. rustls continues from TLS record to record, and keeps an
+    /// error that follows bytes for the next read.
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,7 +1,8 @@
-//! A connection of requests and answers with a deadline for its next step.
+//! A request-and-answer connection with a deadline for its next step.
 //!
-//! A peer must complete the head of a request within [`Times::step`] of its first byte; bytes that trickle in do not extend
-//! this. It must take some bytes of an answer within the same time. It may be idle between requests for [`Times::idle`].
+//! A peer must complete the head of a request within [`Times::step`] of its first byte; a slow trickle of bytes does
+//! not extend this. It must read some bytes of an answer within the same time. It may be idle between requests for
+//! [`Times::idle`].
 
 use std::{
     io,
@@ -19,27 +20,27 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// How long the steps of a connection may take.
+/// Timeouts for the steps of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// For the head of a request, and for the peer to take some bytes of an answer.
+    /// For the head of a request, and for the peer to read some bytes of an answer.
     pub step: Duration,
     /// Between requests.
     pub idle: Duration,
 }
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The rest of a request, and the first byte of its answer. Bytes that trickle in do not extend the deadline.
+    /// The end of a request, and the first byte of its answer. A trickle of bytes does not extend the deadline.
     Request,
-    /// The peer, which takes the answer. Each byte that it takes extends the deadline.
+    /// The peer to read the answer. Each byte that it reads extends the deadline.
     Answer,
     /// The next request.
     Idle,
 }
 
-/// Says that a request is being handled: its handler keeps the time, and the deadline rests.
+/// Whether a request is being handled. The handler has its own timeout; the deadline is suspended meanwhile.
 #[derive(Clone, Debug, Default)]
 pub struct Handling(Arc<AtomicBool>);
 
@@ -50,14 +51,14 @@ impl Handling {
     }
 }
 
-/// A connection whose reads and writes fail when the deadline of its step has passed.
+/// A connection whose reads and writes fail after the deadline of its step.
 #[derive(Debug)]
 pub struct Timed<S> {
     stream: S,
     times: Times,
     step: Step,
     handling: Handling,
-    /// The deadline rested at the last look.
+    /// The deadline was suspended at the last check.
     rested: bool,
     deadline: Pin<Box<Sleep>>,
 }
@@ -75,7 +76,7 @@ impl<S> Timed<S> {
         }
     }
 
-    /// Rests the deadline while a request is being handled.
+    /// A handle to suspend the deadline while a request is being handled.
     #[must_use]
     pub fn handling(&self) -> Handling {
         self.handling.clone()
@@ -90,7 +91,7 @@ impl<S> Timed<S> {
         self.deadline.as_mut().reset(Instant::now() + time);
     }
 
-    /// Fails if the deadline has passed; else wakes the task when it does.
+    /// Fails if the deadline has passed; otherwise wakes the task when it does.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.step == Step::Request && self.handling.0.load(Ordering::Relaxed) {
             self.rested = true;
@@ -130,7 +131,7 @@ impl<S: AsyncWrite + Unpin> Timed<S> {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match written {
-            // Whether more follows shows at the next call.
+            // The next call shows whether more follows.
             Poll::Ready(_) => self.enter(Step::Idle),
             Poll::Pending if self.step != Step::Answer => self.enter(Step::Answer),
             Poll::Pending => {}

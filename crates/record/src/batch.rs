@@ -1,4 +1,5 @@
-//! The batch: many records in one contiguous buffer, under one tag, with their count. The only unit that moves.
+//! The batch: many records in one contiguous buffer, with one tag and their number. The only unit that moves through
+//! the pipeline.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{Origin, Tag, Time, Values};
 
-/// How the records of a batch stand in its body.
+/// The encoding of the records in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Encoding {
@@ -18,34 +19,35 @@ pub enum Encoding {
     Packed = 2,
 }
 
-/// Many records in one contiguous buffer, under one tag, with their count. Cloning shares the bytes.
+/// Many records in one contiguous buffer, with one tag and their number. Cloning shares the bytes.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The tag that all its records share.
     pub tag: Tag,
-    /// How the records stand in `body`.
+    /// The encoding of `body`.
     pub encoding: Encoding,
-    /// Packed: every entry is known to be `[time, record]`, without metadata beside its time. False: not known.
+    /// Packed: all entries are known to be `[time, record]` without metadata. False: unknown.
     pub plain: bool,
-    /// The records, in the encoding they came in. Every record in it has been validated by whoever made the batch.
+    /// The records, in the encoding in which they arrived. The creator of the batch has validated every record.
     pub body: Bytes,
-    /// How many records stand in `body`.
+    /// The number of records in `body`.
     pub count: u32,
-    /// When the source received them, by the wall clock. A durable channel keeps it, so that a replay sees the same.
+    /// When the source received the records, by the wall clock. A durable channel keeps it, so that a replay sees the
+    /// same time.
     pub received: Time,
-    /// What all its records share: host, peer, path, ...
+    /// The values that all its records share: host, peer, path, ...
     pub values: Arc<Values>,
-    /// Where its records came from, as far as their sender can come to send them again; in the order of the body.
+    /// Where its records came from, if their sender may send them again; in the order of the body.
     pub origins: Vec<Origin>,
 }
 
 impl Batch {
-    /// Bytes of the body: what the bounds of queues count.
+    /// The length of the body, which counts towards the bounds of queues.
     pub fn len(&self) -> usize {
         self.body.len()
     }
 
-    /// Whether it holds no bytes at all.
+    /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.body.is_empty()
     }

@@ -1,149 +1,89 @@
-//! Buffers that are used again, and the bound on the memory of them all.
+//! A pool of reusable buffers, and the bound on the memory of all of them.
 //!
-//! Memory touched for the first time is the largest cost there is, so buffers come from a pool and go back to it when
-//! the last batch that shares them is dropped. The pool also holds the promise of `memory_max`: a buffer counts from
-//! when it is taken until it is back, a free one counts too, and requests wait while all is taken.
+//! Touching memory for the first time is the largest cost of all, so buffers come from a pool and return to it when the
+//! last batch that shares them is dropped. The pool also enforces `memory_max`: a buffer counts from when it is taken
+//! until it is returned, free buffers count as well, and requests wait while everything is taken.
 //!
-//! A message from outside has a [`Claim`]: the most it may take. Its buffers grow as its bytes arrive, and the pool admits as
-//! many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
+//! A message from outside has a [`Claim`]: the most it may take. Its buffers grow as its bytes arrive, and the pool
+//! admits as many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
 //!
-//! Where in a page a buffer begins decides how fast the kernel copies into it. The program's allocator sees to that
-//! (`sys/allocator.rs`), for these buffers and for every other large one.
+//! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator chooses it
+//! (`sys/allocator.rs`), for these buffers and every other large one.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     ops::{Deref, DerefMut},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 
 use crate::{
-    claims::{Ask, Claims},
-    free::{BUFFER_BYTES_MIN, FreeList, KEEP_BYTES_MAX},
+    free::{BUFFER_BYTES_MIN, KEEP_BYTES_MAX},
+    ledger::{Ledger, Wish},
 };
 
-/// A message of no more bytes is small: it may take all memory for what comes in, larger ones only three quarters of that. So
-/// large messages that do not come whole keep no small ones out.
-const SMALL_BYTES_MAX: usize = 256 << 10;
-/// Memory is short when a request has waited for this long.
-const SHORT_AFTER: Duration = Duration::from_secs(1);
-
-/// A pool of byte buffers with a bound on the bytes that are out together. Cloning shares it.
+/// A pool of byte buffers with a bound on the bytes in use. Cloning shares it.
 #[derive(Clone)]
-pub struct Pool(Arc<Shared>);
+pub struct Pool(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     bytes_max: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Bytes that are out, by capacity.
-    taken: usize,
-    free: FreeList,
-    claims: Claims,
-    /// The number of the next claim or request.
-    next: u64,
-    /// Requests that wait, in the order in which they came.
-    waiting: BTreeMap<u64, Request>,
-}
-
-/// A request for memory.
-struct Request {
-    wish: Wish,
-    since: Instant,
-    granted: bool,
-    waker: Waker,
-}
-
-#[derive(Clone, Copy)]
-struct Wish {
-    bytes: usize,
-    /// The message that asks.
-    claim: Option<u64>,
-}
-
-/// What becomes of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Granted,
-    /// There is no room now.
-    Full,
-    /// With it, large messages would hold more than their part, or could not be completed.
-    Unsafe,
+    ledger: Mutex<Ledger>,
 }
 
 impl Pool {
-    /// A pool of which at most `bytes_max` bytes are out at a time.
+    /// A pool of which at most `bytes_max` bytes are in use at a time.
     pub fn new(bytes_max: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(Inner {
             bytes_max,
-            state: Mutex::new(State::default()),
+            ledger: Mutex::new(Ledger::new(bytes_max)),
         }))
     }
 
-    /// An empty buffer with room for `bytes` that comes in from outside. Waits while three quarters of the bound are
-    /// taken: the rest is for [`Pool::take`], so that what drains memory never waits for what fills it. One buffer is
-    /// always granted when nothing is out, so that a wish above the bound cannot wait for ever.
+    /// An empty buffer with room for `bytes` of incoming data. Waits while three quarters of the bound are taken: the
+    /// remainder is for [`Pool::take`], so that what drains memory never waits for what fills it. When nothing is in
+    /// use, one buffer is always granted, so that a request above the bound cannot wait forever.
     pub async fn reserve(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.granted(bytes, None).await;
         self.hand_out(bytes, None)
     }
 
-    /// An empty buffer with room for `bytes` for what drains memory (readers of a channel, encoders). Never waits: those
-    /// who ask are few and each holds a bounded number.
+    /// An empty buffer with room for `bytes` for code that drains memory (readers of a channel, encoders). Never waits:
+    /// there are few callers, and each holds a bounded number of buffers.
     pub fn take(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
-        self.lock().taken += bytes;
+        self.lock().take(bytes);
         self.hand_out(bytes, None)
     }
 
-    /// Begins a message that may take up to `bytes`.
+    /// Begins a message of up to `bytes`.
     pub fn claim(&self, bytes: usize) -> Claim {
-        let need = bytes.min(claims_max(self.0.fill_max()));
-        let mut state = self.lock();
-        let number = state.number();
-        state.claims.begin(number, need);
         Claim {
-            number,
+            number: self.lock().begin_claim(bytes),
             pool: self.clone(),
         }
     }
 
-    /// Counts `bytes` that are held outside of a buffer; None: all memory is taken.
+    /// Counts `bytes` that are held outside of a buffer; `None` if all memory is taken.
     pub fn charge(&self, bytes: usize) -> Option<Charge> {
-        let mut state = self.lock();
-        if state.taken + bytes > self.0.bytes_max {
-            return None;
-        }
-        state.taken += bytes;
-        state.shed(self.0.bytes_max);
-        drop(state);
-        Some(Charge {
+        self.lock().charge(bytes).then(|| Charge {
             bytes,
             pool: self.clone(),
         })
     }
 
-    /// Whether a request for memory has been waiting for a second or longer.
+    /// Whether a request for memory has been waiting for at least a second.
     pub fn is_short(&self) -> bool {
-        let state = self.lock();
-        let mut waiting = state.waiting.values().filter(|request| !request.granted);
-        waiting
-            .next()
-            .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
+        self.lock().is_short()
     }
 
-    /// Bytes that are out now.
+    /// The bytes in use.
     pub fn taken_bytes(&self) -> usize {
-        self.lock().taken
+        self.lock().taken()
     }
 
     /// The bound.
@@ -151,7 +91,7 @@ impl Pool {
         self.0.bytes_max
     }
 
-    /// Waits until a request is granted. Then its bytes count as taken.
+    /// Waits until a request is granted. Its bytes then count as taken.
     async fn granted(&self, bytes: usize, claim: Option<u64>) {
         Granting {
             pool: self,
@@ -161,146 +101,30 @@ impl Pool {
         .await;
     }
 
-    /// A buffer of which `bytes` count as taken already.
+    /// A buffer of which `bytes` already count as taken.
     fn hand_out(&self, bytes: usize, claim: Option<u64>) -> Buffer {
-        let mut state = self.lock();
-        let found = state.reuse(bytes, claim, self.0.fill_max());
-        let size = found.as_ref().map_or(bytes, Vec::capacity);
-        state.shed(self.0.bytes_max);
-        drop(state);
+        let mut ledger = self.lock();
+        let free = ledger.reuse(bytes, claim);
+        ledger.shed();
+        drop(ledger);
+        let size = free.as_ref().map_or(bytes, Vec::capacity);
         Buffer {
-            bytes: found.unwrap_or_else(|| Vec::with_capacity(bytes)),
+            bytes: free.unwrap_or_else(|| Vec::with_capacity(bytes)),
             size,
             claimed: claim.map(|claim| (claim, size)),
             pool: self.clone(),
         }
     }
 
-    /// Takes back what was counted.
+    /// Returns bytes that were counted.
     fn give_back(&self, bytes: usize, claimed: Option<(u64, usize)>, buffer: Option<Vec<u8>>) {
-        let mut state = self.lock();
-        state.taken = state.taken.saturating_sub(bytes);
-        if let Some((claim, bytes)) = claimed {
-            state.claims.give_back(claim, bytes);
-        }
-        if let Some(buffer) = buffer {
-            state.free.keep(buffer);
-            state.shed(self.0.bytes_max);
-        }
-        let wakers = state.serve(self.0.fill_max());
-        drop(state);
+        let wakers = self.lock().give_back(bytes, claimed, buffer);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    /// As much as what comes in from outside may take.
-    fn fill_max(&self) -> usize {
-        self.bytes_max / 4 * 3
-    }
-}
-
-/// The part of the memory for what comes in that messages may take that are not small.
-fn claims_max(fill_max: usize) -> usize {
-    fill_max / 4 * 3
-}
-
-impl State {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    /// Grants a request if there is room for it and all messages can still be completed.
-    fn decide(&mut self, wish: Wish, fill_max: usize) -> Verdict {
-        if let Some(claim) = wish.claim
-            && self.claims.ask(claim, wish.bytes).total() > SMALL_BYTES_MAX
-            && !self.claims.allows(claim, wish.bytes, claims_max(fill_max))
-        {
-            return Verdict::Unsafe;
-        }
-        // One message is always granted what it asks for when the others hold no more than what is left for draining.
-        let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
-        let others = self.taken.saturating_sub(own);
-        if others > fill_max / 3 && self.taken + wish.bytes > fill_max {
-            return Verdict::Full;
-        }
-        if let Some(claim) = wish.claim {
-            self.claims.take(claim, wish.bytes);
-        }
-        self.taken += wish.bytes;
-        Verdict::Granted
-    }
-
-    /// Grants what can be granted now; gives whom to wake. Messages that hold memory come first: others wait for what they
-    /// give back. While one of them lacks room, nothing else begins. Of many messages that all ask for too much only one is
-    /// checked: the check looks at every message.
-    fn serve(&mut self, fill_max: usize) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        if self.waiting.is_empty() {
-            return wakers;
-        }
-        let mut waiting = std::mem::take(&mut self.waiting);
-        let mut full = false;
-        let mut refused: Vec<Ask> = Vec::new();
-        for holding in [true, false] {
-            for request in waiting.values_mut().filter(|request| !request.granted) {
-                let Wish { bytes, claim } = request.wish;
-                let ask = claim.map(|claim| self.claims.ask(claim, bytes));
-                if ask.is_some_and(|ask| ask.held > 0) != holding {
-                    continue;
-                }
-                let is_refused = |ask: &Ask| {
-                    ask.total() > SMALL_BYTES_MAX
-                        && refused.iter().any(|other| ask.is_no_easier_than(other))
-                };
-                if ask.as_ref().is_some_and(is_refused) {
-                    continue;
-                }
-                match self.decide(request.wish, fill_max) {
-                    Verdict::Granted => {
-                        request.granted = true;
-                        wakers.push(request.waker.clone());
-                    }
-                    Verdict::Full => full = true,
-                    Verdict::Unsafe => refused.extend(ask),
-                }
-                if full && !holding {
-                    break;
-                }
-            }
-            if full {
-                break;
-            }
-        }
-        self.waiting = waiting;
-        wakers
-    }
-
-    /// A free buffer that fits. What it has beyond `bytes`, which count as taken already, counts too; so a message gets a larger
-    /// one only while there is plenty of memory.
-    fn reuse(&mut self, bytes: usize, claim: Option<u64>, fill_max: usize) -> Option<Vec<u8>> {
-        let fitting = self.free.find(bytes)?;
-        let beyond = fitting.capacity - bytes;
-        if let Some(claim) = claim.filter(|_| beyond > 0) {
-            let plenty = self.taken + beyond <= fill_max / 2;
-            if !plenty || !self.claims.allows(claim, beyond, claims_max(fill_max)) {
-                return None;
-            }
-            self.claims.take(claim, beyond);
-        }
-        self.taken += beyond;
-        Some(self.free.take(fitting))
-    }
-
-    /// Frees buffers until all memory is below the bound.
-    fn shed(&mut self, bytes_max: usize) {
-        self.free.shrink(bytes_max.saturating_sub(self.taken));
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
+        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -308,7 +132,7 @@ impl State {
 struct Granting<'p> {
     pool: &'p Pool,
     wish: Wish,
-    /// Its number while it waits.
+    /// The number of the request while it waits.
     number: Option<u64>,
 }
 
@@ -316,46 +140,26 @@ impl Future for Granting<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let fill_max = self.pool.0.fill_max();
-        let mut state = self.pool.lock();
+        let mut ledger = self.pool.lock();
         let number = match self.number {
             Some(number) => number,
-            None if state.waiting.is_empty()
-                && state.decide(self.wish, fill_max) == Verdict::Granted =>
-            {
-                state.shed(self.pool.0.bytes_max);
-                return Poll::Ready(());
-            }
+            None if ledger.grant_now(self.wish) => return Poll::Ready(()),
             None => {
-                let number = state.number();
-                let request = Request {
-                    wish: self.wish,
-                    since: Instant::now(),
-                    granted: false,
-                    waker: context.waker().clone(),
-                };
-                state.waiting.insert(number, request);
-                let wakers = state.serve(fill_max);
-                drop(state);
+                let (number, wakers) = ledger.wait(self.wish, context.waker().clone());
+                drop(ledger);
                 self.number = Some(number);
                 wakers.into_iter().for_each(Waker::wake);
-                state = self.pool.lock();
+                ledger = self.pool.lock();
                 number
             }
         };
-        match state.waiting.get_mut(&number) {
-            Some(request) if !request.granted => {
-                request.waker.clone_from(context.waker());
-                Poll::Pending
-            }
-            _ => {
-                state.waiting.remove(&number);
-                state.shed(self.pool.0.bytes_max);
-                drop(state);
-                self.number = None;
-                Poll::Ready(())
-            }
+        let granted = ledger.poll(number, context.waker());
+        drop(ledger);
+        if !granted {
+            return Poll::Pending;
         }
+        self.number = None;
+        Poll::Ready(())
     }
 }
 
@@ -364,10 +168,9 @@ impl Drop for Granting<'_> {
         let Some(number) = self.number else {
             return;
         };
-        let request = self.pool.lock().waiting.remove(&number);
-        let granted = request.is_some_and(|request| request.granted);
+        let granted = self.pool.lock().cancel(number);
         let bytes = if granted { self.wish.bytes } else { 0 };
-        // Others may have waited behind it.
+        // Other requests may have waited behind this one.
         self.pool
             .give_back(bytes, self.wish.claim.map(|claim| (claim, bytes)), None);
     }
@@ -384,7 +187,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The memory of one message that is being received. Its buffers may outlive it.
+/// The memory of a message being received. Its buffers may outlive it.
 #[derive(Debug)]
 pub struct Claim {
     number: u64,
@@ -392,19 +195,16 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The pool that it is part of.
+    /// The pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Lets the message take `bytes` from now on, also if it has claimed less; false: other messages could not be completed
-    /// any more.
+    /// Lets the message take `bytes` from now on, even beyond its claim; false if other messages could no longer be
+    /// completed.
     #[must_use]
     pub fn extend(&self, bytes: usize) -> bool {
-        let claims_max = claims_max(self.pool.0.fill_max());
-        let mut state = self.pool.lock();
-        let is_small = state.claims.ask(self.number, bytes).total() <= SMALL_BYTES_MAX;
-        is_small || state.claims.extend(self.number, bytes, claims_max)
+        self.pool.lock().extend_claim(self.number, bytes)
     }
 
     /// An empty buffer with room for `bytes`, once there is memory for it and all messages can be completed with it.
@@ -414,8 +214,8 @@ impl Claim {
         self.pool.hand_out(bytes, Some(self.number))
     }
 
-    /// A buffer as [`Claim::reserve`] gives it, also beyond what the message has claimed; None: other messages could not be
-    /// completed any more.
+    /// As [`Claim::reserve`], even beyond the claim of the message; `None` if other messages could no longer be
+    /// completed.
     pub async fn reserve_more(&self, bytes: usize) -> Option<Buffer> {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         match self.extend(bytes) {
@@ -427,15 +227,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
-        state.claims.end(self.number);
-        let wakers = state.serve(self.pool.0.fill_max());
-        drop(state);
+        let wakers = self.pool.lock().end_claim(self.number);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Bytes that count as taken until it is dropped.
+/// Bytes that count as taken until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     bytes: usize,
@@ -448,25 +245,25 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer out of a [`Pool`]: a `Vec<u8>` that goes back when it is dropped. Writing more into it than it has room for is
-/// allowed (it is a `Vec`), but does not count: [`Buffer::grow`] counts.
+/// A buffer of a [`Pool`]: a `Vec<u8>` that returns to the pool when it is dropped. Writing beyond its capacity is
+/// possible (it is a `Vec`) but not counted; [`Buffer::grow`] counts.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// What counts as taken.
+    /// The bytes that count as taken.
     size: usize,
-    /// The claim it was taken for, and how much of that it is.
+    /// The claim of the buffer, and the bytes that count towards it.
     claimed: Option<(u64, usize)>,
     pool: Pool,
 }
 
 impl Buffer {
-    /// Shares the bytes; the buffer goes back to its pool when the last of them is dropped.
+    /// Shares the bytes; the buffer returns to its pool when the last share is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
 
-    /// Waits for memory of its claim, so that it has room for `bytes` in all. What it holds stays.
+    /// Waits for memory of its claim, until it has room for `bytes` in all. Its content stays.
     pub async fn grow(&mut self, bytes: usize) {
         let Some(more) = bytes.checked_sub(self.size).filter(|more| *more > 0) else {
             return;
@@ -485,19 +282,17 @@ impl Buffer {
             return;
         }
         let claim = self.claimed.map(|(claim, _)| claim);
-        let fill_max = self.pool.0.fill_max();
-        let found = self.pool.lock().reuse(bytes, claim, fill_max);
-        let mut larger = found.unwrap_or_else(|| Vec::with_capacity(bytes));
+        let free = self.pool.lock().reuse(bytes, claim);
+        let mut larger = free.unwrap_or_else(|| Vec::with_capacity(bytes));
         larger.extend_from_slice(&self.bytes);
         self.size = larger.capacity();
         self.claimed = claim.map(|claim| (claim, self.size));
-        let mut state = self.pool.lock();
-        state.free.keep(std::mem::replace(&mut self.bytes, larger));
-        state.shed(self.pool.0.bytes_max);
+        let smaller = std::mem::replace(&mut self.bytes, larger);
+        self.pool.lock().keep(smaller);
     }
 
-    /// As [`Buffer::grow`], for a message of unknown length: also beyond what it has claimed. False: other messages could not
-    /// be completed any more.
+    /// As [`Buffer::grow`], for a message of unknown length: even beyond its claim. False if other messages could no
+    /// longer be completed.
     pub async fn grow_more(&mut self, claim: &Claim, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.size);
         let granted = claim.extend(more);
@@ -547,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_comes_back_when_the_last_share_is_dropped() {
+    fn a_buffer_returns_to_the_pool_when_the_last_share_is_dropped() {
         let pool = Pool::new(1 << 20);
         let mut buffer = pool.take(100_000);
         buffer.extend_from_slice(b"abc");
@@ -563,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_waits_at_three_quarters_and_what_drains_does_not() {
+    fn filling_waits_at_three_quarters_and_draining_does_not() {
         let pool = Pool::new(400 << 10);
         let first = ready(pool.reserve(300 << 10));
         assert!(first.is_some());
@@ -574,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_above_the_bound_is_granted_when_nothing_is_out() {
+    fn a_request_above_the_bound_is_granted_when_nothing_is_in_use() {
         let pool = Pool::new(100 << 10);
         assert!(ready(pool.reserve(1 << 20)).is_some());
         let claim = pool.claim(1 << 20);
@@ -588,7 +383,7 @@ mod tests {
         let claims = [(); 2].map(|()| pool.claim(3 << 20));
         let mut first = ready(claims[0].reserve(1 << 20)).unwrap();
         let mut second = ready(claims[1].reserve(1 << 20)).unwrap();
-        // Both grown would be more than three quarters of three quarters.
+        // Both grown would exceed three quarters of three quarters.
         assert!(ready(first.grow(3 << 20)).is_some());
         let mut growing = Box::pin(second.grow(3 << 20));
         assert!(
@@ -618,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_given_up_after_it_was_granted_gives_its_memory_back() {
+    fn a_request_dropped_after_it_was_granted_returns_its_memory() {
         let pool = Pool::new(400 << 10);
         let first = ready(pool.reserve(300 << 10));
         let mut waits = Box::pin(pool.reserve(100 << 10));
@@ -638,9 +433,9 @@ mod tests {
     fn free_buffers_count_as_memory() {
         let pool = Pool::new(1 << 20);
         drop([(); 8].map(|()| pool.take(128 << 10)));
-        assert_eq!(pool.lock().free.bytes(), 1 << 20);
+        assert_eq!(pool.lock().free_bytes(), 1 << 20);
         let large = pool.take(900 << 10);
-        assert!(pool.lock().free.bytes() + large.capacity() <= 1 << 20);
+        assert!(pool.lock().free_bytes() + large.capacity() <= 1 << 20);
     }
 
     #[test]

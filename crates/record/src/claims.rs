@@ -1,19 +1,19 @@
-//! What messages that are being received may still take of a pool, and whether all of them can be completed.
+//! What the messages being received may still take of a pool, and whether all of them can be completed.
 //!
-//! Each message states how much it may take before it begins. It takes that in steps, as its bytes arrive. A step is granted
-//! only if afterwards the messages can still be completed one after another: the smallest of them with the memory that no
-//! message holds, the next one with what the first gives back, and so on (the banker's algorithm). So messages that each hold
-//! a part never wait for each other, and a message that only announces its size keeps nothing from the others.
+//! Each message declares its maximum before it begins, and takes memory in steps as its bytes arrive. A step is granted
+//! only if all messages can still be completed one after another: the smallest with the memory that no message holds,
+//! the next one with what the first gives back, and so on (the banker's algorithm). So messages that each hold a part
+//! never deadlock, and a message that only announces its size takes nothing from the others.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The messages that are being received.
+/// The messages being received.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     parts: HashMap<u64, Part>,
-    /// What the messages hold, by what they may still take.
+    /// The memory that messages hold, by what they may still take.
     by_need: BTreeMap<(usize, u64), usize>,
-    /// What all of them hold.
+    /// The memory that all of them hold.
     held: usize,
 }
 
@@ -32,35 +32,37 @@ impl Part {
     }
 }
 
-/// What a message asks for.
+/// A request of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     bytes: usize,
-    /// What it holds.
+    /// What the message holds.
     pub(crate) held: usize,
     need: usize,
 }
 
 impl Ask {
-    /// What the message will hold if it takes this and then what it may still take.
+    /// What the message will hold if it takes this and then all that it may still take.
     pub(crate) fn total(&self) -> usize {
         self.held + self.need.max(self.bytes)
     }
 
-    /// Whether this is unsafe if `other` is: it asks for no less, and the message holds no more and may take no less.
+    /// Whether this is unsafe if `other` is: it requests at least as much, and the message holds no more and may take
+    /// no less.
     pub(crate) fn is_no_easier_than(&self, other: &Self) -> bool {
         self.bytes >= other.bytes && self.held <= other.held && self.need >= other.need
     }
 }
 
 impl Claims {
-    /// A message begins that may take `need` bytes.
+    /// Adds a message that may take `need` bytes.
     pub(crate) fn begin(&mut self, claim: u64, need: usize) {
         self.parts.insert(claim, Part { held: 0, need });
         self.by_need.insert((need, claim), 0);
     }
 
-    /// A message is complete or given up. What it holds is on its way through the program, and comes back.
+    /// Removes a message that is complete or was given up. Its memory is still used by the pipeline, and comes back
+    /// later.
     pub(crate) fn end(&mut self, claim: u64) {
         if let Some(part) = self.parts.remove(&claim) {
             self.by_need.remove(&(part.need, claim));
@@ -68,19 +70,19 @@ impl Claims {
         }
     }
 
-    /// What a message holds.
+    /// The memory that a message holds.
     pub(crate) fn held(&self, claim: u64) -> usize {
         self.parts.get(&claim).map_or(0, |part| part.held)
     }
 
-    /// A message that wants `bytes`.
+    /// A request of a message for `bytes`.
     pub(crate) fn ask(&self, claim: u64, bytes: usize) -> Ask {
         let Part { held, need } = self.parts.get(&claim).copied().unwrap_or_default();
         Ask { bytes, held, need }
     }
 
-    /// Whether one message may take `bytes`: all can still be completed, and hold no more than `memory` together. A message
-    /// that is larger than this takes it alone.
+    /// Whether a message may take `bytes`: all messages can still be completed, and hold at most `memory` together. A
+    /// message that is larger than this takes it alone.
     pub(crate) fn allows(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;
@@ -93,15 +95,15 @@ impl Claims {
         allowed
     }
 
-    /// A message takes `bytes`.
+    /// The message takes `bytes`.
     pub(crate) fn take(&mut self, claim: u64, bytes: usize) {
         if let Some(before) = self.parts.get(&claim).copied() {
             self.set(claim, before, before.with(bytes));
         }
     }
 
-    /// A message may take `bytes` from now on, also if it has stated less; false: it would be more than the whole memory, or
-    /// the others could not be completed any more.
+    /// Raises the maximum of a message to hold `bytes` more; false if this exceeds the memory, or the others could no
+    /// longer be completed.
     pub(crate) fn extend(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;
@@ -124,7 +126,7 @@ impl Claims {
         safe
     }
 
-    /// A message gives back what it has taken.
+    /// The message gives back `bytes`.
     pub(crate) fn give_back(&mut self, claim: u64, bytes: usize) {
         if let Some(before) = self.parts.get(&claim).copied() {
             let after = Part {
@@ -175,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn as_many_messages_begin_as_can_be_completed() {
+    fn messages_are_admitted_as_long_as_all_can_be_completed() {
         let mut claims = Claims::default();
         for claim in 0..4 {
             claims.begin(claim, 24);
         }
-        // Each of the first three leaves enough to complete one of them.
+        // After each of the first three, one of them can still be completed.
         assert!((0..3).all(|claim| take(&mut claims, claim, 12)));
         assert!(!take(&mut claims, 3, 1));
         assert!(take(&mut claims, 0, 12));
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn announcements_without_bytes_keep_nothing_from_others() {
+    fn an_announced_size_takes_nothing_from_others() {
         let mut claims = Claims::default();
         for claim in 0..100 {
             claims.begin(claim, 48);

@@ -1,11 +1,12 @@
-//! What flows: the batch, its tag, its times, its origins and its positions.
+//! The data model: the batch, its tag, times, origins and positions; and the pool of buffers behind it.
 //!
-//! This crate depends on nothing else of ours. A batch keeps the bytes as they came in; records are slices of them.
+//! This crate depends on none of our other crates. A batch keeps its bytes as they arrived; records are slices of them.
 
 mod batch;
 mod buffer;
 mod claims;
 mod free;
+mod ledger;
 mod origin;
 mod position;
 mod tag;

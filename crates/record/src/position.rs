@@ -1,9 +1,9 @@
-//! Positions in a channel: identities that are never used twice.
+//! Positions in a channel, which are never reused.
 
 use std::fmt;
 
-/// Where a frame stands in a disk channel: the epoch first, then the sequence number. Every start after anything but a
-/// clean stop begins a new epoch, so a number never stands for two different contents. `seq` goes on across epochs.
+/// The position of a frame in a disk channel: first the epoch, then the sequence number. Every start after an unclean
+/// stop begins a new epoch, so a position always identifies the same content. `seq` continues across epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// Raised at every unclean start.
@@ -13,7 +13,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// The position after it in the same epoch.
+    /// The next position in the same epoch.
     #[must_use]
     pub fn next(self) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl Position {
         }
     }
 
-    /// The position before it in the same epoch; the first one has itself.
+    /// The previous position in the same epoch; the first one returns itself.
     #[must_use]
     pub fn before(self) -> Self {
         Self {

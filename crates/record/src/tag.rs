@@ -1,9 +1,9 @@
-//! Tags: dotted names that batches are routed by.
+//! Tags: dotted names by which batches are routed.
 
 use std::{fmt, sync::Arc};
 
-/// A dotted name, cheap to clone. It may hold any text a peer sent (also none); what may not be in a file name is dealt
-/// with where a path is made of it.
+/// A dotted name, cheap to clone. It may hold any text that a peer sent, even none; characters that are not allowed in
+/// file names are replaced when a path is made of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(Arc<str>);
 

@@ -15,7 +15,7 @@ impl Time {
         Self(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
     }
 
-    /// From whole seconds and nanoseconds (0 to 999,999,999); what lies outside the range becomes its nearest end.
+    /// From whole seconds and nanoseconds (0 to 999,999,999). A time out of range becomes the nearest one in range.
     pub fn from_parts(seconds: i64, nanos: u32) -> Self {
         Self(
             seconds

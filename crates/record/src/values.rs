@@ -1,6 +1,6 @@
 //! The values that all records of a batch share.
 
-/// The names of all values that sources set; `tag` stands beside them. Another Millstream can send any of them.
+/// The names of all values that sources set, in addition to `tag`. Another Millstream can send any of them.
 pub const VALUE_NAMES: [&str; 10] = [
     "host",
     "peer",
@@ -14,17 +14,17 @@ pub const VALUE_NAMES: [&str; 10] = [
     "kubernetes.uid",
 ];
 
-/// Names and values, in the order they were set; few, so a list and no map.
+/// Names and values, in the order in which they were set. There are few, so this is a list and not a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values(Vec<(String, String)>);
 
 impl Values {
-    /// None at all.
+    /// No values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets `name`; a value that was there is replaced in its place.
+    /// Sets `name`; replaces an existing value in its place.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         match self.0.iter_mut().find(|(n, _)| n == name) {
             Some((_, old)) => *old = value.into(),
@@ -32,7 +32,7 @@ impl Values {
         }
     }
 
-    /// The value called `name`.
+    /// The value of `name`.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -40,17 +40,17 @@ impl Values {
             .map(|(_, v)| v.as_str())
     }
 
-    /// All of them, in order.
+    /// All values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(n, v)| (n.as_str(), v.as_str()))
     }
 
-    /// How many.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,5 +1,5 @@
-//! What an Avro container of Flume's events costs: `cargo bench -p millstream-wire --bench avro`. Prints nanoseconds of CPU a
-//! record, and how many records a second that is: the best and the median of 60 laps over a batch that stays in the cache.
+//! Cost of an Avro container with Flume's events: `cargo bench -p millstream-wire --bench avro`. Prints CPU nanoseconds
+//! per record and records per second: the best and the median of 60 laps over a batch that stays in the cache.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -11,12 +11,12 @@ use millstream_wire::{
     syslog::{After, Decoder, Framing, Received, Settings, TooLong},
 };
 
-/// Records of a batch.
+/// Records per batch.
 const RECORDS: usize = 1000;
-/// Bytes of a line of syslog with its newline.
+/// Length of a syslog line with its newline.
 const LINE_BYTES: usize = 300;
 const ROUNDS: usize = 60;
-/// Batches that one figure is over.
+/// Batches per lap.
 const LAPS: usize = 20;
 
 fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
@@ -32,12 +32,12 @@ fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
     }
 }
 
-/// Lines as a load generator writes them: one letter fills them up.
+/// Lines as a load generator writes them, padded with one letter.
 fn padded() -> Vec<u8> {
     fill(|_, length| "X".repeat(length))
 }
 
-/// Lines whose text does not repeat itself: words out of a list of 64, by a generator of random numbers.
+/// Lines without repetition: random words out of a list of 64.
 fn words() -> Vec<u8> {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     fill(move |_, length| {
@@ -63,7 +63,7 @@ fn fill(mut text: impl FnMut(usize, usize) -> String) -> Vec<u8> {
     out
 }
 
-/// The lines as the source `syslog` makes them records.
+/// The lines as records of the source `syslog`.
 fn parsed(lines: &[u8]) -> Batch {
     let mut decoder = Decoder::new(Settings {
         framing: Framing::Auto,

@@ -1,5 +1,5 @@
-//! How fast single messages are decoded and gathered: `cargo bench -p millstream-wire --bench decoder`. Prints million
-//! messages a second, the median of seven, for a read buffer that stays in the cache.
+//! Speed of decoding and gathering single messages: `cargo bench -p millstream-wire --bench decoder`. Prints million
+//! messages per second, the median of seven laps over a read buffer that stays in the cache.
 
 use std::{hint::black_box, time::Instant};
 
@@ -8,9 +8,9 @@ use millstream_wire::{
     msgpack::{Shape, write_event_time, write_map_len, write_str},
 };
 
-/// Bytes of the read buffer.
+/// Size of the read buffer.
 const STASH_BYTES: usize = 64 << 10;
-/// Times it is decoded for one figure.
+/// Passes over the buffer per lap.
 const LAPS: usize = 2000;
 
 fn messages(chunk: bool) -> (Vec<u8>, usize) {

@@ -1,5 +1,6 @@
-//! What the formats cost: `cargo bench -p millstream-wire --bench formats`. Prints nanoseconds a record, the best and the
-//! median of 300 laps over a batch of 8192 records of 122 bytes that stays in the cache, each into the same buffer.
+//! Cost of the formats: `cargo bench -p millstream-wire --bench formats`. Prints nanoseconds per record, the best and
+//! the median of 300 laps over a batch of 8192 records of 122 bytes that stays in the cache, always into the same
+//! buffer.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -12,11 +13,11 @@ use millstream_wire::{
     template::Template,
 };
 
-/// Records of a batch: a chunk of the forward protocol, about 1 MB.
+/// Records per batch: a chunk of the forward protocol, about 1 MB.
 const RECORDS: u32 = 8192;
-/// Times the batch is encoded for one figure.
+/// Passes over the batch per lap.
 const LAPS: u32 = 2;
-/// Figures, of which best and median are printed.
+/// Laps, of which the best and the median are printed.
 const ROUNDS: usize = 300;
 
 fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
@@ -34,7 +35,7 @@ fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
     }
 }
 
-/// Records at 1,000,000 a second, whose fields `fields` writes.
+/// Records at 1,000,000 per second, with the fields that `fields` writes.
 fn packed(fields: impl Fn(&mut Vec<u8>, u32)) -> Batch {
     let mut body = Vec::new();
     for number in 0..RECORDS {
@@ -45,7 +46,7 @@ fn packed(fields: impl Fn(&mut Vec<u8>, u32)) -> Batch {
     batch(Encoding::Packed, body, RECORDS)
 }
 
-/// One field `message` of 100 bytes, `tabs` of which are tabs: 122 bytes with the time.
+/// One field `message` of 100 bytes, of which `tabs` are tabs: 122 bytes with the time.
 fn message(tabs: usize) -> Batch {
     packed(|body, number| {
         let mut text = format!("{number:0100}").into_bytes();
@@ -58,7 +59,7 @@ fn message(tabs: usize) -> Batch {
     })
 }
 
-/// Eight fields, numbers among them.
+/// Eight fields, some of them numbers.
 fn fields() -> Batch {
     packed(|body, number| {
         write_map_len(body, 8);

@@ -1,16 +1,17 @@
-//! How fast messages of syslog become records: `cargo bench -p millstream-wire --bench syslog`. Prints nanoseconds of CPU a message
-//! of 300 bytes, the least of nine (other work on the machine only adds), for a read buffer that stays in the cache.
+//! Speed of decoding syslog messages: `cargo bench -p millstream-wire --bench syslog`. Prints CPU nanoseconds per
+//! message of 300 bytes, the least of nine laps (other work on the machine only adds), for a read buffer that stays in
+//! the cache.
 
 use std::{hint::black_box, time::Instant};
 
 use millstream_record::Time;
 use millstream_wire::syslog::{After, Decoder, Framing, Received, Settings, TimeZone, TooLong};
 
-/// Bytes of the read buffer.
+/// Size of the read buffer.
 const STASH_BYTES: usize = 64 << 10;
-/// Bytes of a message with its end.
+/// Length of a message with its end.
 const MESSAGE_BYTES: usize = 300;
-/// Times it is decoded for one figure.
+/// Passes over the buffer per lap.
 const LAPS: usize = 500;
 /// 2026-11-21T06:40:31Z
 const NOW: Time = Time(1_795_243_231_000_000_000);
@@ -35,7 +36,7 @@ fn older(_: usize) -> String {
     "<13>Nov 21 06:40:31 hammer-0001 bench[4242]: ".to_owned()
 }
 
-/// Of many senders: no two neighbours have the same words.
+/// From many senders: neighbours differ in their header fields.
 fn mixed(n: usize) -> String {
     let (host, app) = (HOSTS[n % HOSTS.len()], APPS[n % APPS.len()]);
     let (second, id) = (28 + n * 7 % 4, n * 7919 % 60_000);
@@ -71,7 +72,7 @@ fn structured(n: usize) -> String {
     )
 }
 
-/// What it is called, how its headers are written, and whether octets are counted.
+/// Name of the case, the header of a message, and whether octets are counted.
 type Row = (&'static str, fn(usize) -> String, bool);
 
 #[allow(clippy::print_stdout)]

@@ -1,5 +1,5 @@
-//! How fast entries are validated: `cargo bench -p millstream-wire --bench walker`. Prints million entries a second, for
-//! chunks that stay in the cache. The fastest lap counts: whatever else the machine does only makes laps slower.
+//! Speed of validating entries: `cargo bench -p millstream-wire --bench walker`. Prints million entries per second for
+//! chunks that stay in the cache. The fastest lap counts, because other work on the machine only makes laps slower.
 
 use std::{hint::black_box, time::Instant};
 
@@ -7,9 +7,9 @@ use millstream_wire::msgpack::{
     Walker, write_array_len, write_event_time, write_map_len, write_str,
 };
 
-/// Entries in one chunk: about 1 MB at 122 bytes, as the forward benchmarks send it.
+/// Entries per chunk: about 1 MB at 122 bytes, as in the forward benchmarks.
 const ENTRIES: usize = 8192;
-/// Times the chunk is walked for one figure.
+/// Passes over the chunk per lap.
 const LAPS: usize = 2000;
 
 fn chunk(keys: usize, value_bytes: usize) -> Vec<u8> {

@@ -1,14 +1,14 @@
-//! Lines of container logs as the kubelet's runtimes (containerd, CRI-O) write them, after the logging format of the
-//! Container Runtime Interface.
+//! Container logs as the kubelet's runtimes (containerd, CRI-O) write them, in the logging format of the Container
+//! Runtime Interface.
 //!
 //! Hop: read [decode] send keep take encode write settle.
 //!
 //! ```text
 //! 2026-11-21T07:00:00.123456789Z stdout F the text of a line
-//! time (RFC 3339)                stream tags, between colons; the first is F: the record ends here, P: it goes on
+//! time (RFC 3339)                stream tags, separated by colons; the first is F if the record ends here, P if it continues
 //! ```
 //!
-//! A line of more than 16 KiB comes as parts. Pure; joining them is for whoever frames.
+//! A line of more than 16 KiB is divided into parts. The caller joins them.
 
 use memchr::memchr;
 use millstream_record::Time;
@@ -18,30 +18,30 @@ use crate::{
     record::MESSAGE,
 };
 
-/// The longest time: `2026-11-21T07:00:00.123456789+05:30` and some room.
+/// The longest time, `2026-11-21T07:00:00.123456789+05:30`, with a margin.
 const TIME_BYTES_MAX: usize = 40;
-/// The field that says which stream a record was written to.
+/// The field with the stream of a record.
 pub const STREAM: &str = "stream";
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// When the container wrote it.
+    /// When the container wrote the line.
     pub time: Time,
     /// `stdout` or `stderr`.
     pub stream: &'a [u8],
-    /// The record goes on in the next line of this stream.
+    /// The record continues in the next line of this stream.
     pub partial: bool,
-    /// What the container wrote.
+    /// The text of the container.
     pub text: &'a [u8],
 }
 
-/// Reads a line without its newline; `None` if it is of another form.
+/// Parses a line without its newline; `None` if it has another form.
 pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     let head = line.get(..TIME_BYTES_MAX).unwrap_or(line);
     let (time, rest) = line.split_at_checked(memchr(b' ', head)?)?;
     let (stream, rest) = word(rest.get(1..)?)?;
-    // An empty line may end behind its tags.
+    // An empty line may end after its tags.
     let (tags, text) = word(rest).unwrap_or((rest, &[]));
     let first = tags.split(|byte| *byte == b':').next()?;
     let partial = match first {
@@ -58,7 +58,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
-/// The bytes up to the next space, and what is behind it; none if that is nothing.
+/// The bytes up to the next space, and those after it; none if there are none before it.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (word, rest) = text.split_at_checked(memchr(b' ', text)?)?;
     (!word.is_empty()).then_some((word, rest.get(1..)?))
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_not() {
+    fn lines_of_another_form_are_not_parsed() {
         for line in [
             "",
             " ",
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(line in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn no_bytes_make_the_parser_panic(line in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = parse(&line);
             let _ = parse(&[b"2016-10-06T00:17:09Z stdout ", &line[..]].concat());
         }

@@ -1,73 +1,73 @@
-//! systemd's Journal Export Format, as `journalctl -o export` writes it, to entries of the packed encoding.
+//! systemd's Journal Export Format, as `journalctl -o export` writes it, converted to entries of the packed encoding.
 //!
 //! Hop: read [decode] send keep take encode write settle.
 //!
 //! ```text
 //! __CURSOR=s=739ad4...\n        a field: name, `=`, value, newline
 //! __REALTIME_TIMESTAMP=1342540861416351\n
-//! MESSAGE\n                     a field whose value is no plain text:
+//! MESSAGE\n                     a field whose value is not plain text:
 //! nnnnnnnn                      its length, 64 bits, little endian
-//! value \n                      so many bytes, and a newline
+//! value \n                      as many bytes, and a newline
 //! \n                            an empty line ends the entry
 //! ```
 //!
-//! Specification: <https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format>. Nothing is allocated by what a
-//! length says; an entry that is not whole yet is waited for, up to a bound that the caller sets.
+//! Specification: <https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format>. No length decides about memory.
+//! An incomplete entry waits for more bytes, up to a bound that the caller sets.
 
 use memchr::memchr;
 use millstream_record::Time;
 
 use crate::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
-/// The longest name of a field; the journal itself allows 64 bytes.
+/// The longest name of a field; the journal allows 64 bytes.
 const NAME_BYTES_MAX: usize = 256;
-/// Fields of an entry, at most: the journal's own bound.
+/// The most fields of an entry: the journal's own bound.
 const FIELDS_MAX: usize = 1024;
 
-/// Where an entry stands and what concerns its reader.
+/// The range of an entry and the fields that its reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its fields, in this form.
+    /// Its fields, in this format.
     pub fields: &'a [u8],
-    /// How many.
+    /// Their number.
     pub count: u32,
-    /// `__CURSOR`: where to go on behind it.
+    /// `__CURSOR`: where to resume after it.
     pub cursor: &'a [u8],
-    /// `__REALTIME_TIMESTAMP`; none if it is missing or no number.
+    /// `__REALTIME_TIMESTAMP`; `None` if it is missing or not a number.
     pub time: Option<Time>,
-    /// Its bytes, with the line that ends it.
+    /// Its length in bytes, including the line that ends it.
     pub length: usize,
 }
 
-/// What stands at the start of the text.
+/// What is at the start of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
-    /// A whole entry.
+pub enum Scanned<'a> {
+    /// A complete entry.
     Entry(Entry<'a>),
-    /// So many bytes between entries.
+    /// This many bytes between entries.
     Blank(usize),
-    /// An entry that goes on.
+    /// An incomplete entry.
     Partial,
 }
 
-/// The bytes are of another form.
+/// The bytes have another format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} at byte {offset} of an entry in journal export format")]
 pub struct Malformed {
-    /// Where, from the start of the entry.
+    /// The offset from the start of the entry.
     pub offset: usize,
     /// What is wrong.
     pub message: &'static str,
 }
 
-/// One field and where the next one starts.
+/// A field and the offset of the next one.
 struct Field<'a> {
     name: &'a [u8],
     value: &'a [u8],
     next: usize,
 }
 
-/// Reads the field at `at`; `None` if it is not whole.
+/// Reads the field at `at`; `None` if it is incomplete.
 fn field(text: &[u8], at: usize) -> Result<Option<Field<'_>>, Malformed> {
     let wrong = |message| Malformed {
         offset: at,
@@ -100,32 +100,31 @@ fn field(text: &[u8], at: usize) -> Result<Option<Field<'_>>, Malformed> {
     let Some((size, data)) = behind.split_first_chunk::<8>() else {
         return Ok(None);
     };
-    let too_long = || wrong("a field that is longer than anything");
+    let too_long = || wrong("a field that is too long");
     let size = usize::try_from(u64::from_le_bytes(*size)).map_err(|_| too_long())?;
     let next = (at + length + 1 + 8 + 1)
         .checked_add(size)
         .ok_or_else(too_long)?;
     match (data.get(..size), data.get(size)) {
         (Some(value), Some(b'\n')) => Ok(Some(Field { name, value, next })),
-        (Some(_), Some(_)) => Err(wrong("a value that does not end where its length says")),
+        (Some(_), Some(_)) => Err(wrong("a value that does not end at its length")),
         _ => Ok(None),
     }
 }
 
-/// What stands at the start of `text`.
+/// What is at the start of `text`.
 ///
-/// # Errors
-/// The bytes cannot be an entry, whatever follows them.
-pub fn find(text: &[u8]) -> Result<Found<'_>, Malformed> {
+/// # Errors The bytes cannot be an entry, whatever follows them.
+pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
     let blank = text.iter().take_while(|byte| **byte == b'\n').count();
     if blank > 0 {
-        return Ok(Found::Blank(blank));
+        return Ok(Scanned::Blank(blank));
     }
     let (mut at, mut count) = (0, 0);
     let (mut cursor, mut time) = (&[][..], None);
     while text.get(at).is_some_and(|byte| *byte != b'\n') {
         let Some(Field { name, value, next }) = field(text, at)? else {
-            return Ok(Found::Partial);
+            return Ok(Scanned::Partial);
         };
         match name {
             b"__CURSOR" => cursor = value,
@@ -142,9 +141,9 @@ pub fn find(text: &[u8]) -> Result<Found<'_>, Malformed> {
         at = next;
     }
     if at >= text.len() {
-        return Ok(Found::Partial);
+        return Ok(Scanned::Partial);
     }
-    Ok(Found::Entry(Entry {
+    Ok(Scanned::Entry(Entry {
         fields: text.get(..at).unwrap_or_default(),
         count,
         cursor,
@@ -153,7 +152,7 @@ pub fn find(text: &[u8]) -> Result<Found<'_>, Malformed> {
     }))
 }
 
-/// The cursor of an entry that is not whole, where it stands among its first fields.
+/// The cursor of an incomplete entry, if it is among its first fields.
 pub fn cursor(text: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     while let Ok(Some(Field { name, value, next })) = field(text, at) {
@@ -171,8 +170,8 @@ fn micros(digits: &[u8]) -> Option<Time> {
 }
 
 impl Entry<'_> {
-    /// Appends it as `[time, {NAME: value, ...}]`, all fields in their order. A name that comes more than once, as the
-    /// journal allows, has a list of its values.
+    /// Appends the entry as `[time, {NAME: value, ...}]`, with all fields in order. A name that occurs several times,
+    /// which the journal allows, gets a list of its values.
     pub fn write(&self, received: Time, out: &mut Vec<u8>) {
         write_array_len(out, 2);
         write_time(out, self.time.unwrap_or(received));
@@ -220,8 +219,8 @@ mod tests {
     }
 
     fn entry(text: &[u8]) -> Entry<'_> {
-        match find(text).unwrap() {
-            Found::Entry(entry) => entry,
+        match scan(text).unwrap() {
+            Scanned::Entry(entry) => entry,
             other => panic!("{other:?}"),
         }
     }
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_twice_has_a_list_of_values() {
+    fn a_repeated_name_has_a_list_of_values() {
         let text = b"A=1\nB=2\nA=3\n\n";
         let mut out = Vec::new();
         entry(text).write(Time(0), &mut out);
@@ -269,34 +268,34 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_waited_for_until_it_is_whole() {
+    fn an_incomplete_entry_waits_for_its_end() {
         let text = [b"A=1\n", &binary("B", b"\n\n")[..], b"C=2\n\n"].concat();
         for end in 1..text.len() {
-            assert_eq!(find(&text[..end]), Ok(Found::Partial), "{end} bytes");
+            assert_eq!(scan(&text[..end]), Ok(Scanned::Partial), "{end} bytes");
         }
         assert_eq!(entry(&text).count, 3);
         assert_eq!(cursor(b"A=1\n__CURSOR=c\nMESSAGE=goes on"), Some(&b"c"[..]));
         assert_eq!(cursor(b"A=1\n__CURS"), None);
-        assert_eq!(find(b"\n\nA=1"), Ok(Found::Blank(2)));
-        assert_eq!(find(b""), Ok(Found::Partial));
+        assert_eq!(scan(b"\n\nA=1"), Ok(Scanned::Blank(2)));
+        assert_eq!(scan(b""), Ok(Scanned::Partial));
     }
 
     #[test]
-    fn what_cannot_be_an_entry_is_refused() {
-        assert!(find(b"=value\n\n").is_err());
-        assert!(find(&[b'x'; 300]).is_err());
+    fn invalid_entries_are_rejected() {
+        assert!(scan(b"=value\n\n").is_err());
+        assert!(scan(&[b'x'; 300]).is_err());
         let wrong_end = [b"A\n\x01\0\0\0\0\0\0\0", &b"xy\n\n"[..]].concat();
-        assert!(find(&wrong_end).is_err());
+        assert!(scan(&wrong_end).is_err());
         let endless = [b"A\n", &[0xff; 8][..], b"x"].concat();
-        assert!(find(&endless).is_err());
+        assert!(scan(&endless).is_err());
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_and_records_are_valid(
+        fn no_bytes_make_the_reader_panic_and_records_are_valid(
             text in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'='), Just(0_u8), any::<u8>()], 0..60),
         ) {
-            if let Ok(Found::Entry(entry)) = find(&text) {
+            if let Ok(Scanned::Entry(entry)) = scan(&text) {
                 prop_assert!(entry.length <= text.len());
                 let mut out = Vec::new();
                 entry.write(Time(0), &mut out);

@@ -1,4 +1,5 @@
-//! Bytes to batches and back: the forward protocol, text, compression. No I/O, no clock, no async.
+//! Codecs between bytes and batches: the forward protocol, syslog, JSON, OTLP, Avro, compression. No I/O, no clock, no
+//! async.
 //!
 //! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
 
@@ -8,6 +9,7 @@ pub mod cri;
 pub mod format;
 pub mod forward;
 pub mod fuse;
+mod invalid_utf8;
 pub mod journal;
 pub mod json;
 pub mod lines;
@@ -15,6 +17,7 @@ pub mod msgpack;
 pub mod otlp;
 pub mod record;
 pub mod relp;
+mod rfc3339;
 mod room;
 pub mod syslog;
 pub mod template;

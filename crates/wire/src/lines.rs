@@ -1,4 +1,4 @@
-//! Newline-delimited text: counting, cutting, and lines as records of the packed encoding.
+//! Newline-delimited text: counting and dividing it, and lines as records of the packed encoding.
 //!
 //! Hop: read [decode] send keep take [encode] write settle.
 
@@ -11,22 +11,22 @@ use crate::{
     room::Room,
 };
 
-/// How many newlines stand in `text`.
+/// The number of newlines in `text`.
 pub fn count(text: &[u8]) -> u32 {
     u32::try_from(memchr_iter(b'\n', text).count()).unwrap_or(u32::MAX)
 }
 
-/// The offset behind the last newline of `text`: where its whole lines end.
+/// The offset after the last newline of `text`, where its complete lines end.
 pub fn whole(text: &[u8]) -> usize {
     memrchr(b'\n', text).map_or(0, |last| last + 1)
 }
 
-/// The offset behind the last newline within the first `bytes_max` bytes of `text`; 0 when its first line is longer.
+/// The offset after the last newline within the first `bytes_max` bytes of `text`; 0 if its first line is longer.
 pub fn cut(text: &[u8], bytes_max: usize) -> usize {
     whole(text.get(..bytes_max).unwrap_or(text))
 }
 
-/// The lines of `text` without their newlines. What stands behind the last newline is a line too, if there is anything.
+/// The lines of `text` without their newlines. Text after the last newline is a line, too.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = text.len();
     let ends = memchr_iter(b'\n', text).chain((whole(text) < end).then_some(end));
@@ -37,12 +37,12 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Bytes of the longest head: array (1), EventTime (10) or integer (9), map (1), `message` (8).
+/// The longest head: array (1), EventTime (10) or integer (9), map (1), `message` (8).
 const HEAD_BYTES: usize = 20;
 /// A head and the str header of the line are stored as this many bytes at once.
 const STORE_BYTES: usize = 24;
 
-/// Appends every line of `text` as an entry `[time, {"message": line}]`; gives their number.
+/// Appends every line of `text` as an entry `[time, {"message": line}]`; returns their number.
 ///
 /// ```text
 /// 0   92                      array of 2
@@ -79,7 +79,7 @@ pub fn write_entry(out: &mut Vec<u8>, time: Time, text: &[u8]) {
     write_str(out, text);
 }
 
-/// Stores the head whole, then the line's length over what is behind it, then the line.
+/// Stores the full head, then the line's length over its end, then the line.
 #[inline(always)]
 fn entry(room: &mut Room<'_>, head: &[u8; STORE_BYTES], length: usize, line: &[u8]) {
     if let Some(target) = room.ahead(STORE_BYTES).first_chunk_mut() {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_and_counts_are_at_newlines() {
+    fn text_is_counted_and_divided_at_newlines() {
         assert_eq!(count(b"a\n\nb\nc"), 3);
         assert_eq!(whole(b"a\nb"), 2);
         assert_eq!(whole(b"ab"), 0);
@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_read_back_as_they_were(
+        fn encoded_lines_read_back(
             written in prop::collection::vec(("[^\n]{0,60}", 0..4_usize), 0..40),
             seconds in -10_i64..5_000_000_000,
             nanos in 0..1_000_000_000_u32,

@@ -1,6 +1,6 @@
-//! Single records of a batch: where they stand, their times and their fields.
+//! Single records of a batch: their ranges, times and fields.
 //!
-//! Nothing here copies: an event is a time and a place in the body.
+//! Nothing is copied: a record is a time and a slice of the body.
 
 use std::{fmt, ops::Range, str::FromStr, sync::Arc};
 
@@ -10,35 +10,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::msgpack::{self, Reader};
 
-/// The field of a line's record: the text of the line.
+/// The field of a line's record, which holds the text of the line.
 pub const MESSAGE: &str = "message";
 
-/// A record where it stands.
+/// A record, as a slice of the body.
 #[derive(Clone, Copy, Debug)]
 pub enum Record<'a> {
-    /// No record: what concerns a whole batch. It has no fields.
+    /// No record, for what concerns a whole batch. It has no fields.
     None,
     /// A line without its newline: its one field is [`MESSAGE`].
     Line(&'a [u8]),
-    /// A MessagePack map: it starts where these bytes start, and they may go on behind it.
+    /// A MessagePack map at the start of these bytes, which may continue after it.
     Packed(&'a [u8]),
 }
 
 /// One record and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedRecord<'a> {
-    /// The event time; for lines and where the entry has none, the batch's receive time.
+    /// The event time; for lines and entries without one, the batch's receive time.
     pub time: Time,
     /// The record.
     pub record: Record<'a>,
 }
 
-/// A field's value where it stands.
+/// The value of a field, as a slice of the body.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// A line.
     Line(&'a [u8]),
-    /// A MessagePack value: it starts where these bytes start, and they may go on behind it.
+    /// A MessagePack value at the start of these bytes, which may continue after it.
     Packed(&'a [u8]),
 }
 
@@ -58,8 +58,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The events of a batch, one after the other, with the bytes of the body that each takes (the newline of a line
-/// included). Stops at bytes that are no entry, which no batch holds.
+/// The records of a batch in order, each with its range in the body (including the newline of a line). Stops at bytes
+/// that are not an entry, which no valid batch contains.
 pub fn records(batch: &Batch) -> Events<'_> {
     Events {
         body: &batch.body,
@@ -69,7 +69,7 @@ pub fn records(batch: &Batch) -> Events<'_> {
     }
 }
 
-/// Iterates over a batch: see [`events`].
+/// Iterates over the records of a batch: see [`records`].
 #[derive(Clone, Debug)]
 pub struct Events<'a> {
     body: &'a [u8],
@@ -110,8 +110,8 @@ impl<'a> Iterator for Events<'a> {
     }
 }
 
-/// Names a field of a record: `.level`, `.user.id`, `."a.b".c`. A part within quotes may hold any character (`\"` and `\\`
-/// stand for `"` and `\`). Each part but the last must be a map.
+/// The path of a field in a record: `.level`, `.user.id`, `."a.b".c`. A quoted part may hold any character (`\"` and
+/// `\\` for `"` and `\`). Every part except the last must be a map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -119,25 +119,25 @@ pub struct FieldPath {
     parts: Arc<[Box<str>]>,
 }
 
-/// The text names no field.
+/// The text is not a field path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} at byte {offset} of a field's name such as .level, .user.id or .\"a.b\"")]
 pub struct FieldPathError {
-    /// Where, in bytes.
+    /// The offset of the error in bytes.
     pub offset: usize,
     /// What is wrong there.
     pub message: &'static str,
 }
 
 impl FieldPath {
-    /// The field `name` at the top of the record, whatever characters it holds.
+    /// The field `name` at the top level of the record, with any characters.
     pub fn top(name: &str) -> Self {
         Self {
             parts: Arc::new([name.into()]),
         }
     }
 
-    /// Reads a path from the start of `text` up to the first character that does not belong to it; gives its length too.
+    /// Parses a path at the start of `text`, up to the first character that is not part of it; also returns its length.
     pub(crate) fn read(text: &str) -> Result<(Self, usize), FieldPathError> {
         let mut parts = Vec::new();
         let mut at = 0;
@@ -174,7 +174,7 @@ impl FieldPath {
         Ok((Self { parts }, at))
     }
 
-    /// The field's value; `None` where it is missing. Of equal keys the first counts.
+    /// The field's value; `None` if it is missing. Of equal keys the first one counts.
     #[inline]
     pub fn find<'a>(&self, record: Record<'a>) -> Option<Value<'a>> {
         match record {
@@ -193,7 +193,7 @@ impl FieldPath {
         }
     }
 
-    /// The name, when the field stands at the top of the record.
+    /// The name, if the field is at the top level of the record.
     pub(crate) fn top_name(&self) -> Option<&str> {
         match &*self.parts {
             [name] => Some(name),
@@ -202,7 +202,7 @@ impl FieldPath {
     }
 }
 
-/// A part within quotes, and its length with them.
+/// Parses a quoted part; also returns its length with the quotes.
 fn quoted(text: &str) -> Option<(String, usize)> {
     let mut part = String::new();
     let mut characters = text.char_indices().skip(1);
@@ -216,7 +216,7 @@ fn quoted(text: &str) -> Option<(String, usize)> {
     None
 }
 
-/// The value of `key` in the map that `bytes` start with; what follows the value is still there.
+/// The value of `key` in the map at the start of `bytes`; the result includes the bytes after it.
 fn entry<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let mut reader = Reader::new(bytes);
     for _ in 0..reader.map_len().ok()? {
@@ -233,7 +233,7 @@ fn entry<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
 impl FromStr for FieldPath {
     type Err = FieldPathError;
 
-    /// A path; a name without the leading dot is a field at the top.
+    /// Parses a path; a name without the leading dot is a field at the top level.
     fn from_str(text: &str) -> Result<Self, FieldPathError> {
         if !text.starts_with('.') && !text.is_empty() {
             return Ok(Self::top(text));

@@ -1,12 +1,12 @@
-//! Room at the end of a vector that is written by position.
+//! Spare bytes at the end of a vector, written by position.
 //!
-//! Encoders store eight bytes at a time where fewer may count, so they write into bytes that exist already and cut off at
-//! the end what was not needed. The room is made in steps of a few pages: they are in the cache when they are written.
+//! Encoders store eight bytes at a time where fewer may count, so they write into initialised bytes and truncate the
+//! vector at the end. The vector grows in steps of a few pages, which are in the cache when they are written.
 
-use crate::json::InvalidUtf8;
+use crate::invalid_utf8::InvalidUtf8;
 
-/// How much room is made when there is too little: as much as was written already, so that one record costs little and a
-/// batch few steps; at most what stays in the first-level cache until it is written.
+/// The growth of the vector: as much as was written so far, so that one record costs little and a batch needs few
+/// steps; at most what stays in the first-level cache until it is written.
 const STEP_BYTES: std::ops::RangeInclusive<usize> = 256..=8 << 10;
 
 /// A vector and the position up to which it is written.
@@ -19,12 +19,12 @@ pub(crate) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Behind what `out` holds.
+    /// Begins at the end of `out`.
     pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
         Self::with(out, None)
     }
 
-    /// The same where the formats that write text write what is not UTF-8 in this way.
+    /// As [`Room::new`], for text formats that replace text that is not UTF-8 in this way.
     pub(crate) fn with(out: &'a mut Vec<u8>, invalid_utf8: Option<InvalidUtf8>) -> Self {
         let start = out.len();
         Self {
@@ -35,12 +35,12 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// How text that is not UTF-8 is written; None: as the format has it by default.
+    /// The replacement for text that is not UTF-8; `None` for the format's default.
     pub(crate) fn invalid_utf8(&self) -> Option<InvalidUtf8> {
         self.invalid_utf8
     }
 
-    /// How `text` must be rewritten, if it must.
+    /// The replacement for `text`, if it needs one.
     #[inline(always)]
     pub(crate) fn rewrites(&self, text: &[u8]) -> Option<InvalidUtf8> {
         match self.invalid_utf8 {
@@ -49,7 +49,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Stores `text`, rewritten if it must be.
+    /// Stores `text`, or its replacement.
     #[inline(always)]
     pub(crate) fn text(&mut self, text: &[u8]) {
         match self.rewrites(text) {
@@ -58,7 +58,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Sees to it that the next `bytes` can be stored.
+    /// Ensures that the next `bytes` can be stored.
     #[inline(always)]
     pub(crate) fn ensure(&mut self, bytes: usize) {
         if self.out.len() - self.at < bytes {
@@ -73,7 +73,7 @@ impl<'a> Room<'a> {
         self.out.resize(self.at + bytes.max(step), 0);
     }
 
-    /// Stores a word of which `count` bytes stand; the others are overwritten by what follows.
+    /// Stores a word of which `count` bytes count; the next store overwrites the others.
     #[inline(always)]
     pub(crate) fn word(&mut self, word: [u8; 8], count: usize) {
         self.ensure(8);
@@ -103,7 +103,7 @@ impl<'a> Room<'a> {
         self.at += bytes.len();
     }
 
-    /// Stores `bytes` and `end` behind them, which is nearly always one byte.
+    /// Stores `bytes`, then `end`, which is nearly always one byte.
     #[inline(always)]
     pub(crate) fn both(&mut self, bytes: &[u8], end: &[u8]) {
         let length = bytes.len();
@@ -118,7 +118,7 @@ impl<'a> Room<'a> {
         self.advance(length + end.len());
     }
 
-    /// Stores the first `count` bytes of `head`, then `middle` and `end`: all of known sizes.
+    /// Stores the first `count` bytes of `head`, then `middle` and `end`, all of constant size.
     #[inline(always)]
     pub(crate) fn three<const H: usize, const M: usize, const E: usize>(
         &mut self,
@@ -142,7 +142,7 @@ impl<'a> Room<'a> {
         self.advance(count + M + E);
     }
 
-    /// The next `bytes` bytes, to be written by the caller, who says with [`Room::advance`] how many stand.
+    /// The next `bytes` bytes, for the caller to write; [`Room::advance`] sets how many of them count.
     #[inline(always)]
     pub(crate) fn ahead(&mut self, bytes: usize) -> &mut [u8] {
         self.ensure(bytes);
@@ -151,24 +151,24 @@ impl<'a> Room<'a> {
             .unwrap_or_default()
     }
 
-    /// Takes the next `count` bytes as written; at most as many as the last [`Room::ahead`] gave.
+    /// Counts the next `count` bytes as written; at most as many as the last [`Room::ahead`] returned.
     #[inline(always)]
     pub(crate) fn advance(&mut self, count: usize) {
         self.at = (self.at + count).min(self.out.len());
     }
 
-    /// Where the next byte goes.
+    /// The position of the next byte.
     #[inline(always)]
     pub(crate) fn position(&self) -> usize {
         self.at
     }
 
-    /// Takes back what was written after `position`.
+    /// Removes everything after `position`.
     pub(crate) fn back_to(&mut self, position: usize) {
         self.at = self.at.min(position.max(self.start));
     }
 
-    /// Moves what was written since `position` on by `count` bytes, to be patched in.
+    /// Moves everything after `position` by `count` bytes, to make space for an insertion.
     #[cold]
     pub(crate) fn insert(&mut self, position: usize, count: usize) {
         self.ensure(count);
@@ -177,7 +177,7 @@ impl<'a> Room<'a> {
         self.at += count;
     }
 
-    /// Writes over what stands at `position`.
+    /// Overwrites the bytes at `position`.
     #[inline(always)]
     pub(crate) fn patch(&mut self, position: usize, bytes: &[u8]) {
         if let Some(room) = self.out.get_mut(position..position + bytes.len()) {
@@ -185,19 +185,19 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// What was written from `start` to `end`.
+    /// The bytes written from `start` to `end`.
     pub(crate) fn between(&self, start: usize, end: usize) -> &[u8] {
         self.out.get(start..end.min(self.at)).unwrap_or_default()
     }
 
-    /// What was written since `position`.
+    /// The bytes written since `position`.
     pub(crate) fn since(&self, position: usize) -> &[u8] {
         self.out.get(position..self.at).unwrap_or_default()
     }
 }
 
 impl Drop for Room<'_> {
-    /// Cuts off what was not needed.
+    /// Truncates the vector to what was written.
     fn drop(&mut self) {
         self.out.truncate(self.at);
     }

@@ -1,8 +1,8 @@
-//! Files and directories to one tree.
+//! Reads files and directories into one tree.
 //!
-//! Takes: paths as the user gave them. Gives: one tree, with everything substituted, and the problems on the way. A directory
-//! stands for its `*.yaml` in order of name. Several files are merged map by map; a node or a setting that two of them
-//! give is an error that shows both places. Names at the top that begin with `x-` are free and fall away here.
+//! The tree has all substitutions made; problems are collected on the way. A directory stands for its `*.yaml` files in
+//! alphabetical order. Several files are merged map by map. A node or a setting that occurs in two files is an error
+//! that shows both places. Top-level names that begin with `x-` are free for anchors and are removed.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,30 +15,29 @@ use crate::node::{Key, Map, Node, Value};
 use crate::parse::parse;
 use crate::place::{Place, Source};
 use crate::problem::{Problem, Problems};
-use crate::sections::{Section, Tree};
+use crate::sections::{Section, Tree, twice};
 use crate::substitute::substitute;
 
-/// Bytes of one configuration file at most.
+/// The most bytes of one configuration file.
 const FILE_MAX: u64 = 4 << 20;
 
-/// A tree that could be read, and what is wrong with it so far.
+/// A tree that could be parsed, and the problems so far.
 ///
-/// A value that a problem is about is [`Value::Invalid`] in the tree, so that the rest can be checked and all problems
-/// shown at once.
+/// A value with a problem is [`Value::Invalid`] in the tree, so that the other values can be checked and all problems
+/// are reported together.
 #[derive(Debug)]
 #[must_use = "a tree with errors must not be run"]
 pub struct Loaded {
     /// All files as one tree.
     pub tree: Tree,
-    /// Errors and warnings: unset variables, names given twice, files that are not read.
+    /// Errors and warnings: unset variables, duplicate names, files that are not read.
     pub problems: Problems,
 }
 
 /// Reads files and directories and merges them.
 ///
-/// # Errors
-/// All problems found, if one of the files could not be read to its end: what is left of the tree would only lead to
-/// errors that are none.
+/// # Errors All problems so far, if one of the files could not be read to its end. An incomplete tree would only cause
+/// misleading errors.
 pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Problems> {
     let mut problems = Vec::new();
     let mut is_whole = true;
@@ -70,7 +69,7 @@ pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Prob
     }
 }
 
-/// The files that the paths stand for, each once.
+/// The files that the paths stand for, without duplicates.
 fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
@@ -79,7 +78,7 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
                 Ok(inside) => files.extend(inside),
                 Err(error) => problems.push(unreadable(path, &error)),
             },
-            // what cannot be opened is told when it is read
+            // A path that cannot be opened is reported when it is read.
             _ => files.push(path.clone()),
         }
     }
@@ -88,7 +87,8 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     files
 }
 
-/// The `*.yaml` of a directory in order of name. Hidden ones are left out (a mounted Kubernetes volume has some).
+/// The `*.yaml` files of a directory in alphabetical order. Hidden files are skipped (a mounted Kubernetes volume has
+/// some).
 fn directory(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -122,7 +122,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::new(&Place::path(path, 0), format!("cannot read it: {error}"))
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
     let mut bytes = Vec::new();
     File::open(path)
@@ -149,13 +149,13 @@ fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
                 column: u32::try_from(column).unwrap_or(u32::MAX),
                 length: 1,
             };
-            let problem = Problem::new(&place, "this byte is no UTF-8");
+            let problem = Problem::new(&place, "this byte is not valid UTF-8");
             Err(Box::new(problem.help("save the file as UTF-8")))
         }
     }
 }
 
-/// One file as a map with its environment put in; none if it is no map.
+/// Parses one file as a map and substitutes its variables; none if it is not a map.
 fn part_of(
     source: &Arc<Source>,
     environment: &Environment,
@@ -182,13 +182,13 @@ fn part_of(
     Some(node)
 }
 
-/// Adds the map of one file to that of those before: sections and blocks of settings entry by entry.
+/// Merges the map of one file into that of the files before it: sections and blocks of settings entry by entry.
 fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     let (Value::Map(into), Value::Map(from)) = (&mut all.value, part.value) else {
         return all;
     };
     for (key, node) in from.entries {
-        // nodes are given whole, settings one by one
+        // A node comes from one file; settings are merged one by one.
         let noun = match key.text == "tls" || Section::of(&key.text).is_some() {
             true => Some("node"),
             false => None,
@@ -198,7 +198,7 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     all
 }
 
-/// What a map holds: nodes that are given whole (what one of them is called), or settings that are merged deeper.
+/// What a map holds: nodes, which are not merged (with the noun for one of them), or settings, which are.
 struct Nested(Option<&'static str>);
 
 fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec<Problem>) {
@@ -210,7 +210,7 @@ fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec
         return;
     };
     match (&mut old.value, node.value) {
-        // a section that is only named adds nothing
+        // A section without a value adds nothing.
         (_, Value::Null) => {}
         (Value::Null, value) => old.value = value,
         (Value::Map(into), Value::Map(from)) => {
@@ -230,15 +230,6 @@ fn add_whole(into: &mut Map, key: Key, node: Node, noun: &str, problems: &mut Ve
         Some((first, _)) => problems.push(twice(noun, &key, first)),
         None => into.entries.push((key, node)),
     }
-}
-
-/// The error for a name that is given twice.
-pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
-    Problem::new(
-        &key.place,
-        format!("the {noun} `{}` is given twice", key.text),
-    )
-    .also(&first.place, "first given here")
 }
 
 #[cfg(test)]

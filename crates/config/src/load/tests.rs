@@ -1,4 +1,4 @@
-//! Files and directories on a disk: what is read, in which order, and what is told about the rest.
+//! Files and directories on disk: which are read, in which order, and what is reported about the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn a_file_named_twice_is_read_once() {
 }
 
 #[test]
-fn paths_that_cannot_be_read_are_told_all_at_once() {
+fn all_unreadable_paths_are_reported_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let text = failed(&[PathBuf::from("/none/a.yaml"), dir.path().to_owned()]);
     assert!(
@@ -75,14 +75,14 @@ fn paths_that_cannot_be_read_are_told_all_at_once() {
 }
 
 #[test]
-fn a_byte_that_is_no_utf8_is_told_at_its_place() {
+fn invalid_utf8_is_reported_at_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");
     fs::write(&path, b"a: 1\nb: \xff\xfe\n").unwrap();
     let text = failed(std::slice::from_ref(&path));
     assert!(
         text.starts_with(&format!(
-            "{}:2:4: error: this byte is no UTF-8",
+            "{}:2:4: error: this byte is not valid UTF-8",
             path.display()
         )),
         "{text}"
@@ -100,7 +100,7 @@ fn a_byte_order_mark_does_not_shift_the_columns() {
 }
 
 #[test]
-fn a_very_large_file_is_refused_before_it_is_parsed() {
+fn a_file_that_is_too_large_is_rejected_before_parsing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");
     let file = fs::File::create(&path).unwrap();
@@ -120,7 +120,7 @@ impl Noise {
     }
 }
 
-/// Pieces that reach deep into parser, substitution and reader when they meet at random.
+/// Pieces that in random combinations reach deep into parser, substitution and reader.
 const PIECES: [&str; 40] = [
     "sources",
     "sinks",
@@ -164,7 +164,7 @@ const PIECES: [&str; 40] = [
     "x-",
 ];
 
-/// Loads a text as a file, reads every node of it, and looks at what would be shown.
+/// Loads a text as a file, reads every node of it, and checks the printed problems.
 fn survives(text: &[u8], seed: u64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");
@@ -191,7 +191,7 @@ fn survives(text: &[u8], seed: u64) {
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn no_text_makes_the_parser_panic() {
     for seed in 1..2000 {
         let mut noise = Noise(seed);
         let mut text = Vec::new();
@@ -206,7 +206,7 @@ fn no_text_makes_it_panic() {
 }
 
 #[test]
-fn no_damage_to_a_good_file_makes_it_panic() {
+fn no_damage_to_a_valid_file_makes_the_parser_panic() {
     let good = include_bytes!("../../testdata/aggregator/a.yaml");
     for seed in 1..1000 {
         let mut noise = Noise(seed);

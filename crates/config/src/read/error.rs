@@ -1,6 +1,6 @@
-//! What went wrong while an option was read: gathered by serde on its way out, with the path that leads to it.
+//! Errors while an option is read. serde passes them outwards, and each level adds its step to the path.
 //!
-//! serde's own error texts are for programmers; here they become the words of the configuration.
+//! serde's own messages are for programmers; this module translates them into the terms of the configuration.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::de::{self, Expected, Unexpected};
 use crate::node::{Node, Text, Value};
 use crate::place::Place;
 use crate::problem::Problem;
-use crate::secret::HIDDEN;
+use crate::secret::{HIDDEN, SECRET_WANTED};
 use crate::words::{self, Word};
 
-/// One step from a node to a part of it.
+/// A step from a node to one of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     Name(String),
@@ -22,33 +22,33 @@ pub(crate) enum Step {
 /// What went wrong.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// It is of another type, or out of range: what was wanted, in serde's words.
+    /// A value of another type, or out of range. The text is serde's description of the type.
     Wanted(String),
-    /// A type's own words.
+    /// The message of a type's own check.
     Custom(String),
-    /// No option has this name.
+    /// The name of an unknown option.
     UnknownName {
         word: String,
         known: Vec<&'static str>,
     },
-    /// The option has no such choice.
+    /// The name of an unknown choice.
     UnknownChoice {
         word: String,
         known: &'static [&'static str],
     },
-    /// An option that must be there is not.
+    /// A required option is missing.
     Missing(&'static str),
-    /// Nothing new: it is about something that a problem has been told about already.
-    Told,
+    /// The value was reported before. Holds a value of the right type to continue with, if there is one.
+    Invalid(Option<Value>),
 }
 
-/// The first thing that stopped serde.
+/// The error that ended a read.
 #[derive(Debug)]
 pub(crate) struct ReadError {
     pub(crate) kind: Kind,
-    /// Innermost step first.
+    /// The innermost step first.
     pub(crate) path: Vec<Step>,
-    /// The node it is about, without its parts.
+    /// The node with the error, without its parts.
     pub(crate) at: Option<Box<Node>>,
 }
 
@@ -61,13 +61,13 @@ impl ReadError {
         }
     }
 
-    /// Remembers the node, unless a deeper one is remembered.
+    /// Sets the node, unless a deeper one is set.
     pub(crate) fn at(mut self, node: &Node) -> Self {
         self.at.get_or_insert_with(|| Box::new(stem(node)));
         self
     }
 
-    /// The same for a place that is no node, such as a name.
+    /// As [`ReadError::at`], for a place without a node, such as a name.
     pub(crate) fn at_place(mut self, place: &Place, text: &str) -> Self {
         let value = Value::Text(Text::new(text));
         let place = place.clone();
@@ -76,18 +76,18 @@ impl ReadError {
         self
     }
 
-    /// One step out.
+    /// Adds a step to the path.
     pub(crate) fn under(mut self, step: Step) -> Self {
         self.path.push(step);
         self
     }
 
-    /// The words for the user; nothing if there is nothing new to say. `names` is what the names of the root's map are.
+    /// The problem for the user; none if it was reported before. `names` says what the names of the root's map are.
     pub(crate) fn problem(&self, root: &Node, names: Word) -> Option<Problem> {
         let at = self.at.as_deref().unwrap_or(root);
         let name = self.name();
         Some(match &self.kind {
-            Kind::Told => return None,
+            Kind::Invalid(_) => return None,
             Kind::Wanted(wanted) => wrong_type(&name, wanted, at),
             Kind::Custom(message) if message.starts_with("data did not match any variant") => {
                 let message = format!(
@@ -124,7 +124,7 @@ impl ReadError {
         })
     }
 
-    /// The option it is about.
+    /// The name of the option with the error.
     fn name(&self) -> String {
         self.path
             .iter()
@@ -136,7 +136,7 @@ impl ReadError {
     }
 }
 
-/// A type's own words, which may repeat a part of the text they are about: nothing of them if it is a secret one.
+/// The message of a type's own check, which may repeat the value; replaced by `instead` if the value is secret.
 fn hide<'a>(message: &'a str, at: &Node, instead: &'a str) -> &'a str {
     match &at.value {
         Value::Text(text) if text.secret => instead,
@@ -157,13 +157,10 @@ fn stem(node: &Node) -> Node {
     }
 }
 
-/// What [`crate::Secret`] says it wants: a value found in its place is never repeated.
-pub(crate) const SECRET_WANTED: &str = "a secret text";
-
 fn wrong_type(name: &str, wanted: &str, at: &Node) -> Problem {
     let words = wanted_words(wanted);
     if at.is_null() {
-        let message = format!("{name} has no value, it wants {words}");
+        let message = format!("{name} has no value, it must be {words}");
         return Problem::new(&at.place, message)
             .help("leave the line out to get the default, if there is one");
     }
@@ -171,7 +168,7 @@ fn wrong_type(name: &str, wanted: &str, at: &Node) -> Problem {
         true => at.kind().to_owned(),
         false => at.describe(),
     };
-    let mut problem = Problem::new(&at.place, format!("{name} wants {words}, found {found}"));
+    let mut problem = Problem::new(&at.place, format!("{name} must be {words}, found {found}"));
     problem.is_secret = wanted == SECRET_WANTED;
     match help(wanted, at) {
         Some(help) => problem.help(help),
@@ -184,11 +181,12 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
     let is_text = matches!(wanted, "a string" | "path string" | "a character");
     match &at.value {
         Value::Map(_) if is_text && is_template(written) => {
-            Some(format!("a text with `{{` must stand in quotes: \"{written}\""))
+            Some(format!("a text with `{{` must be in quotes: \"{written}\""))
         }
-        Value::List(_) if is_text && written.starts_with('[') => {
-            Some("one text is wanted, without brackets; a text that begins with `[` must stand in quotes".to_owned())
-        }
+        Value::List(_) if is_text && written.starts_with('[') => Some(
+            "one text is wanted, without brackets; a text that begins with `[` must be in quotes"
+                .to_owned(),
+        ),
         Value::Integer(_) | Value::Float(_) | Value::Bool(_) if is_text => {
             Some(format!("put it in quotes: \"{written}\""))
         }
@@ -204,22 +202,22 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
             Some(format!("write `{is}`, without quotes"))
         }
         Value::Text(text) if !text.secret && text.text.parse::<f64>().is_ok() => {
-            Some("a number stands without quotes".to_owned())
+            Some("a number is written without quotes".to_owned())
         }
         Value::Text(_) | Value::Integer(_) if wanted == "a sequence" && !written.is_empty() => {
-            Some(format!("a list stands in brackets: [{written}]"))
+            Some(format!("a list is written in brackets: [{written}]"))
         }
         _ => None,
     }
 }
 
-/// True for a map that was meant as a template: `{tag}`, `{.user.id}`, `{host|unknown}`.
+/// Whether a map was probably meant as a template: `{tag}`, `{.user.id}`, `{host|unknown}`.
 fn is_template(written: &str) -> bool {
     let inner = written.strip_prefix('{').and_then(|w| w.strip_suffix('}'));
     inner.is_some_and(|inner| !inner.contains([':', ',', ' ', '{']))
 }
 
-/// serde's words for a type in the words of the configuration.
+/// serde's description of a type in the terms of the configuration.
 fn wanted_words(wanted: &str) -> String {
     let words = match wanted {
         "a boolean" => "`true` or `false`",
@@ -261,7 +259,7 @@ impl de::Error for ReadError {
 
     fn invalid_length(length: usize, wanted: &dyn Expected) -> Self {
         Self::new(Kind::Custom(format!(
-            "wants {wanted}, found {length} elements"
+            "must be {wanted}, found {length} elements"
         )))
     }
 

@@ -1,4 +1,4 @@
-//! The option names that a struct knows, as its derived `Deserialize` tells them.
+//! The names of the options of a struct, as its derived `Deserialize` reports them.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use super::error::{Kind, ReadError};
 #[must_use]
 pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     let names = Cell::new([].as_slice());
-    // It always ends in an error: only the question matters.
+    // This always fails; only the requested names matter.
     let _ = T::deserialize(Probe(&names));
     names.get()
 }
@@ -23,7 +23,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     type Error = ReadError;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ReadError> {
-        Err(ReadError::new(Kind::Told))
+        Err(ReadError::new(Kind::Invalid(None)))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -33,7 +33,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: V,
     ) -> Result<V::Value, ReadError> {
         self.0.set(fields);
-        Err(ReadError::new(Kind::Told))
+        Err(ReadError::new(Kind::Invalid(None)))
     }
 
     forward_to_deserialize_any! {

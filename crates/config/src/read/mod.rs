@@ -1,57 +1,54 @@
-//! A node to a Rust type, with all its problems at once.
+//! Reads a node as a Rust type and reports all of its problems at once.
 //!
-//! serde stops at the first error. So the error is noted, the option that it is about is made invalid in a copy of the
-//! tree (an invalid option reads as a made-up value, see `dummy.rs`), and the copy is read again, until nothing new turns
-//! up. A type that accepts no made-up value has its option taken out, and the missing option that follows is not told.
+//! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the
+//! tree, and the copy is read again, until nothing new turns up. When a read arrives at an invalid option, the option gets a
+//! stand-in of the type that was asked for. An option whose type accepts no stand-in is removed; the error for the missing
+//! option that follows is not reported. A read that used a stand-in never succeeds.
 
-mod choice;
-mod dummy;
 mod error;
 mod fields;
 mod node;
 
-use std::cell::Cell;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
 use crate::node::{Key, Node, Value};
+use crate::place::{Place, Source};
 use crate::problem::Problem;
 use crate::words::{self, Word};
 use error::{Kind, ReadError, Step};
 use node::NodeReader;
 
-pub(crate) use error::SECRET_WANTED;
 pub use fields::fields;
 
-/// How often one node is read at most: each time tells one problem or takes out one option.
-const READS_MAX: usize = 200;
+/// Reads of one node at most. Each of them finds a problem, adds a stand-in or removes an option.
+const READS_MAX: usize = 1000;
 
 impl Node {
-    /// Reads the node as a `T`, or tells everything that is wrong with it.
+    /// Reads the node as a `T`, or reports everything that is wrong with it.
     ///
-    /// The list of problems is empty if all of them have been told before (an unset variable, a broken alias).
+    /// The list of problems is empty if all of them were reported before (an unset variable, a broken alias).
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Vec<Problem>> {
         self.read_as(Word::Option)
     }
 
-    /// The same where the names of this map are something else than options.
+    /// As [`Node::read`], for a map whose names are not options.
     pub(crate) fn read_as<T: DeserializeOwned>(&self, names: Word) -> Result<T, Vec<Problem>> {
         let mut reading = Reading {
             tree: self.clone(),
             names,
             problems: Vec::new(),
-            taken_out: HashSet::new(),
+            stand_in: None,
+            removed: HashSet::new(),
             meant: HashSet::new(),
         };
         for _ in 0..READS_MAX {
-            let made_up = Cell::new(false);
-            let reader = NodeReader {
-                node: &reading.tree,
-                made_up: &made_up,
-            };
-            match T::deserialize(reader) {
-                Ok(value) if reading.problems.is_empty() && !made_up.get() => return Ok(value),
+            match T::deserialize(NodeReader(&reading.tree)) {
+                Ok(value) if reading.problems.is_empty() && reading.stand_in.is_none() => {
+                    return Ok(value);
+                }
                 Ok(_) => break,
                 Err(error) => {
                     if reading.note(error).is_none() {
@@ -63,7 +60,7 @@ impl Node {
         Err(reading.problems)
     }
 
-    /// Reads the options that `T` knows, takes them out, and leaves the others: for options that many nodes share.
+    /// Removes the options that `T` knows from this map and reads them: for options that many nodes share.
     ///
     /// `T` must be a struct that derives `Deserialize`, without `flatten`.
     pub fn take_part<T: DeserializeOwned>(&mut self) -> Result<T, Vec<Problem>> {
@@ -87,36 +84,41 @@ struct Reading {
     /// What the names of the tree's own map are.
     names: Word,
     problems: Vec<Problem>,
-    /// Options that were taken out because nothing could be made up for them.
-    taken_out: HashSet<Vec<Step>>,
-    /// Options that a problem has named as what a misspelt one should be.
+    /// The place of all stand-ins, by which they are recognised; none while there are none.
+    stand_in: Option<Place>,
+    /// Options that were removed because they accept no stand-in.
+    removed: HashSet<Vec<Step>>,
+    /// Options that a problem has suggested for a misspelt one.
     meant: HashSet<Vec<Step>>,
 }
 
 impl Reading {
-    /// Notes an error and changes the tree so that the next read gets past it; none if that cannot be.
+    /// Records an error and changes the tree so that the next read gets past it; none if there is no way.
     fn note(&mut self, error: ReadError) -> Option<()> {
         let mut path = error.path.clone();
         path.reverse();
         if let Kind::Missing(option) = error.kind {
             return self.note_missing(error, path, option);
         }
-        // what a type's own check says about a made-up value, or about a block that has one inside, is no news
+        // What a type's own check says about a stand-in, or about a block with a stand-in inside, is not the user's problem.
+        let stand_in = self.stand_in.clone();
         let is_news = !self.at(&path).is_some_and(|node| match error.kind {
-            Kind::Custom(_) => node.has_invalid(),
+            Kind::Custom(_) => has_stand_in(node, stand_in.as_ref()),
             Kind::UnknownName { .. } => false,
-            _ => node.is_invalid(),
+            _ => is_stand_in(node, stand_in.as_ref()),
         });
         if is_news {
             self.problems.extend(error.problem(&self.tree, self.names));
         }
-        if let Kind::UnknownName { word, known } = &error.kind {
-            let meant = words::meant(word, known).map(|name| Step::Name(name.to_owned()));
-            let parent = path.iter().take(path.len() - 1).cloned();
-            self.meant.insert(parent.chain(meant).collect());
-        }
         match error.kind {
-            Kind::UnknownName { .. } | Kind::Told => self.take_out(path),
+            Kind::UnknownName { word, known } => {
+                let meant = words::meant(&word, &known).map(|name| Step::Name(name.to_owned()));
+                let parent = path.iter().take(path.len() - 1).cloned();
+                self.meant.insert(parent.chain(meant).collect());
+                self.remove(path)
+            }
+            Kind::Invalid(Some(value)) => self.stand_in(path, value),
+            Kind::Invalid(None) => self.remove(path),
             _ => self.make_invalid(path),
         }
     }
@@ -129,10 +131,12 @@ impl Reading {
     ) -> Option<()> {
         let mut inner = path.clone();
         inner.push(Step::Name(option.to_owned()));
-        if self.taken_out.contains(&inner) {
+        if self.removed.contains(&inner) {
             return self.make_invalid(path);
         }
-        if !self.meant.contains(&inner) {
+        let stand_in = self.stand_in.clone();
+        let is_news = !is_stand_in(self.at(&path)?, stand_in.as_ref());
+        if is_news && !self.meant.contains(&inner) {
             self.problems.extend(error.problem(&self.tree, self.names));
         }
         let map = self.at(&path)?;
@@ -153,15 +157,26 @@ impl Reading {
         if path.is_empty() {
             return None;
         }
+        let stand_in = self.stand_in.clone();
         let node = self.at(&path)?;
-        if node.is_invalid() {
-            return self.take_out(path);
+        if is_stand_in(node, stand_in.as_ref()) {
+            return self.remove(path);
         }
         node.value = Value::Invalid;
         Some(())
     }
 
-    fn take_out(&mut self, path: Vec<Step>) -> Option<()> {
+    /// Puts a value in the place of an invalid one.
+    fn stand_in(&mut self, path: Vec<Step>, value: Value) -> Option<()> {
+        let place = self
+            .stand_in
+            .get_or_insert_with(|| Place::whole(Source::new("", "", 0)));
+        let place = place.clone();
+        *self.at(&path)? = Node { value, place };
+        Some(())
+    }
+
+    fn remove(&mut self, path: Vec<Step>) -> Option<()> {
         let (last, parent) = path.split_last()?;
         match (&mut self.at(parent)?.value, last) {
             (Value::Map(map), Step::Name(name)) => {
@@ -172,7 +187,7 @@ impl Reading {
             }
             _ => return None,
         }
-        self.taken_out.insert(path);
+        self.removed.insert(path);
         Some(())
     }
 
@@ -184,6 +199,23 @@ impl Reading {
                 _ => None,
             })
     }
+}
+
+fn is_stand_in(node: &Node, place: Option<&Place>) -> bool {
+    place.is_some_and(|place| Arc::ptr_eq(&node.place.file, &place.file))
+}
+
+/// Whether the node or one inside it is a stand-in.
+fn has_stand_in(node: &Node, place: Option<&Place>) -> bool {
+    is_stand_in(node, place)
+        || match &node.value {
+            Value::List(list) => list.iter().any(|node| has_stand_in(node, place)),
+            Value::Map(map) => map
+                .entries
+                .iter()
+                .any(|(_, node)| has_stand_in(node, place)),
+            _ => false,
+        }
 }
 
 #[cfg(test)]

@@ -1,52 +1,44 @@
-//! serde's view of a node: a `Deserializer` that keeps the way to every part, so that an error finds its place.
-
-use std::cell::Cell;
+//! serde's view of a node: a `Deserializer` that tracks the path to every part, so that an error knows its place.
+//!
+//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which names a value of the
+//! type that was asked for. The caller puts it in and reads again.
 
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::de::{
+    DeserializeSeed, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    VariantAccess, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
-use super::choice::{ChoiceReader, WordReader};
-use super::dummy::Dummy;
 use super::error::{Kind, ReadError, Step};
 use crate::node::{Key, Map, Node, Text, Value};
 use crate::one_or_many::ONE_OR_MANY;
+use crate::place::Place;
 use crate::scalar;
 
 /// Reads one node.
 #[derive(Clone, Copy)]
-pub(crate) struct NodeReader<'a> {
-    pub(crate) node: &'a Node,
-    /// Set when a value had to be made up because a problem has been told about the real one.
-    pub(crate) made_up: &'a Cell<bool>,
-}
+pub(crate) struct NodeReader<'a>(pub(crate) &'a Node);
 
 impl<'a> NodeReader<'a> {
-    fn with(self, node: &'a Node) -> Self {
-        Self { node, ..self }
-    }
-
-    /// The dummy if the node cannot be read.
-    fn dummy(self) -> Option<Dummy> {
-        if !self.node.is_invalid() {
-            return None;
+    /// Fails if the node is invalid; `stand_in` is a value that the option could have.
+    fn check(self, stand_in: impl FnOnce() -> Option<Value>) -> Result<(), ReadError> {
+        match self.0.is_invalid() {
+            true => Err(ReadError::new(Kind::Invalid(stand_in()))),
+            false => Ok(()),
         }
-        self.made_up.set(true);
-        Some(Dummy::new())
     }
 
     fn any<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match &self.node.value {
+        match &self.0.value {
             Value::Text(text) => typed_text(text, visitor),
             Value::List(list) => visitor.visit_seq(ListReader {
-                reader: self,
-                rest: list.iter(),
+                elements: list.iter(),
                 index: 0,
             }),
             Value::Map(map) => visitor.visit_map(MapReader {
-                reader: self,
                 map,
-                rest: map.entries.iter(),
+                entries: map.entries.iter(),
                 current: None,
             }),
             scalar => visit_scalar(scalar, visitor),
@@ -54,24 +46,24 @@ impl<'a> NodeReader<'a> {
     }
 
     fn text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match &self.node.value {
+        match &self.0.value {
             Value::Text(text) => visitor.visit_str(&text.text),
             _ => self.any(visitor),
         }
     }
 
-    /// A word, or a map whose only name is the word.
+    /// A word, or a map with the word as its only name.
     fn choice<'de, V: Visitor<'de>>(
         self,
         known: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        match &self.node.value {
+        match &self.0.value {
             Value::Text(text) => visitor.visit_enum(WordReader(&text.text)),
             Value::Map(map) => match map.entries.as_slice() {
                 [(key, node)] => visitor.visit_enum(ChoiceReader {
                     key,
-                    content: self.with(node),
+                    content: NodeReader(node),
                 }),
                 _ => Err(ReadError::new(Kind::Wanted(format!(
                     "exactly one of {}",
@@ -86,7 +78,7 @@ impl<'a> NodeReader<'a> {
     }
 }
 
-/// An unquoted text that took a substitution is what it looks like, unless a text is wanted.
+/// An unquoted text with a substitution has the type that it looks like, unless a text is wanted.
 fn typed_text<'de, V: Visitor<'de>>(text: &Text, visitor: V) -> Result<V::Value, ReadError> {
     match text.typed_by_reader {
         true => match scalar::plain(&text.text) {
@@ -110,15 +102,20 @@ fn visit_scalar<'de, V: Visitor<'de>>(value: &Value, visitor: V) -> Result<V::Va
     }
 }
 
-/// One method per hint that makes no difference: `$inner` reads, the dummy stands in, an error learns its place.
+/// What stands in for every text: it is also a size, a duration, a path and a regular expression.
+const STAND_IN_TEXT: &str = "0";
+
+fn empty_map() -> Value {
+    Value::Map(Map::default())
+}
+
+/// One method per type hint: `$inner` reads the node, `$stand_in` is a value of that type.
 macro_rules! read_as {
-    ($inner:ident: $($method:ident($($arg:ident: $type:ty),*))*) => {$(
+    ($inner:ident, $stand_in:expr; $($method:ident($($arg:ident: $type:ty),*))*) => {$(
         fn $method<V: Visitor<'de>>(self, $($arg: $type,)* visitor: V) -> Result<V::Value, ReadError> {
-            if let Some(dummy) = self.dummy() {
-                return dummy.$method($($arg,)* visitor);
-            }
             $(let _ = $arg;)*
-            self.$inner(visitor).map_err(|error| error.at(self.node))
+            self.check(|| $stand_in)?;
+            self.$inner(visitor).map_err(|error| error.at(self.0))
         }
     )*};
 }
@@ -126,16 +123,43 @@ macro_rules! read_as {
 impl<'de> Deserializer<'de> for NodeReader<'_> {
     type Error = ReadError;
 
-    read_as! { any:
-        deserialize_any() deserialize_bool() deserialize_i8() deserialize_i16() deserialize_i32() deserialize_i64()
-        deserialize_i128() deserialize_u8() deserialize_u16() deserialize_u32() deserialize_u64() deserialize_u128()
-        deserialize_f32() deserialize_f64() deserialize_unit() deserialize_unit_struct(name: &'static str)
-        deserialize_seq() deserialize_tuple(len: usize) deserialize_tuple_struct(name: &'static str, len: usize)
-        deserialize_map()
+    read_as! { any, None; deserialize_any() }
+    read_as! { any, Some(Value::Bool(false)); deserialize_bool() }
+    read_as! { any, Some(Value::Integer(1));
+        deserialize_i8() deserialize_i16() deserialize_i32() deserialize_i64() deserialize_i128()
+        deserialize_u8() deserialize_u16() deserialize_u32() deserialize_u64() deserialize_u128()
     }
-    read_as! { text:
+    read_as! { any, Some(Value::Float(1.0)); deserialize_f32() deserialize_f64() }
+    read_as! { any, Some(Value::Null); deserialize_unit() deserialize_unit_struct(name: &'static str) }
+    read_as! { any, Some(Value::List(Vec::new())); deserialize_seq() }
+    read_as! { any, Some(empty_map()); deserialize_map() }
+    read_as! { text, Some(Value::Text(Text::new(STAND_IN_TEXT)));
         deserialize_char() deserialize_str() deserialize_string() deserialize_identifier()
         deserialize_bytes() deserialize_byte_buf()
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, ReadError> {
+        self.check(|| {
+            let element = Node {
+                value: Value::Invalid,
+                place: self.0.place.clone(),
+            };
+            Some(Value::List(vec![element; len]))
+        })?;
+        self.any(visitor).map_err(|error| error.at(self.0))
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, ReadError> {
+        self.deserialize_tuple(len, visitor)
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
@@ -143,10 +167,8 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        if let Some(dummy) = self.dummy() {
-            return dummy.deserialize_option(visitor);
-        }
-        let is_none = match &self.node.value {
+        self.check(|| Some(Value::Null))?;
+        let is_none = match &self.0.value {
             Value::Null => true,
             Value::Text(text) => {
                 text.typed_by_reader && matches!(scalar::plain(&text.text), Value::Null)
@@ -157,7 +179,7 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
             true => visitor.visit_none(),
             false => visitor.visit_some(self),
         }
-        .map_err(|error| error.at(self.node))
+        .map_err(|error| error.at(self.0))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -168,50 +190,58 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
         if name != ONE_OR_MANY {
             return visitor.visit_newtype_struct(self);
         }
-        if let Some(dummy) = self.dummy() {
-            return dummy.deserialize_seq(visitor);
-        }
-        match &self.node.value {
+        self.check(|| Some(Value::List(Vec::new())))?;
+        match &self.0.value {
             Value::List(_) => self.any(visitor),
             _ => visitor.visit_seq(One(Some(self))),
         }
-        .map_err(|error| error.at(self.node))
+        .map_err(|error| error.at(self.0))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        name: &'static str,
-        fields: &'static [&'static str],
+        _: &'static str,
+        _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        if let Some(dummy) = self.dummy() {
-            return dummy.deserialize_struct(name, fields, visitor);
-        }
-        // derived code would take a list as the options in their order
-        match &self.node.value {
+        self.check(|| Some(empty_map()))?;
+        // Derived code would accept a list and assign its elements to the options in order.
+        match &self.0.value {
             Value::List(_) => Err(ReadError::invalid_type(Unexpected::Seq, &visitor)),
             _ => self.any(visitor),
         }
-        .map_err(|error| error.at(self.node))
+        .map_err(|error| error.at(self.0))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
         self,
-        name: &'static str,
+        _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        if let Some(dummy) = self.dummy() {
-            return dummy.deserialize_enum(name, variants, visitor);
-        }
+        self.check(|| first_choice(variants, &self.0.place))?;
         self.choice(variants, visitor)
-            .map_err(|error| error.at(self.node))
+            .map_err(|error| error.at(self.0))
     }
 }
 
+/// A map with the first of several choices; its value is used only if the choice takes one.
+fn first_choice(variants: &[&str], place: &Place) -> Option<Value> {
+    let key = Key {
+        text: (*variants.first()?).to_owned(),
+        place: place.clone(),
+    };
+    let content = Node {
+        value: Value::Invalid,
+        place: place.clone(),
+    };
+    let mut map = Map::default();
+    map.entries.push((key, content));
+    Some(Value::Map(map))
+}
+
 struct ListReader<'a> {
-    reader: NodeReader<'a>,
-    rest: std::slice::Iter<'a, Node>,
+    elements: std::slice::Iter<'a, Node>,
     index: usize,
 }
 
@@ -222,22 +252,22 @@ impl<'de> SeqAccess<'de> for ListReader<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, ReadError> {
-        let Some(node) = self.rest.next() else {
+        let Some(node) = self.elements.next() else {
             return Ok(None);
         };
         let index = self.index;
         self.index += 1;
-        seed.deserialize(self.reader.with(node))
+        seed.deserialize(NodeReader(node))
             .map(Some)
             .map_err(|error| error.at(node).under(Step::Index(index)))
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.rest.len())
+        Some(self.elements.len())
     }
 }
 
-/// A single value where a list may stand as well.
+/// A single value where a list is allowed as well.
 struct One<'a>(Option<NodeReader<'a>>);
 
 impl<'de> SeqAccess<'de> for One<'_> {
@@ -252,9 +282,8 @@ impl<'de> SeqAccess<'de> for One<'_> {
 }
 
 struct MapReader<'a> {
-    reader: NodeReader<'a>,
     map: &'a Map,
-    rest: std::slice::Iter<'a, (Key, Node)>,
+    entries: std::slice::Iter<'a, (Key, Node)>,
     current: Option<&'a (Key, Node)>,
 }
 
@@ -265,7 +294,7 @@ impl<'de> MapAccess<'de> for MapReader<'_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, ReadError> {
-        self.current = self.rest.next();
+        self.current = self.entries.next();
         let Some((key, _)) = self.current else {
             return Ok(None);
         };
@@ -283,18 +312,18 @@ impl<'de> MapAccess<'de> for MapReader<'_> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ReadError> {
         let Some((key, node)) = self.current.take() else {
-            return Err(ReadError::custom("a value was asked for before its name"));
+            return Err(ReadError::custom("the value was requested before its name"));
         };
-        seed.deserialize(self.reader.with(node))
+        seed.deserialize(NodeReader(node))
             .map_err(|error| error.at(node).under(Step::Name(key.text.clone())))
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.rest.len())
+        Some(self.entries.len())
     }
 }
 
-/// A name in a map: a text, or a number if the map is keyed by numbers.
+/// A name in a map: a text, or a number if the map has numbers as keys.
 struct KeyReader<'a>(&'a str);
 
 macro_rules! read_number_key {
@@ -344,5 +373,112 @@ impl<'de> Deserializer<'de> for KeyReader<'_> {
 
     forward_to_deserialize_any! {
         bool char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// A choice written as a word.
+struct WordReader<'a>(&'a str);
+
+impl<'de> EnumAccess<'de> for WordReader<'_> {
+    type Error = ReadError;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), ReadError> {
+        let word: serde::de::value::StrDeserializer<'_, ReadError> = self.0.into_deserializer();
+        Ok((seed.deserialize(word)?, self))
+    }
+}
+
+impl WordReader<'_> {
+    fn wants_value(&self) -> ReadError {
+        ReadError::custom(format!("`{0}` needs a value: {{ {0}: ... }}", self.0))
+    }
+}
+
+impl<'de> VariantAccess<'de> for WordReader<'_> {
+    type Error = ReadError;
+
+    fn unit_variant(self) -> Result<(), ReadError> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, ReadError> {
+        Err(self.wants_value())
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, ReadError> {
+        Err(self.wants_value())
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, ReadError> {
+        Err(self.wants_value())
+    }
+}
+
+/// A choice written as a map: the name is the choice, the value belongs to it.
+struct ChoiceReader<'a> {
+    key: &'a Key,
+    content: NodeReader<'a>,
+}
+
+impl<'de, 'a> EnumAccess<'de> for ChoiceReader<'a> {
+    type Error = ReadError;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), ReadError> {
+        let word: serde::de::value::StrDeserializer<'_, ReadError> =
+            self.key.text.as_str().into_deserializer();
+        let value = seed
+            .deserialize(word)
+            .map_err(|error| error.at_place(&self.key.place, &self.key.text))?;
+        Ok((value, self))
+    }
+}
+
+impl ChoiceReader<'_> {
+    fn inside(&self, error: ReadError) -> ReadError {
+        error
+            .at(self.content.0)
+            .under(Step::Name(self.key.text.clone()))
+    }
+}
+
+impl<'de> VariantAccess<'de> for ChoiceReader<'_> {
+    type Error = ReadError;
+
+    fn unit_variant(self) -> Result<(), ReadError> {
+        match &self.content.0.value {
+            Value::Null | Value::Invalid => Ok(()),
+            Value::Map(map) if map.entries.is_empty() => Ok(()),
+            _ => {
+                let error = ReadError::custom(format!("`{}` takes no value", self.key.text));
+                Err(self.inside(error))
+            }
+        }
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, ReadError> {
+        seed.deserialize(self.content)
+            .map_err(|error| self.inside(error))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, ReadError> {
+        self.content
+            .deserialize_tuple(len, visitor)
+            .map_err(|error| self.inside(error))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ReadError> {
+        self.content
+            .deserialize_struct("", fields, visitor)
+            .map_err(|error| self.inside(error))
     }
 }

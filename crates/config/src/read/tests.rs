@@ -1,4 +1,4 @@
-//! Reading of nodes: values, and all problems at once.
+//! Reading nodes: values, and all problems at once.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -104,47 +104,47 @@ fn one_value_or_a_list_both_read_as_a_list() {
 }
 
 #[test]
-fn all_problems_of_a_node_come_at_once() {
+fn all_problems_of_a_node_are_reported_at_once() {
     let text = "port: 99999\nlistn: x\nsize: 10\nidle: soon\nflag: yes\nframing: line\nnested:\n  keys: 1\n  workers: 0\nlabels: { a: 1, b: 2 }\n";
     assert_eq!(
         errors::<Config>(text),
-        "1:7+5 `port` wants a whole number from 0 to 65535, found the number 99999\n\
+        "1:7+5 `port` must be a whole number from 0 to 65535, found the number 99999\n\
          2:1+5 unknown option `listn` (did you mean `listen`?)\n\
-         3:7+2 `size`: 10 has no unit: it could be 10B or 10KiB, write which one\n\
-         4:7+4 `idle`: `soon` is no duration: write numbers with units, such as 500ms, 10s, 1h30m or 7d\n\
-         5:7+3 `flag` wants `true` or `false`, found the text `yes` (write `true`, without quotes)\n\
+         3:7+2 `size`: 10 has no unit: did you mean 10B or 10KiB?\n\
+         4:7+4 `idle`: `soon` is not a duration: write numbers with units, such as 500ms, 10s, 1h30m or 7d\n\
+         5:7+3 `flag` must be `true` or `false`, found the text `yes` (write `true`, without quotes)\n\
          6:10+4 unknown value `line` (did you mean `lines`?)\n\
          8:3+4 unknown option `keys` (did you mean `key`?)\n\
-         9:12+1 `workers` wants a whole number from 1 to 65535, found the number 0\n\
-         10:14+1 `a` wants a text, found the number 1 (put it in quotes: \"1\")\n\
-         10:20+1 `b` wants a text, found the number 2 (put it in quotes: \"2\")\n\
+         9:12+1 `workers` must be a whole number from 1 to 65535, found the number 0\n\
+         10:14+1 `a` must be a text, found the number 1 (put it in quotes: \"1\")\n\
+         10:20+1 `b` must be a text, found the number 2 (put it in quotes: \"2\")\n\
          1:1+0 the option `path` is missing"
     );
 }
 
 #[test]
-fn a_template_without_quotes_is_told_to_take_quotes() {
+fn a_template_without_quotes_is_reported_with_the_quoted_form() {
     assert_eq!(
         errors::<Config>("{ path: {tag}, listen: [] }"),
-        "1:9+5 `path` wants a path, found a map (a text with `{` must stand in quotes: \"{tag}\")"
+        "1:9+5 `path` must be a path, found a map (a text with `{` must be in quotes: \"{tag}\")"
     );
 }
 
 #[test]
-fn a_choice_tells_what_is_possible() {
+fn a_wrong_choice_is_reported_with_the_possible_ones() {
     let with =
         |framing: &str| errors::<Config>(&format!("{{ path: a, listen: b, framing: {framing} }}"));
     assert_eq!(
         with("3"),
-        "1:32+1 `framing` wants one of `lines`, `cri`, `multiline`, found the number 3"
+        "1:32+1 `framing` must be one of `lines`, `cri`, `multiline`, found the number 3"
     );
     assert_eq!(
         with("multiline"),
-        "1:32+9 `framing`: `multiline` wants a value of its own: { multiline: ... }"
+        "1:32+9 `framing`: `multiline` needs a value: { multiline: ... }"
     );
     assert_eq!(
         with("{ lines: {}, cri: {} }"),
-        "1:32+22 `framing` wants exactly one of `lines`, `cri`, `multiline`, found a map"
+        "1:32+22 `framing` must be exactly one of `lines`, `cri`, `multiline`, found a map"
     );
     assert_eq!(
         with("{ multilin: {} }"),
@@ -162,18 +162,18 @@ fn a_choice_tells_what_is_possible() {
 }
 
 #[test]
-fn a_list_is_no_map_of_options() {
+fn a_list_is_not_accepted_as_a_map_of_options() {
     assert_eq!(
         errors::<Config>("{ path: a, listen: b, nested: [x] }"),
-        "1:31+3 `nested` wants a map of options, found a list"
+        "1:31+3 `nested` must be a map of options, found a list"
     );
 }
 
 #[test]
-fn an_option_without_a_value_says_so() {
+fn an_option_without_a_value_is_reported() {
     assert_eq!(
         errors::<Config>("path: a\nlisten: b\nport:\n"),
-        "3:1+4 `port` has no value, it wants a whole number from 0 to 65535 \
+        "3:1+4 `port` has no value, it must be a whole number from 0 to 65535 \
          (leave the line out to get the default, if there is one)"
     );
 }
@@ -182,7 +182,7 @@ fn an_option_without_a_value_says_so() {
 fn a_secret_of_the_wrong_type_is_not_repeated() {
     assert_eq!(
         errors::<Config>("{ path: a, listen: b, nested: { key: 123456 } }"),
-        "1:38+6 `key` wants a secret text, found a number (put it in quotes)"
+        "1:38+6 `key` must be a secret text, found a number (put it in quotes)"
     );
     let secret = Secret::new("abc");
     assert_eq!(format!("{secret} {secret:?}"), "*** ***");
@@ -190,7 +190,7 @@ fn a_secret_of_the_wrong_type_is_not_repeated() {
 }
 
 #[test]
-fn options_that_cannot_be_made_up_do_not_hide_the_other_problems() {
+fn an_option_without_a_stand_in_does_not_hide_other_problems() {
     #[derive(Debug, Deserialize)]
     #[serde(try_from = "String")]
     struct Strict;
@@ -213,12 +213,12 @@ fn options_that_cannot_be_made_up_do_not_hide_the_other_problems() {
     }
     assert_eq!(
         errors::<Outer>("inner: { strict: x }\nnumber: y\n"),
-        "1:18+1 `strict`: not x\n2:9+1 `number` wants a whole number from 0 to 65535, found the text `y`"
+        "1:18+1 `strict`: not x\n2:9+1 `number` must be a whole number from 0 to 65535, found the text `y`"
     );
 }
 
 #[test]
-fn shared_options_are_taken_out_and_count_as_known() {
+fn shared_options_are_removed_and_still_count_as_known() {
     #[derive(Debug, Deserialize)]
     struct Common {
         inputs: OneOrMany<String>,
@@ -245,7 +245,7 @@ fn shared_options_are_taken_out_and_count_as_known() {
 }
 
 #[test]
-fn untagged_types_read_and_tell_their_place() {
+fn untagged_types_are_read_and_their_problems_have_a_place() {
     #[derive(Debug, Deserialize)]
     #[serde(untagged)]
     enum Tls {
@@ -267,7 +267,7 @@ fn untagged_types_read_and_tell_their_place() {
 }
 
 #[test]
-fn problems_of_a_read_render_with_a_caret() {
+fn problems_are_rendered_with_a_caret() {
     let problems = node("path: /x\nlisten: a\nprot: 1\n")
         .read::<Config>()
         .unwrap_err();

@@ -18,7 +18,7 @@ use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Settings, Taken,
 
 pub(crate) struct Librdkafka {
     consumer: BaseConsumer<Context>,
-    /// Whether a group deals the partitions.
+    /// Whether a group assigns the partitions.
     in_group: bool,
     assigned: BTreeSet<Partition>,
 }
@@ -33,7 +33,7 @@ impl Librdkafka {
         })
     }
 
-    /// What the group has decided and nobody has been told of.
+    /// The next decision of the group that was not reported yet.
     fn rebalance(&self) -> Option<Polled> {
         let mut heard = self.consumer.context().heard();
         if heard.rebalances.is_empty() {
@@ -49,7 +49,7 @@ impl Librdkafka {
         })
     }
 
-    /// Whether the group deals partitions one by one; else it deals all at once.
+    /// Whether the group reassigns partitions one by one; otherwise it reassigns all at once.
     fn is_cooperative(&self) -> bool {
         matches!(
             self.consumer.rebalance_protocol(),
@@ -59,7 +59,7 @@ impl Librdkafka {
 }
 
 impl Drop for Librdkafka {
-    /// The client's end waits until what the group has decided is agreed to.
+    /// librdkafka ends only when all decisions of the group are answered.
     fn drop(&mut self) {
         let pending = {
             let mut heard = self.consumer.context().heard();
@@ -218,7 +218,7 @@ impl Consumer for Librdkafka {
         loop {
             let polled = self.consumer.poll(wait);
             if let Some(decided) = self.rebalance() {
-                // A record that came with the news is of a partition that was read before it.
+                // A record that arrives with a decision belongs to a partition that was assigned before it.
                 if let Some(Ok(message)) = &polled {
                     give(message, take);
                 }
@@ -273,7 +273,7 @@ impl Consumer for Librdkafka {
     }
 
     fn close(&mut self) {
-        // What it has is given back when it ends.
+        // When it ends, everything is revoked.
         self.consumer.context().heard().leaving = true;
         self.consumer.unsubscribe();
     }
@@ -283,7 +283,7 @@ impl Consumer for Librdkafka {
     }
 }
 
-/// Hands a record over.
+/// Passes a record to the source.
 fn give(message: &BorrowedMessage<'_>, take: &mut dyn FnMut(Incoming<'_>) -> Taken) -> Taken {
     let headers: Vec<(&str, Option<&[u8]>)> = match message.headers() {
         Some(headers) => headers

@@ -1,4 +1,4 @@
-//! What librdkafka says from its own threads: kept until somebody asks.
+//! Events that librdkafka reports from its own threads, stored until they are polled.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,30 +12,30 @@ use rdkafka::{
 
 use crate::Partition;
 
-/// Hears a client.
+/// Receives the events of a client.
 #[derive(Default)]
 pub(super) struct Context(Mutex<Heard>);
 
 #[derive(Default)]
 pub(super) struct Heard {
-    /// The last thing that the client complained of.
+    /// The client's last complaint.
     pub(super) complaint: Option<String>,
-    /// What the group has decided: true = dealt, false = taken away.
+    /// Decisions of the group: true = assigned, false = revoked.
     pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
-    /// Whether the consumer leaves: what the group decides now is agreed to at once. Its end waits for that.
+    /// The consumer is leaving: decisions of the group are accepted at once, because its end waits for that.
     pub(super) leaving: bool,
 }
 
 impl Context {
     pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
+        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, _: &str, message: &str) {
-        // What is below a warning is said elsewhere, or of no use to an operator.
+        // Less severe messages are reported elsewhere or do not help an operator.
         if (level as i32) <= RDKafkaLogLevel::Warning as i32 {
             self.heard().complaint = Some(message.to_owned());
         }
@@ -50,7 +50,7 @@ impl ClientContext for Context {
 }
 
 impl ConsumerContext for Context {
-    /// Only notes what was decided: the source answers when it has committed what it must.
+    /// Only stores the decision: the source answers when it has committed.
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -79,7 +79,7 @@ impl ConsumerContext for Context {
     }
 }
 
-/// Takes none of what is dealt, and gives back what is taken away.
+/// Rejects what is assigned and releases what is revoked.
 pub(super) fn agree(
     consumer: &BaseConsumer<Context>,
     dealt: bool,
@@ -89,7 +89,7 @@ pub(super) fn agree(
         consumer.rebalance_protocol(),
         RebalanceProtocol::Cooperative
     );
-    // What fails here fails because there is nothing to give back.
+    // A failure here means that there is nothing to release.
     let agreed = match (cooperative, dealt) {
         (true, true) => consumer.incremental_assign(&TopicPartitionList::new()),
         (true, false) => consumer.incremental_unassign(partitions),

@@ -1,4 +1,4 @@
-//! Where the cluster is asked for first, and who we are.
+//! The bootstrap brokers and the credentials.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -6,7 +6,7 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::{Auth, Error, Kind, ProducerOptions, Tls};
 
-/// What a connection needs to know.
+/// What a connection needs to be established.
 pub(super) struct Access {
     /// `host:port`.
     pub(super) brokers: Vec<String>,
@@ -16,8 +16,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// # Errors
-    /// Certificates that cannot be used.
+    /// # Errors Invalid certificates.
     pub(super) fn new(options: &ProducerOptions) -> Result<Self, Error> {
         let tls = match &options.tls {
             None | Some(Tls::Switch(false)) => None,
@@ -42,7 +41,7 @@ impl Access {
     }
 }
 
-/// Kafka's port where none is named.
+/// Adds Kafka's default port if there is none.
 fn with_port(broker: &str) -> String {
     let broker = broker.trim();
     let name = broker.rsplit_once(']').map_or(broker, |(_, rest)| rest);
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brokers_have_kafkas_port_unless_they_name_one() {
+    fn brokers_without_a_port_get_kafkas_default_port() {
         let named = ["a", " b:1", "[::1]", "[::1]:2"].map(with_port);
         assert_eq!(named, ["a:9092", "b:1", "[::1]:9092", "[::1]:2"]);
     }

@@ -1,19 +1,19 @@
-//! A batch of records as brokers store it: the record batch of Kafka, version 2 of the message format.
+//! A batch of records in the format of brokers: Kafka's record batch, version 2 of the message format.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! Source: "Message Format" in the documentation of Apache Kafka, `DefaultRecordBatch.java`. The records stand behind a head
-//! of 61 bytes, each with its length in front; times and offsets are differences to the first one's, integers zigzag
-//! varints. A record is copied once, from where it was made into the batch; the sum (CRC-32C) and the compression are over
-//! the whole batch, when it is closed.
+//! Source: "Message Format" in the documentation of Apache Kafka, `DefaultRecordBatch.java`. A head of 61 bytes is
+//! followed by the records, each with its length in front. Times and offsets are relative to the first record; integers
+//! are zigzag varints. A record is copied once, into the batch. Checksum (CRC-32C) and compression cover the whole
+//! batch when it is sealed.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
 use super::{compress::Compression, messages::Identity};
 
-/// Bytes in front of the records.
+/// Length of the head.
 pub(super) const HEAD: usize = 61;
-/// Where what the sum is over begins.
+/// Where the checksummed part begins.
 const SUMMED: usize = 21;
 const TRANSACTIONAL: i16 = 1 << 4;
 
@@ -29,7 +29,7 @@ pub(super) struct Parts<'a, H> {
 }
 
 impl<'h, H: Iterator<Item = (&'h [u8], &'h [u8])> + Clone> Parts<'_, H> {
-    /// Bytes of all of them, without what frames them.
+    /// The size of all parts without framing.
     pub(super) fn bytes(&self) -> usize {
         let headers = self.headers.clone();
         let headers: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
@@ -40,25 +40,25 @@ impl<'h, H: Iterator<Item = (&'h [u8], &'h [u8])> + Clone> Parts<'_, H> {
 /// A batch that records are appended to.
 #[derive(Debug)]
 pub(super) struct Builder {
-    /// The head, not filled in yet, and the records.
+    /// The head, still empty, and the records.
     buffer: Vec<u8>,
     count: i32,
     first: i64,
     max: i64,
 }
 
-/// How a batch is closed.
+/// What sealing a batch needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seal {
     pub(super) identity: Identity,
-    /// Of the first record.
+    /// Sequence number of the first record.
     pub(super) sequence: i32,
     pub(super) transactional: bool,
     pub(super) compression: Compression,
 }
 
 impl Builder {
-    /// In a buffer, whose content is forgotten.
+    /// Builds the batch in a buffer, whose content is discarded.
     pub(super) fn new(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         buffer.resize(HEAD, 0);
@@ -70,12 +70,12 @@ impl Builder {
         }
     }
 
-    /// Bytes so far, before compression.
+    /// The size so far, before compression.
     pub(super) fn len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Bytes that a record would add, at most.
+    /// The most bytes that a record can add.
     pub(super) fn room_for<'h, H>(parts: &Parts<'_, H>) -> usize
     where
         H: Iterator<Item = (&'h [u8], &'h [u8])> + Clone,
@@ -131,10 +131,9 @@ impl Builder {
         self.count += 1;
     }
 
-    /// Closes it: the batch as it goes out, and the buffer if that is not it.
+    /// Seals the batch. Returns the batch as it is sent, and the buffer if the batch is not in it.
     ///
-    /// # Errors
-    /// Of a compressor.
+    /// # Errors Errors of the compressor.
     pub(super) fn seal(self, seal: Seal) -> std::io::Result<(Vec<u8>, Option<Vec<u8>>)> {
         let (mut out, spare) = match seal.compression {
             Compression::None => (self.buffer, None),
@@ -149,11 +148,11 @@ impl Builder {
             attributes |= TRANSACTIONAL;
         }
         let mut head = Vec::with_capacity(HEAD);
-        // The offset of the first record: the broker sets it. What comes behind this length.
+        // The offset of the first record, which the broker sets. The length of what follows.
         head.extend_from_slice(&0_i64.to_be_bytes());
         let length = i32::try_from(out.len() - 12).unwrap_or(i32::MAX);
         head.extend_from_slice(&length.to_be_bytes());
-        // The leader's epoch: not known. The version. The sum.
+        // The leader's epoch (unknown), the version, the checksum.
         head.extend_from_slice(&(-1_i32).to_be_bytes());
         head.push(2);
         head.extend_from_slice(&[0; 4]);
@@ -169,7 +168,7 @@ impl Builder {
             place.copy_from_slice(&head);
         }
         let summed = out.get(SUMMED..).unwrap_or_default();
-        // 32 bits of the 64.
+        // The algorithm's 32 bits in a u64.
         let sum = checksum(CrcAlgorithm::Crc32Iscsi, summed) as u32;
         if let Some(place) = out.get_mut(SUMMED - 4..SUMMED) {
             place.copy_from_slice(&sum.to_be_bytes());
@@ -178,7 +177,7 @@ impl Builder {
     }
 }
 
-/// The sequence number `count` records after `sequence`: it has 31 bits and begins anew.
+/// The sequence number `count` records after `sequence`. It has 31 bits and wraps around.
 pub(super) fn advance(sequence: i32, count: usize) -> i32 {
     let next = (i64::from(sequence) + count as i64) & 0x7fff_ffff;
     i32::try_from(next).unwrap_or(0)
@@ -193,7 +192,7 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Bytes of a byte string with its length in front.
+/// The encoded size of a byte string with its length.
 fn sized(length: usize) -> usize {
     width(signed(length)) + length
 }
@@ -202,7 +201,7 @@ fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
-/// Bytes of a varint.
+/// The encoded size of a varint.
 fn width(value: i64) -> usize {
     let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
     bits.div_ceil(7)
@@ -255,7 +254,7 @@ mod tests {
         out
     }
 
-    /// Put together by hand from the documentation of the format.
+    /// Written by hand from the documentation of the format.
     const RECORDS: &[u8] = &[
         // Length 14, attributes, time and offset +0, key, value, one header.
         28, 0, 0, 0, 2, b'k', 6, b'o', b'n', b'e', 2, 2, b'h', 2,
@@ -264,7 +263,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_batch_is_as_the_format_says() {
+    fn a_batch_has_the_documented_format() {
         let out = sealed(Compression::None);
         let at = |range: std::ops::Range<usize>| out.get(range).unwrap();
         assert_eq!(at(0..8), [0; 8]);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_compression_is_undone_by_its_reader() {
+    fn every_compressed_batch_decompresses_to_its_records() {
         fn read(mut reader: impl std::io::Read) -> Vec<u8> {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).unwrap();
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn varints_have_the_width_that_is_counted() {
+    fn the_computed_size_of_varints_is_exact() {
         for value in [0, -1, 1, 63, 64, -64, -65, 8191, 8192, i64::MAX, i64::MIN] {
             let mut out = Vec::new();
             varint(&mut out, value);
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_never_less_than_what_a_record_takes() {
+    fn the_reserved_room_always_holds_the_record() {
         let long = vec![b'x'; 20_000];
         let headers: &[(&[u8], &[u8])] = &[(b"name", &long), (b"", b"")];
         for key in [None, Some(&long[..]), Some(b"")] {
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_numbers_begin_anew_behind_the_last() {
+    fn sequence_numbers_wrap_around() {
         assert_eq!(advance(0, 3), 3);
         assert_eq!(advance(i32::MAX, 1), 0);
         assert_eq!(advance(i32::MAX - 1, 3), 1);

@@ -1,4 +1,4 @@
-//! The brokers: where they are, a connection to each, who leads and who coordinates what.
+//! The brokers: their addresses, a connection to each, the controller and the coordinators.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,30 +15,30 @@ use tokio::{
 
 use super::{
     access::Access,
+    accumulator::SharedAccumulator,
     codes::{self, Todo},
     connection::{ANSWER, Connection, Fault},
     messages::{Coordinates, FindCoordinator, Request},
-    state::Shared,
 };
 use crate::Error;
 
-/// After a broker's answer that asks for patience.
+/// The pause after a retriable answer.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// How long a broker may take for what the next one can answer as well. It grows from try to try, as all of them may be slow,
-/// until it is the connection's own, which then ends.
+/// How long a broker may take to answer a request that another broker can answer as well. It grows with every attempt,
+/// in case all of them are slow, up to the timeout of the connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The waits before a broker that could not be reached is tried again.
+/// The back-off before a broker is reconnected: first and longest.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 pub(super) struct Cluster {
     access: Access,
-    shared: Arc<Shared>,
-    /// Where each broker is, by its id.
+    shared: Arc<SharedAccumulator>,
+    /// The address of each broker, by its id.
     brokers: RefCell<HashMap<i32, String>>,
     controller: Cell<i32>,
     links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
     coordinators: RefCell<HashMap<(Coordinates, String), String>>,
-    /// Which broker is asked when any will do.
+    /// The next broker for requests that any broker can answer.
     turn: Cell<usize>,
 }
 
@@ -50,7 +50,7 @@ struct Link {
 }
 
 impl Cluster {
-    pub(super) fn new(access: Access, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(access: Access, shared: Arc<SharedAccumulator>) -> Self {
         Self {
             access,
             shared,
@@ -62,7 +62,7 @@ impl Cluster {
         }
     }
 
-    /// What metadata says.
+    /// Updates brokers and controller from metadata.
     pub(super) fn learn(&self, brokers: Vec<(i32, String)>, controller: i32) {
         *self.brokers.borrow_mut() = brokers.into_iter().collect();
         self.controller.set(controller);
@@ -76,7 +76,7 @@ impl Cluster {
             .entry(address.to_owned())
             .or_default()
             .clone();
-        // Whoever comes second waits for the first one's try.
+        // A second task waits for the attempt of the first one.
         let mut link = link.lock().await;
         if let Some(connection) = link.connection.take_if(|it| !it.is_broken()) {
             return Ok(link.connection.insert(connection).clone());
@@ -106,7 +106,7 @@ impl Cluster {
         self.at(&address).await
     }
 
-    /// The connection to the broker whose turn it is.
+    /// The connection to the next broker in turn.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
         let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
         all.sort_unstable();
@@ -118,12 +118,12 @@ impl Cluster {
         }
     }
 
-    /// Asks any broker until one answers.
+    /// Sends a request to any broker until one answers.
     pub(super) async fn ask_any<R: Request>(&self, request: &R) -> R::Answer {
         self.ask_with(async || self.any().await, request).await
     }
 
-    /// Asks the controller, or whoever passes it on, until somebody answers.
+    /// Sends a request to the controller, or to a broker that forwards it, until one answers.
     pub(super) async fn ask_controller<R: Request>(&self, request: &R) -> R::Answer {
         let controller = async || match self.broker(self.controller.get()).await {
             Ok(connection) => Ok(connection),
@@ -143,7 +143,7 @@ impl Cluster {
                 Ok(connection) => {
                     let asked = timeout(patience, connection.ask(request)).await;
                     let late =
-                        |_| Err(connection.fault("no answer in time; another broker is asked"));
+                        |_| Err(connection.fault("no answer in time; asking another broker"));
                     asked.unwrap_or_else(late)
                 }
                 Err(fault) => Err(fault),
@@ -153,7 +153,7 @@ impl Cluster {
                 Err(fault) => {
                     patience = (patience * 3).min(ANSWER * 2);
                     self.complain(&fault);
-                    // The next one may be well.
+                    // Another broker may be available.
                     self.turn.set(self.turn.get().wrapping_add(1));
                     sleep(RETRY).await;
                 }
@@ -161,7 +161,8 @@ impl Cluster {
         }
     }
 
-    /// Asks whoever coordinates `key` until it has an answer that is not "wait" or "not me"; `code` finds that in it.
+    /// Sends a request to the coordinator of `key` until the answer is final. `code` extracts the error code of an
+    /// answer.
     pub(super) async fn ask_coordinator<R: Request>(
         &self,
         of: Coordinates,
@@ -186,7 +187,7 @@ impl Cluster {
                     }
                     if code != codes::CONCURRENT_TRANSACTIONS {
                         let said = codes::error(code, R::NAME, None);
-                        self.complain(&Fault(format!("{said}; it is tried again")));
+                        self.complain(&Fault(format!("{said}; retrying")));
                     }
                 }
                 Err(fault) => {
@@ -226,7 +227,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the operator.
+    /// Stores a message for the operator.
     pub(super) fn complain(&self, fault: &Fault) {
         self.shared.lock().complaint = Some(fault.0.clone());
     }

@@ -1,6 +1,6 @@
-//! The error codes of brokers: what each is called, and what is to be done about it.
+//! The error codes of brokers: their names, and how to handle them.
 //!
-//! Source: `Errors.java` of Apache Kafka; those that a producer may meet.
+//! Source: `Errors.java` of Apache Kafka; the codes that a producer can receive.
 
 use crate::{Error, Kind};
 
@@ -8,17 +8,17 @@ pub(super) const NONE: i16 = 0;
 pub(super) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 pub(super) const TOPIC_ALREADY_EXISTS: i16 = 36;
 pub(super) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
-/// An earlier transaction is not quite over: that is so behind every commit, for a moment.
+/// The previous transaction is still being completed, as it is for a moment after every commit.
 pub(super) const CONCURRENT_TRANSACTIONS: i16 = 51;
 
-/// What to do about a code.
+/// How to handle a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Todo {
-    /// The same again, after a moment.
+    /// Retry after a pause.
     Retry,
-    /// The same again, elsewhere: the leader or the coordinator has moved.
+    /// Retry elsewhere: the leader or the coordinator has moved.
     Seek,
-    /// Nothing that the client could do.
+    /// Permanent.
     Fail(Kind),
 }
 
@@ -37,7 +37,7 @@ const TABLE: &[(i16, &str, Todo)] = &[
     (15, "COORDINATOR_NOT_AVAILABLE", Todo::Seek),
     (16, "NOT_COORDINATOR", Todo::Seek),
     (17, "INVALID_TOPIC_EXCEPTION", Todo::Fail(Kind::Refused)),
-    // About `segment.bytes`; smaller batches help there, too.
+    // Refers to `segment.bytes`; smaller batches help there, too.
     (18, "RECORD_LIST_TOO_LARGE", Todo::Fail(Kind::TooLarge)),
     (19, "NOT_ENOUGH_REPLICAS", Todo::Retry),
     (20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", Todo::Retry),
@@ -91,13 +91,13 @@ const TABLE: &[(i16, &str, Todo)] = &[
     (120, "TRANSACTION_ABORTABLE", Todo::Fail(Kind::Abort)),
 ];
 
-/// What is to be done about a code. What is not known is tried again by a client that is made anew.
+/// How to handle a code. Unknown codes are fatal for this client; a new one retries.
 pub(super) fn todo(code: i16) -> Todo {
     let found = TABLE.iter().find(|(known, _, _)| *known == code);
     found.map_or(Todo::Fail(Kind::Again), |(_, _, todo)| *todo)
 }
 
-/// Its name.
+/// The name of a code.
 pub(super) fn name(code: i16) -> String {
     let found = TABLE.iter().find(|(known, _, _)| *known == code);
     found.map_or_else(
@@ -106,7 +106,7 @@ pub(super) fn name(code: i16) -> String {
     )
 }
 
-/// An answer's code as an error; `what` could not be done.
+/// The error for a code; `what` is what could not be done.
 pub(super) fn error(code: i16, what: &str, text: Option<&str>) -> Error {
     let kind = match todo(code) {
         Todo::Retry | Todo::Seek => Kind::Again,

@@ -1,40 +1,39 @@
-//! How the records of a batch are compressed.
+//! Compression of the records of a batch.
 //!
-//! gzip (RFC 1952), Snappy in its plain form (which brokers and consumers take, as librdkafka has written it for years), the
-//! frame format of LZ4 with independent blocks, zstd (RFC 8878).
+//! gzip (RFC 1952); Snappy in its plain form, which brokers and consumers accept and librdkafka has written for years;
+//! the frame format of LZ4 with independent blocks; zstd (RFC 8878).
 
 use std::io::{self, Write as _};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How batches of records are compressed.
+/// Compression of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// gzip.
     Gzip,
     /// Snappy.
     Snappy,
-    /// LZ4: the cheapest that saves much.
+    /// LZ4: saves much at the lowest cost.
     Lz4,
-    /// zstd: the smallest.
+    /// zstd: the smallest result.
     Zstd,
 }
 
 impl Compression {
-    /// Its number in a batch's attributes.
+    /// The code of the compression in a batch's attributes.
     pub(super) fn code(self) -> i16 {
         self as i16
     }
 
-    /// Appends what `input` becomes.
+    /// Appends the compressed `input`.
     ///
-    /// # Errors
-    /// Of the compressor.
+    /// # Errors Errors of the compressor.
     pub(super) fn append(self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             Self::None => out.extend_from_slice(input),

@@ -1,7 +1,8 @@
-//! A connection to one broker: TLS, the versions it speaks, who we are, then requests and their answers in order.
+//! A connection to one broker: TLS, protocol versions, authentication, then requests and their answers in order.
 //!
-//! Source: the protocol guide of Apache Kafka. A broker answers in the order of the requests, so the next answer belongs to
-//! the oldest request. What it says is bounded: a frame grows as its bytes come, and is never larger than [`ANSWER_MAX`].
+//! Source: the protocol guide of Apache Kafka. A broker answers in the order of the requests, so the next answer
+//! belongs to the oldest request. Memory is bounded: the buffer of a frame grows as its bytes arrive, up to
+//! [`ANSWER_MAX`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,18 +29,18 @@ use super::{
 };
 use crate::Mechanism;
 
-/// No answer to a producer is larger; metadata of ten thousand topics is about 1 MB.
+/// The largest accepted answer. Metadata of ten thousand topics is about 1 MB.
 const ANSWER_MAX: u64 = 64 << 20;
-/// How long it may take to connect, with everything up to the first request.
+/// Timeout for connecting, including TLS and authentication.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a broker may take to answer; it is told the same.
+/// Timeout for an answer; requests pass it to the broker.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
-/// Requests that wait to be written.
+/// The most requests that wait to be written.
 const QUEUE: usize = 16;
-/// What is written at once; larger pieces are written from where they are.
+/// Pieces up to this size are gathered into one write; larger ones are written from where they are.
 const WRITE: usize = 16 * 1024;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Debug)]
 pub(super) struct Fault(pub(super) String);
 
@@ -55,7 +56,7 @@ pub(super) enum Piece {
     Shared(Arc<Vec<u8>>),
 }
 
-/// Who waits for an answer.
+/// Where the answer to a request goes.
 type Waiting = oneshot::Sender<Result<Vec<u8>, Fault>>;
 
 struct Order {
@@ -74,20 +75,20 @@ pub(super) struct Connection {
     next: Cell<i32>,
 }
 
-/// What both of its tasks know.
+/// Shared by the two tasks of a connection.
 #[derive(Default)]
 struct Line {
-    /// Those who wait for answers, in order.
+    /// Requests without an answer, in order.
     waiting: RefCell<VecDeque<(i32, Waiting)>>,
     broken: RefCell<Option<Fault>>,
-    /// When it breaks.
+    /// Notified when the connection breaks.
     end: Notify,
 }
 
 impl Line {
     fn fail(&self, fault: Fault) {
         for (_, answer) in self.waiting.borrow_mut().drain(..) {
-            // Whoever does not wait any more need not know.
+            // The receiver may be gone.
             drop(answer.send(Err(fault.clone())));
         }
         self.broken.borrow_mut().get_or_insert(fault);
@@ -109,7 +110,7 @@ trait Socket: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket for S {}
 
 impl Connection {
-    /// Connects to `host:port`, and says who we are.
+    /// Connects to `host:port` and authenticates.
     pub(super) async fn open(address: &str, access: &Access) -> Result<Self, Fault> {
         let opened = timeout(CONNECT, Self::greet(address, access)).await;
         let late = || Fault(format!("{address}: no answer within {CONNECT:?}"));
@@ -164,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// Whether it takes no more requests.
+    /// Whether the connection accepts no more requests.
     pub(super) fn is_broken(&self) -> bool {
         self.line.broken.borrow().is_some()
     }
@@ -184,9 +185,9 @@ impl Connection {
         })
     }
 
-    /// Sends a request, and waits for its answer.
+    /// Sends a request and waits for its answer.
     pub(super) async fn ask<R: Request>(&self, request: &R) -> Result<R::Answer, Fault> {
-        // Versions are asked for before they are known.
+        // ApiVersions is sent before the versions are known.
         if R::KEY != ApiVersions::KEY
             && R::KEY != SaslHandshake::KEY
             && R::KEY != SaslAuthenticate::KEY
@@ -204,7 +205,7 @@ impl Connection {
         Fault(format!("{}: {text}", self.address))
     }
 
-    /// The head of a request, to be followed by its body. Its length is filled in by [`Connection::send`].
+    /// The head of a request, which the body follows. [`Connection::send`] sets its length.
     pub(super) fn head(&self, key: i16, version: i16) -> Vec<u8> {
         let mut out = vec![0; 4];
         let correlation = self.next.get();
@@ -216,8 +217,8 @@ impl Connection {
         out
     }
 
-    /// Sends a request in pieces, the first of which begins with its [`head`](Self::head); gives the answer's body. Requests
-    /// leave in the order in which their heads were made.
+    /// Sends a request in pieces, the first of which begins with its [`head`](Self::head), and returns the body of the
+    /// answer. Requests are sent in the order in which their heads were made.
     pub(super) async fn send(&self, mut pieces: Vec<Piece>) -> Result<Vec<u8>, Fault> {
         let bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
         if let Some(Piece::Own(first)) = pieces.first_mut()
@@ -237,7 +238,7 @@ impl Connection {
         if self.is_broken() || self.orders.send(Order { pieces, answer }).await.is_err() {
             return Err(closed());
         }
-        // The broker may take as long as it was told, and the way there and back.
+        // The broker has its own timeout, plus the time for the way there and back.
         match timeout(ANSWER + CONNECT, answered).await {
             Ok(Ok(answer)) => answer.map_err(|fault| self.fault(&fault.0)),
             Ok(Err(_)) => Err(closed()),
@@ -245,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: what comes next on it cannot be told apart.
+    /// Ends the connection: what follows on it cannot be parsed.
     pub(super) fn fail(&self, text: &str) -> Fault {
         self.line.fail(Fault(text.to_owned()));
         self.fault(text)
@@ -256,7 +257,7 @@ impl Connection {
         let (error, known) = self.ask(&SaslHandshake { mechanism }).await?;
         if error != 0 {
             let text = format!(
-                "authentication failed: the broker does not take {mechanism}, it takes {}",
+                "authentication failed: the broker does not support {mechanism}; it supports {}",
                 known.join(", ")
             );
             return Err(self.fault(&text));
@@ -316,7 +317,7 @@ async fn write_all(
             }
             io::Result::Ok(())
         };
-        // A broker that takes nothing is left by whoever waits for its answer.
+        // If the broker stops reading, the timeout of an answer ends the connection.
         let end = line.end.notified();
         let written = tokio::select! {
             written = write => written,
@@ -343,28 +344,28 @@ async fn read_all(mut socket: ReadHalf<Box<dyn Socket>>, line: Rc<Line>) {
         let waiting = line.waiting.borrow_mut().pop_front();
         match waiting {
             Some((expected, answer)) if expected == correlation => {
-                // Whoever does not wait any more need not know.
+                // The receiver may be gone.
                 drop(answer.send(Ok(body)));
             }
-            _ => return line.fail(Fault("an answer that nobody has asked for".to_owned())),
+            _ => return line.fail(Fault("an answer to an unknown request".to_owned())),
         }
     }
 }
 
-/// The next answer: which request it belongs to, and its body.
+/// The next answer: the number of its request, and its body.
 async fn next(socket: &mut ReadHalf<Box<dyn Socket>>) -> Result<(i32, Vec<u8>), Fault> {
     let mut head = [0; 4];
     socket.read_exact(&mut head).await?;
     let length = u64::from(u32::from_be_bytes(head));
     if !(4..=ANSWER_MAX).contains(&length) {
         let text = format!(
-            "an answer of {length} bytes: is this a Kafka broker, and is `tls` as it wants it?"
+            "an answer of {length} bytes: is this a Kafka broker, and does it expect this `tls` setting?"
         );
         return Err(Fault(text));
     }
     let correlation = socket.read_i32().await?;
     let mut body = Vec::new();
-    // Grows as bytes come, whatever the length says.
+    // The buffer grows as bytes arrive, whatever the length says.
     socket.take(length - 4).read_to_end(&mut body).await?;
     if body.len() as u64 != length - 4 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

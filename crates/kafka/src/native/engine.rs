@@ -1,13 +1,13 @@
-//! The producer's own thread: it sends what is ready, hears the answers, and asks for what is not known.
+//! The producer's own thread: sends what is ready, handles the answers, and looks up what sending needs.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! One task looks at what there is to do ([`Engine::dispatch`]) whenever something has changed; everything that waits for a
-//! broker is a task of its own. A batch is sealed here, so that sums and compression do not hold up the sink's thread.
+//! [`Engine::dispatch`] starts all possible work whenever something has changed. Everything that waits for a broker is
+//! a separate task. Batches are sealed here, so that checksums and compression do not delay the sink's thread.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,105 +21,93 @@ use tokio::{
 
 use super::{
     access::Access,
+    accumulator::{Accumulator, Place, SharedAccumulator, waited_too_long},
     batch::Seal,
-    cluster::{Cluster, RETRY},
+    cluster::RETRY,
     codes::{self, Todo},
     connection::{ANSWER, Fault, Piece},
+    lookups::{Lookups, METADATA_WAIT, number},
     messages::{
-        Identity, PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition,
-        produce_topic, read_produced,
+        PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition, produce_topic,
+        read_produced,
     },
-    state::{Place, Shared, State, waited_too_long},
+    session::Session,
     transaction::Order,
     wire::Take,
 };
 use crate::{Error, Kind, ProducerOptions};
 
-/// Requests under way to one broker at most: each may hold up the ones behind it.
+/// The most requests in flight to one broker. A request may delay those behind it.
 const FLIGHTS_MAX: usize = 5;
-/// Bytes of a request, beyond which no further batch goes with it.
+/// No further batch is added to a request beyond this size.
 const REQUEST_BYTES: usize = 8 << 20;
-/// How old what is known of a topic's partitions gets.
+/// The age at which a topic's partitions are looked up again.
 const METADATA_AGE: Duration = Duration::from_secs(300);
-/// Between two questions for metadata.
-pub(super) const METADATA_WAIT: Duration = Duration::from_millis(100);
 
 pub(super) struct Engine {
-    pub(super) shared: Arc<Shared>,
-    pub(super) options: ProducerOptions,
-    pub(super) cluster: Cluster,
-    pub(super) identity: Cell<Option<Identity>>,
-    /// Requests under way, by broker.
-    flights: RefCell<HashMap<i32, usize>>,
-    /// What is under way besides.
-    pub(super) identifying: Cell<bool>,
-    pub(super) adding: Cell<bool>,
-    pub(super) asking: Cell<bool>,
-    /// Topics whose partitions are to be asked for.
-    pub(super) wanted: RefCell<BTreeSet<usize>>,
-    /// What the sink's thread waits for.
+    session: Rc<Session>,
+    lookups: Rc<Lookups>,
+    /// The task of the order that the sink's thread waits for.
     order: RefCell<Option<AbortHandle>>,
-    /// A task has panicked: nobody knows what it has left undone.
+    /// Set when a task has panicked, because its work may be incomplete.
     broken: Cell<bool>,
 }
 
-/// Notes how a task ends.
+/// Records that a task has panicked.
 struct Watch(Rc<Engine>);
 
 impl Drop for Watch {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.broken.set(true);
-            self.0.shared.work.notify_one();
+            self.0.session.shared.work.notify_one();
         }
     }
 }
 
-/// A batch that goes out.
+/// A batch to send.
 struct Job {
     place: Place,
     serial: u64,
     topic: Arc<str>,
     sequence: i32,
-    /// As it goes out, once it is sealed.
+    /// The batch as it is sent, once it is sealed.
     sealed: Option<Arc<Vec<u8>>>,
 }
 
-/// What [`Engine::dispatch`] finds.
+/// The work that [`Engine::dispatch`] finds.
 #[derive(Default)]
-struct Found {
+struct Plan {
     jobs: BTreeMap<i32, Vec<Job>>,
     bytes: HashMap<i32, usize>,
-    /// Partitions that the coordinator does not know of.
+    /// Partitions that do not belong to the transaction yet.
     add: Vec<Place>,
     identify: bool,
     next: Option<Instant>,
 }
 
-impl Found {
-    fn look_at(&mut self, at: Instant) {
+impl Plan {
+    fn wake_at(&mut self, at: Instant) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 }
 
 impl Engine {
-    pub(super) fn new(shared: Arc<Shared>, access: Access, options: ProducerOptions) -> Self {
+    pub(super) fn new(
+        shared: Arc<SharedAccumulator>,
+        access: Access,
+        options: ProducerOptions,
+    ) -> Self {
+        let session = Rc::new(Session::new(shared, access, options));
         Self {
-            cluster: Cluster::new(access, shared.clone()),
-            shared,
-            options,
-            identity: Cell::new(None),
-            flights: RefCell::default(),
-            identifying: Cell::new(false),
-            adding: Cell::new(false),
-            asking: Cell::new(false),
-            wanted: RefCell::default(),
+            lookups: Rc::new(Lookups::new(session.clone())),
+            session,
             order: RefCell::default(),
             broken: Cell::new(false),
         }
     }
 
-    /// Works until nobody gives orders any more, or a task has panicked.
+    /// Runs until the sender of orders is dropped or a task has panicked.
     pub(super) async fn run(self: Rc<Self>, mut orders: mpsc::Receiver<Order>) {
         while !self.broken.get() {
             let next = self.dispatch();
@@ -134,21 +122,21 @@ impl Engine {
                     Some(order) => self.begin(order),
                     None => return,
                 },
-                () = self.shared.work.notified() => {}
+                () = self.session.shared.work.notified() => {}
                 () = next => {}
             }
         }
     }
 
-    /// Obeys; what was ordered before is wanted no more.
+    /// Starts an order. It replaces the previous one, which the sink no longer waits for.
     fn begin(self: &Rc<Self>, order: Order) {
-        let task = self.start(order.obey(self.clone()));
+        let task = self.start(order.run(self.session.clone()));
         if let Some(last) = self.order.replace(Some(task)) {
             last.abort();
         }
     }
 
-    /// Has a task done beside everything else.
+    /// Starts a task.
     pub(super) fn start(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) -> AbortHandle {
         let watch = Watch(self.clone());
         let watched = async move {
@@ -158,55 +146,63 @@ impl Engine {
         spawn_local(watched).abort_handle()
     }
 
-    /// Starts all that can be done now; gives when to look again, if nothing happens before.
+    /// Starts everything that can be done now. Returns when to look again if nothing changes before.
     fn dispatch(self: &Rc<Self>) -> Option<Instant> {
         let now = Instant::now();
-        let mut found = Found::default();
-        let mut state = self.shared.lock();
+        let mut plan = Plan::default();
+        let mut state = self.session.shared.lock();
         let wanting: Vec<usize> = state.wanting.iter().copied().collect();
         for topic in wanting {
-            self.look_at_staged(&mut state, topic, now, &mut found);
+            self.look_at_staged(&mut state, topic, now, &mut plan);
         }
         let active: Vec<Place> = state.active.iter().copied().collect();
         for place in active {
-            self.look_at_partition(&mut state, place, now, &mut found);
+            self.look_at_partition(&mut state, place, now, &mut plan);
         }
         drop(state);
-        if found.identify
-            && self.options.transactional_id.is_none()
-            && !self.identifying.replace(true)
+        if plan.identify
+            && self.session.options.transactional_id.is_none()
+            && !self.lookups.is_identifying.replace(true)
         {
-            self.start(self.clone().identify());
+            self.start(self.lookups.clone().identify());
         }
-        if !found.add.is_empty() && !self.adding.replace(true) {
-            self.start(self.clone().add_partitions(found.add));
+        if !plan.add.is_empty() && !self.lookups.is_adding.replace(true) {
+            self.start(self.lookups.clone().add_partitions(plan.add));
         }
-        if !self.wanted.borrow().is_empty() && !self.asking.replace(true) {
-            self.start(self.clone().ask_metadata());
+        if !self.lookups.wanted.borrow().is_empty()
+            && !self.lookups.is_asking_metadata.replace(true)
+        {
+            self.start(self.lookups.clone().ask_metadata());
         }
-        for (leader, jobs) in found.jobs {
-            *self.flights.borrow_mut().entry(leader).or_default() += 1;
+        for (leader, jobs) in plan.jobs {
+            self.session.request_begins(leader);
             self.start(self.clone().produce(leader, jobs));
         }
-        found.next
+        plan.next
     }
 
-    fn look_at_staged(&self, state: &mut State, topic: usize, now: Instant, found: &mut Found) {
-        self.wanted.borrow_mut().insert(topic);
+    fn look_at_staged(&self, state: &mut Accumulator, topic: usize, now: Instant, plan: &mut Plan) {
+        self.lookups.wanted.borrow_mut().insert(topic);
         let since = state.topics.get(topic).and_then(|topic| topic.staged_since);
-        if let (Some(wait), Some(since)) = (self.options.patience(), since) {
+        if let (Some(wait), Some(since)) = (self.session.options.patience(), since) {
             if since + wait <= now {
                 state.unstage(topic, &waited_too_long(wait));
-                self.shared.settled.notify_all();
+                self.session.shared.progress.notify_all();
             } else {
-                found.look_at(since + wait);
+                plan.wake_at(since + wait);
             }
         }
     }
 
-    fn look_at_partition(&self, state: &mut State, place: Place, now: Instant, found: &mut Found) {
+    fn look_at_partition(
+        &self,
+        state: &mut Accumulator,
+        place: Place,
+        now: Instant,
+        plan: &mut Plan,
+    ) {
         if let Some(due) = state.close_overdue(place, now) {
-            found.look_at(due);
+            plan.wake_at(due);
         }
         let topic = state.topics.get(place.0);
         let Some((name, learned)) = topic.map(|topic| (topic.name.clone(), topic.learned_at))
@@ -214,51 +210,50 @@ impl Engine {
             return;
         };
         if learned.is_none_or(|at| at + METADATA_AGE <= now) {
-            self.wanted.borrow_mut().insert(place.0);
+            self.lookups.wanted.borrow_mut().insert(place.0);
         }
         let Some(partition) = state
             .partition(place)
-            .filter(|partition| !partition.under_way)
+            .filter(|partition| !partition.in_flight)
         else {
             return;
         };
         let (leader, added, sequence) = (partition.leader, partition.added, partition.sequence);
-        if partition.doubtful && !partition.ready.is_empty() {
-            let text = format!("topic {name}: what became of an earlier batch is not known");
+        if partition.uncertain && !partition.ready.is_empty() {
+            let text = format!("topic {name}: the outcome of an earlier batch is unknown");
             state.take_back_partition(place, &Error::new(Kind::Fatal, text));
-            self.shared.settled.notify_all();
+            self.session.shared.progress.notify_all();
             return;
         }
-        let again_at = partition.again_at;
+        let retry_at = partition.retry_at;
         let Some(first) = partition.ready.front_mut() else {
-            return state.rest(place);
+            return state.retire_if_idle(place);
         };
-        if let Some(wait) = self.options.patience() {
+        if let Some(wait) = self.session.options.patience() {
             if first.since + wait <= now {
                 state.take_back(Some(place.0), &waited_too_long(wait));
-                self.shared.settled.notify_all();
+                self.session.shared.progress.notify_all();
                 return;
             }
-            found.look_at(first.since + wait);
+            plan.wake_at(first.since + wait);
         }
-        if let Some(at) = again_at.filter(|at| *at > now) {
-            return found.look_at(at);
+        if let Some(at) = retry_at.filter(|at| *at > now) {
+            return plan.wake_at(at);
         }
-        if self.identity.get().is_none() {
-            found.identify = true;
+        if self.session.identity.get().is_none() {
+            plan.identify = true;
             return;
         }
         if leader < 0 {
-            self.wanted.borrow_mut().insert(place.0);
+            self.lookups.wanted.borrow_mut().insert(place.0);
             return;
         }
-        if self.options.transactional_id.is_some() && !added {
-            found.add.push(place);
+        if self.session.options.transactional_id.is_some() && !added {
+            plan.add.push(place);
             return;
         }
-        let flights = self.flights.borrow().get(&leader).copied().unwrap_or(0);
-        let bytes = found.bytes.entry(leader).or_default();
-        if flights >= FLIGHTS_MAX || *bytes >= REQUEST_BYTES {
+        let bytes = plan.bytes.entry(leader).or_default();
+        if self.session.requests(leader) >= FLIGHTS_MAX || *bytes >= REQUEST_BYTES {
             return;
         }
         let job = Job {
@@ -271,48 +266,47 @@ impl Engine {
         *bytes += first.len();
         first.attempts += 1;
         if let Some(partition) = state.partition(place) {
-            (partition.under_way, partition.again_at) = (true, None);
+            (partition.in_flight, partition.retry_at) = (true, None);
         }
-        found.jobs.entry(leader).or_default().push(job);
+        plan.jobs.entry(leader).or_default().push(job);
     }
 
-    /// One request to one broker, and what comes of it.
+    /// Sends one request to one broker and handles its answer.
     async fn produce(self: Rc<Self>, leader: i32, mut jobs: Vec<Job>) {
         self.seal(&mut jobs);
         let answers = self.exchange(leader, &jobs).await;
-        if let Some(flights) = self.flights.borrow_mut().get_mut(&leader) {
-            *flights -= 1;
-        }
+        self.session.request_ends(leader);
         let answers = answers.unwrap_or_else(|fault| {
-            self.cluster.complain(&fault);
+            self.session.cluster.complain(&fault);
             Vec::new()
         });
         let placed = |answer: Produced| ((answer.topic.clone(), answer.partition), answer);
         let mut answers: HashMap<_, _> = answers.into_iter().map(placed).collect();
-        let mut state = self.shared.lock();
+        let mut state = self.session.shared.lock();
         for job in jobs {
             let answer = answers.remove(&(job.topic.as_ref().to_owned(), number(job.place.1)));
-            // Its buffer is to be the state's alone.
+            // The accumulator can reuse the buffer only as its sole owner.
             drop(job.sealed);
             match answer {
-                Some(answer) => self.settle(&mut state, job.place, job.serial, answer),
+                Some(answer) => self.handle(&mut state, job.place, job.serial, answer),
                 None => self.seek(&mut state, job.place, job.serial),
             }
         }
         drop(state);
-        self.shared.settled.notify_all();
-        self.shared.work.notify_one();
+        self.session.shared.progress.notify_all();
+        self.session.shared.work.notify_one();
     }
 
-    /// Whoever leads the partition now is asked for, and gets the batch.
-    fn seek(&self, state: &mut State, place: Place, serial: u64) {
-        self.wanted.borrow_mut().insert(place.0);
+    /// Looks up the partition's leader and retries the batch there.
+    fn seek(&self, state: &mut Accumulator, place: Place, serial: u64) {
+        self.lookups.wanted.borrow_mut().insert(place.0);
         state.retry(place, serial, Instant::now() + METADATA_WAIT);
     }
 
-    fn settle(&self, state: &mut State, place: Place, serial: u64, answer: Produced) {
+    fn handle(&self, state: &mut Accumulator, place: Place, serial: u64, answer: Produced) {
         let code = answer.error;
-        // It was there already: an earlier answer was lost. Without an earlier attempt, the numbers are somebody else's.
+        // The batch was already written and an earlier answer was lost. Without an earlier attempt, the sequence
+        // numbers belong to another producer.
         let repeated = code == codes::DUPLICATE_SEQUENCE_NUMBER && state.is_repeated(place, serial);
         if code == codes::NONE || repeated {
             return state.succeed(place, serial);
@@ -321,7 +315,7 @@ impl Engine {
         let todo = codes::todo(code);
         if let Todo::Seek | Todo::Retry = todo {
             let said = codes::error(code, &what, answer.text.as_deref());
-            state.complaint = Some(format!("{said}; it is tried again"));
+            state.complaint = Some(format!("{said}; retrying"));
         }
         match todo {
             Todo::Seek => self.seek(state, place, serial),
@@ -348,23 +342,23 @@ impl Engine {
         }
     }
 
-    /// Seals what is not sealed yet, while the sink's thread goes on.
+    /// Seals the batches that are not sealed yet, without holding the lock.
     fn seal(&self, jobs: &mut [Job]) {
-        let Some(identity) = self.identity.get() else {
+        let Some(identity) = self.session.identity.get() else {
             return;
         };
         for job in jobs {
             let seal = Seal {
                 identity,
                 sequence: job.sequence,
-                transactional: self.options.transactional_id.is_some(),
-                compression: self.options.compression,
+                transactional: self.session.options.transactional_id.is_some(),
+                compression: self.session.options.compression,
             };
-            let builder = self.shared.lock().builder(job.place, job.serial);
+            let builder = self.session.shared.lock().builder(job.place, job.serial);
             let Some(sealed) = builder.map(|builder| builder.seal(seal)) else {
                 continue;
             };
-            let mut state = self.shared.lock();
+            let mut state = self.session.shared.lock();
             match sealed {
                 Ok((sealed, spare)) => {
                     let sealed = Arc::new(sealed);
@@ -382,14 +376,14 @@ impl Engine {
     }
 
     async fn exchange(&self, leader: i32, jobs: &[Job]) -> Result<Vec<Produced>, Fault> {
-        // What could not be sealed has failed, or was taken back.
+        // A batch that could not be sealed has failed, or was taken back.
         let jobs: Vec<&Job> = jobs.iter().filter(|job| job.sealed.is_some()).collect();
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let connection = self.cluster.broker(leader).await?;
+        let connection = self.session.cluster.broker(leader).await?;
         let version = connection.version("Produce", PRODUCE, &PRODUCE_VERSIONS)?;
-        let id = self.options.transactional_id.as_deref();
+        let id = self.session.options.transactional_id.as_deref();
         let mut piece = connection.head(PRODUCE, version);
         let topics = jobs.chunk_by(|a, b| a.place.0 == b.place.0);
         let wait = i32::try_from(ANSWER.as_millis()).unwrap_or(i32::MAX);
@@ -411,17 +405,7 @@ impl Engine {
             }
         }
         let answer = connection.send(pieces).await?;
-        let unread = || connection.fail("an answer to Produce that cannot be read");
+        let unread = || connection.fail("an unreadable answer to Produce");
         read_produced(&mut Take(&answer), version).ok_or_else(unread)
     }
-
-    /// Whether no request with records is under way.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.flights.borrow().values().all(|flights| *flights == 0)
-    }
-}
-
-/// Partitions have numbers of 32 bits.
-pub(super) fn number(partition: usize) -> i32 {
-    i32::try_from(partition).unwrap_or(i32::MAX)
 }

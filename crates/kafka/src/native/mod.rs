@@ -1,31 +1,34 @@
-//! A producer of our own, behind [`Producer`]: record batches are made from the sink's buffers, with no work per record but a
-//! copy.
+//! Our own producer, behind [`Producer`]. It builds record batches from the sink's buffers; the only work per record is
+//! one copy.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> [write] -> settle`
 //!
-//! Where to look: [`state`] holds what is taken (`partitions`; `batch` is how brokers store it, `partitioner` where it goes,
-//! `compress`); [`engine`] is the thread that sends it (`asking` is what it must know for that, `cluster` and `connection` are
-//! its brokers, `messages` and `wire` what is said, `codes` what brokers answer, `access` and `sasl` who we are);
-//! `transaction` is what the sink waits for.
+//! - [`accumulator`] holds the records that were accepted: `partitions`, `batch` (the broker's format), `partitioner`,
+//!   `compress`.
+//! - [`engine`] is the thread that sends them, with `session` (what its tasks share), `lookups` (what it must know
+//!   first), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers'
+//!   errors), `access` and `sasl` (authentication).
+//! - `transaction` runs the requests that the sink waits for.
 //!
-//! It promises: always idempotent, `acks=all`; a partition has one batch under way, which goes out again with its own sequence
-//! numbers until a broker says what became of it. Numbers of which nobody knows whether they are taken are never used again:
-//! then the producer is of no use any more, and says so. So the records of a partition are there once and in order, as long as this
-//! producer lives; in transactions, whoever comes after it.
+//! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight, which is retried
+//! with its own sequence numbers until a broker reports the outcome. If the outcome stays unknown, its sequence numbers
+//! are never reused: the producer fails from then on. So as long as the producer lives, the records of a partition are
+//! written once and in order; with transactions, this includes its successors.
 
 mod access;
-mod asking;
+mod accumulator;
 mod batch;
 mod cluster;
 mod codes;
 mod compress;
 mod connection;
 mod engine;
+mod lookups;
 mod messages;
 mod partitioner;
 mod partitions;
 mod sasl;
-mod state;
+mod session;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -46,20 +49,20 @@ use tokio::{sync::mpsc, task::LocalSet};
 
 use crate::{Error, Failed, Kind, Outgoing, Producer, ProducerOptions, Sent, Store};
 use access::Access;
+use accumulator::SharedAccumulator;
 pub use compress::Compression;
 use engine::Engine;
 #[cfg(feature = "fuzzing")]
 pub use messages::read_each_answer;
 pub use partitioner::Partitioner;
-use state::Shared;
 use transaction::{Answer, Order, What};
 
-/// A producer, as the sink's thread has it.
+/// A producer, as the sink's thread uses it.
 pub(crate) struct Native {
-    shared: Arc<Shared>,
-    /// None when it ends.
+    shared: Arc<SharedAccumulator>,
+    /// None during the shutdown.
     orders: Option<mpsc::Sender<Order>>,
-    /// What was ordered last and is not done.
+    /// The last order, if it is not done.
     pending: Option<(What, Receiver<Result<Answer, Error>>)>,
     thread: Option<JoinHandle<()>>,
     record_bytes: usize,
@@ -69,7 +72,7 @@ impl Native {
     pub(crate) fn new(options: ProducerOptions) -> Result<Self, Error> {
         let access = Access::new(&options)?;
         let record_bytes = options.record_bytes;
-        let shared = Arc::new(Shared::new(&options));
+        let shared = Arc::new(SharedAccumulator::new(&options));
         let (orders, ordered) = mpsc::channel(2);
         let known = shared.clone();
         let work = move || work(known, access, options, ordered);
@@ -85,7 +88,7 @@ impl Native {
         })
     }
 
-    /// Orders something and waits for it; what is asked for again is not ordered again.
+    /// Sends an order and waits for its answer. An order that is already pending is not sent again.
     fn ask(&mut self, what: What, timeout: Duration) -> Result<Answer, Error> {
         let pending = self.pending.take().filter(|(asked, _)| *asked == what);
         let waiting = match pending {
@@ -117,7 +120,7 @@ impl Native {
         }
     }
 
-    fn wait(&self, wait: Duration, until: impl Fn(&state::State) -> bool) {
+    fn wait(&self, wait: Duration, until: impl Fn(&accumulator::Accumulator) -> bool) {
         let deadline = Instant::now() + wait;
         let mut state = self.shared.lock();
         while !until(&state) {
@@ -125,8 +128,8 @@ impl Native {
             if left.is_zero() {
                 return;
             }
-            let waited = self.shared.settled.wait_timeout(state, left);
-            // Nothing in there can panic half way, so a poisoned lock is whole.
+            let waited = self.shared.progress.wait_timeout(state, left);
+            // No code that holds the lock can panic half way, so a poisoned lock is consistent.
             state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
         }
     }
@@ -134,12 +137,12 @@ impl Native {
 
 /// The producer's thread.
 fn work(
-    shared: Arc<Shared>,
+    shared: Arc<SharedAccumulator>,
     access: Access,
     options: ProducerOptions,
     orders: mpsc::Receiver<Order>,
 ) {
-    // However it ends: nobody may wait for it.
+    // Wakes the waiting sink, however the thread ends.
     let _end = End(shared.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -147,9 +150,9 @@ fn work(
     match runtime {
         Ok(runtime) => {
             let engine = Rc::new(Engine::new(shared, access, options));
-            // Whatever is not done when it ends is dropped here, with every connection.
+            // Tasks that are not done at the end are dropped here, with every connection.
             LocalSet::new().block_on(&runtime, engine.run(orders));
-            // A name that is still being looked up is not waited for.
+            // Does not wait for a name lookup that is still running.
             runtime.shutdown_background();
         }
         Err(error) => {
@@ -159,12 +162,12 @@ fn work(
     }
 }
 
-struct End(Arc<Shared>);
+struct End(Arc<SharedAccumulator>);
 
 impl Drop for End {
     fn drop(&mut self) {
         self.0.lock().end();
-        self.0.settled.notify_all();
+        self.0.progress.notify_all();
     }
 }
 
@@ -172,7 +175,7 @@ impl Drop for Native {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing left to say.
+            // A panic was already reported.
             drop(thread.join());
         }
     }
@@ -186,7 +189,7 @@ impl Producer for Native {
     fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error> {
         match self.ask(What::Committed(store.clone()), timeout)? {
             Answer::Text(text) => Ok(text),
-            _ => Err(Error::new(Kind::Fatal, "no position was asked for")),
+            _ => Err(Error::new(Kind::Fatal, "the answer is not a position")),
         }
     }
 
@@ -258,7 +261,7 @@ impl Producer for Native {
     }
 
     fn abort(&mut self, timeout: Duration) -> Result<(), Error> {
-        let error = Error::new(Kind::Abort, "the transaction is given up");
+        let error = Error::new(Kind::Abort, "the transaction is aborted");
         self.shared.lock().take_back(None, &error);
         self.ask(What::Abort, timeout).map(|_| ())
     }
@@ -271,7 +274,7 @@ impl Producer for Native {
     fn record_max(&mut self, topic: &str, timeout: Duration) -> Result<usize, Error> {
         match self.ask(What::RecordMax(topic.to_owned()), timeout)? {
             Answer::Size(size) => Ok(size),
-            _ => Err(Error::new(Kind::Fatal, "no size was asked for")),
+            _ => Err(Error::new(Kind::Fatal, "the answer is not a size")),
         }
     }
 
@@ -283,7 +286,7 @@ impl Producer for Native {
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error> {
         match self.ask(What::Cluster, timeout)? {
             Answer::Text(id) => Ok(id.unwrap_or_else(|| "without an id".to_owned())),
-            _ => Err(Error::new(Kind::Fatal, "no cluster was asked for")),
+            _ => Err(Error::new(Kind::Fatal, "the answer is not a cluster id")),
         }
     }
 

@@ -1,29 +1,30 @@
-//! Which partition a record belongs to.
+//! The partition of a record, by its key.
 //!
-//! Sources: Kafka's `Utils.murmur2` and `BuiltInPartitioner.java`; librdkafka's `rdkafka_msg.c` for the others. Records
-//! without a key are dealt by whoever calls: they stay together for a batch.
+//! Sources: Kafka's `Utils.murmur2` and `BuiltInPartitioner.java`; librdkafka's `rdkafka_msg.c` for the others. The
+//! caller chooses the partition of records without a key: they stay together for a batch.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which partition a key belongs to. Records without a key stay on one partition for a while, then on another.
+/// Partitioner for records with a key. Records without a key stay on one partition for a batch, then move to another
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Partitioner {
-    /// As Java producers deal them.
+    /// As Java producers.
     #[default]
     Murmur2,
-    /// As librdkafka and what is built on it (Python, Go, .NET) deal them; an empty key is no key there.
+    /// As librdkafka and the clients built on it (Python, Go, .NET), for which an empty key is no key.
     Crc32,
-    /// As Sarama deals them.
+    /// As Sarama.
     Fnv1a,
-    /// Whatever the key is.
+    /// Any partition, whatever the key.
     Random,
 }
 
 impl Partitioner {
-    /// The partition of a key, of `partitions`; None: any.
+    /// The partition of a key out of `partitions`; `None` for any.
     pub(super) fn partition(self, key: Option<&[u8]>, partitions: usize) -> Option<usize> {
         let key = key?;
         let hash = match self {
@@ -37,7 +38,7 @@ impl Partitioner {
     }
 }
 
-/// As Java's client has it: MurmurHash2, 32 bits, with its own seed.
+/// MurmurHash2 with 32 bits and the seed of the Java client.
 fn murmur2(bytes: &[u8]) -> u32 {
     const MIX: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c ^ bytes.len() as u32;
@@ -58,7 +59,7 @@ fn murmur2(bytes: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// FNV-1a of 32 bits as a signed number, and its magnitude: what Sarama makes of it.
+/// FNV-1a with 32 bits as a signed number, and its magnitude, as Sarama computes it.
 fn fnv1a(bytes: &[u8]) -> u32 {
     let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_the_other_clients() {
+    fn hashes_match_those_of_other_clients() {
         // From Kafka's UtilsTest.
         for (key, hash) in [
             ("21", -973_932_308),
@@ -86,7 +87,7 @@ mod tests {
         ] {
             assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key}");
         }
-        // From librdkafka's rdfnv1a.c, which has them from Go.
+        // From librdkafka's rdfnv1a.c, which took them from Go.
         for (key, hash) in [
             ("kafka", 0x0d33_c4e1),
             ("giberish123456789", 0x77a5_8295),
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_a_place_may_go_anywhere() {
+    fn records_without_a_key_may_go_to_any_partition() {
         assert_eq!(Partitioner::Murmur2.partition(None, 3), None);
         assert!(Partitioner::Murmur2.partition(Some(b""), 3).is_some());
         assert_eq!(Partitioner::Crc32.partition(Some(b""), 3), None);

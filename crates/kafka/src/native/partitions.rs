@@ -1,4 +1,4 @@
-//! Topics, their partitions, and the batches of a partition: what [`State`](super::state::State) is made of.
+//! Topics, partitions and batches: the parts of an [`Accumulator`](super::accumulator::Accumulator).
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 
@@ -10,49 +10,49 @@ use crate::{Outgoing, Record};
 pub(super) struct Topic {
     pub(super) name: Arc<str>,
     pub(super) partitions: Vec<Partition>,
-    /// Records that wait for the partitions to be known.
+    /// Records that wait until the partitions are known.
     pub(super) staged: Outgoing,
     pub(super) staged_since: Option<Instant>,
-    /// Where records without a key go for now.
+    /// The current partition for records without a key.
     pub(super) sticky: usize,
-    /// Since when brokers say that there is no such topic.
+    /// When brokers first reported that the topic does not exist.
     pub(super) missing_since: Option<Instant>,
-    /// When its partitions were heard of.
+    /// When its partitions were last looked up.
     pub(super) learned_at: Option<Instant>,
 }
 
 pub(super) struct Partition {
-    /// The id of the broker that has it; -1: not known.
+    /// The id of the leader; -1 if unknown.
     pub(super) leader: i32,
-    /// What records are appended to.
+    /// The batch that records are appended to.
     pub(super) open: Option<Batch>,
-    /// Closed batches in order; the first one may be under way.
+    /// Closed batches in order; the first one may be in flight.
     pub(super) ready: VecDeque<Batch>,
-    pub(super) under_way: bool,
-    /// Not before.
-    pub(super) again_at: Option<Instant>,
-    /// Of the next record.
+    pub(super) in_flight: bool,
+    /// The first batch is not sent before this time.
+    pub(super) retry_at: Option<Instant>,
+    /// The sequence number of the next record.
     pub(super) sequence: i32,
-    /// Whether a batch left it of which nobody knows whether it is in Kafka: its sequence numbers must not be used again, as a
-    /// broker would take what comes with them for what it has.
-    pub(super) doubtful: bool,
-    /// Whether the coordinator knows that it belongs to the open transaction.
+    /// A batch was given up without knowing whether it was written. Its sequence numbers must not be reused: a broker
+    /// would take the new records for duplicates.
+    pub(super) uncertain: bool,
+    /// Whether the partition belongs to the open transaction.
     pub(super) added: bool,
 }
 
 pub(super) struct Batch {
-    /// Until it is sealed.
+    /// The contents, until the batch is sealed.
     pub(super) builder: Option<Builder>,
-    /// As it goes out, from then on.
+    /// The batch as it is sent, once it is sealed.
     pub(super) sealed: Option<Arc<Vec<u8>>>,
-    /// By which failures name its records.
+    /// The numbers of its records, by which failures are reported.
     pub(super) numbers: Vec<usize>,
-    /// What it counts in the buffer.
+    /// Its share of the buffer.
     pub(super) bytes: usize,
     pub(super) since: Instant,
-    /// By which an answer finds it.
+    /// Identifies the batch when an answer arrives.
     pub(super) serial: u64,
-    /// How often it went out.
+    /// How often it was sent.
     pub(super) attempts: u32,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn headers(
 }
 
 impl Topic {
-    /// Keeps a copy of a record until the partitions are known.
+    /// Copies a record to the staging list.
     pub(super) fn stage(
         &mut self,
         outgoing: &Outgoing,
@@ -110,10 +110,10 @@ impl Partition {
             leader: -1,
             open: None,
             ready: VecDeque::new(),
-            under_way: false,
-            again_at: None,
+            in_flight: false,
+            retry_at: None,
             sequence: 0,
-            doubtful: false,
+            uncertain: false,
             added: false,
         }
     }
@@ -141,7 +141,7 @@ impl Batch {
         self.numbers.len()
     }
 
-    /// Bytes of it.
+    /// The size in bytes.
     pub(super) fn len(&self) -> usize {
         let sealed = || self.sealed.as_ref().map_or(0, |sealed| sealed.len());
         self.builder.as_ref().map_or_else(sealed, Builder::len)

@@ -1,7 +1,7 @@
-//! SCRAM: a password is shown without being sent, and the broker shows that it knows it, too.
+//! SCRAM authentication: the client proves that it knows the password without sending it, and so does the broker.
 //!
-//! Sources: RFC 5802, RFC 7677 (SHA-256); Kafka has SHA-512 besides. Names and passwords are taken as they are (no SASLprep),
-//! as other clients of Kafka do.
+//! Sources: RFC 5802, RFC 7677 (SHA-256); Kafka also supports SHA-512. Names and passwords are used unchanged (no
+//! SASLprep), as in other Kafka clients.
 
 use std::num::NonZeroU32;
 
@@ -15,7 +15,7 @@ use ring::{
 
 use crate::Mechanism;
 
-/// Kafka's own most is 16384; more would be work that a server has no reason to ask for.
+/// The most iterations that are accepted. Kafka's own limit is 16384; no server has a reason for more work than this.
 const ROUNDS_MAX: u32 = 1_000_000;
 
 /// One exchange.
@@ -23,16 +23,17 @@ pub(super) struct Scram {
     mechanism: Mechanism,
     password: String,
     nonce: String,
-    /// The first message without its head, `n,,`.
+    /// The first message without its `n,,` header.
     first: String,
-    /// What the server must show in the end.
+    /// The signature that the server must send.
     expected: Vec<u8>,
 }
 
 impl Scram {
     pub(super) fn new(mechanism: Mechanism, user: &str, password: &str) -> Self {
         let mut random = [0; 24];
-        // Without randomness of the system nothing that is encrypted works; a nonce of zeros is only refused or replayed.
+        // Without the system's random numbers no encryption works either; a nonce of zeros is only rejected or
+        // replayed.
         let _ = SystemRandom::new().fill(&mut random);
         Self::with_nonce(mechanism, user, password, BASE64.encode(random))
     }
@@ -48,7 +49,7 @@ impl Scram {
         }
     }
 
-    /// The first message.
+    /// The client's first message.
     pub(super) fn first(&self) -> String {
         format!("n,,{}", self.first)
     }
@@ -66,7 +67,7 @@ impl Scram {
         }
     }
 
-    /// The answer to the server's first message.
+    /// The reply to the server's first message.
     pub(super) fn proof(&mut self, challenge: &[u8]) -> Result<String, String> {
         let strange = || "authentication failed: the broker's challenge cannot be read".to_owned();
         let challenge = std::str::from_utf8(challenge).map_err(|_| strange())?;
@@ -95,7 +96,7 @@ impl Scram {
         Ok(format!("{last},p={}", BASE64.encode(proof)))
     }
 
-    /// Whether the server knows the password, too.
+    /// Checks the server's signature.
     pub(super) fn check(&self, last: &[u8]) -> Result<(), String> {
         let last = String::from_utf8_lossy(last);
         if let Some(error) = field(&last, "e=") {
@@ -119,9 +120,9 @@ fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// The example of RFC 7677.
+    /// The example in RFC 7677.
     #[test]
-    fn the_exchange_of_the_rfc_goes_through() {
+    fn the_example_of_the_rfc_succeeds() {
         let nonce = "rOprNGfwEbeRWgbNEkqO".to_owned();
         let mut scram = Scram::with_nonce(Mechanism::ScramSha256, "user", "pencil", nonce);
         assert_eq!(scram.first(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_makes_things_up_is_refused() {
+    fn a_server_without_the_password_is_rejected() {
         for challenge in [
             &b"r=other,s=AAAA,i=4096"[..],
             b"r=mine,s=AAAA,i=4096",

@@ -1,4 +1,4 @@
-//! What is taken, what is under way, what comes back; and peers that are no brokers.
+//! Accepted records, batches in flight, failures; and peers that are not brokers.
 
 use std::{
     io::{Read as _, Write as _},
@@ -14,12 +14,12 @@ use tokio::{sync::mpsc, task::LocalSet};
 use super::{
     Native,
     access::Access,
+    accumulator::{Accumulator, SharedAccumulator},
     engine::Engine,
-    state::{Shared, State},
 };
 use crate::{Error, Kind, Outgoing, Producer as _, ProducerOptions, Record};
 
-/// For a broker that is not there.
+/// Options for a broker that does not exist.
 fn options() -> ProducerOptions {
     ProducerOptions {
         brokers: vec!["127.0.0.1:1".to_owned()],
@@ -27,11 +27,11 @@ fn options() -> ProducerOptions {
     }
 }
 
-fn shared(options: ProducerOptions) -> Shared {
-    Shared::new(&options)
+fn shared(options: ProducerOptions) -> SharedAccumulator {
+    SharedAccumulator::new(&options)
 }
 
-/// Records of one topic, numbered from `first` on, whose values are their numbers.
+/// Records of one topic, numbered from `first` on. Their values are their numbers.
 fn outgoing(first: usize, count: usize, key: Option<&str>) -> Outgoing {
     let mut outgoing = Outgoing {
         topics: vec!["t".to_owned()],
@@ -57,21 +57,21 @@ fn outgoing(first: usize, count: usize, key: Option<&str>) -> Outgoing {
     outgoing
 }
 
-/// What is sent next of partition 0: what [`super::engine`] does with it.
-fn send(state: &mut State) -> Option<(u64, i32, usize)> {
+/// The next batch to send for partition 0, as [`super::engine`] sends it.
+fn send(state: &mut Accumulator) -> Option<(u64, i32, usize)> {
     let partition = state.partition((0, 0))?;
-    if partition.under_way {
+    if partition.in_flight {
         return None;
     }
     let (sequence, first) = (partition.sequence, partition.ready.front_mut()?);
     first.attempts += 1;
     let (serial, records) = (first.serial, first.records());
-    partition.under_way = true;
+    partition.in_flight = true;
     Some((serial, sequence, records))
 }
 
 #[test]
-fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
+fn a_partition_has_one_batch_in_flight_and_its_sequence_numbers_have_no_gaps() {
     let shared = shared(ProducerOptions {
         batch_records: 2,
         ..options()
@@ -84,15 +84,15 @@ fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
     let (first, sequence, records) = send(&mut state).unwrap();
     assert_eq!((sequence, records), (0, 2));
     assert_eq!(send(&mut state), None, "one at a time");
-    // Nothing was heard of it: it goes out again as it was.
+    // Without an answer the batch is retried unchanged.
     state.retry((0, 0), first, now);
     assert_eq!(send(&mut state), Some((first, 0, 2)));
     state.succeed((0, 0), first);
     assert_eq!(state.records, 3);
-    // A late answer is nobody's.
+    // A late answer is ignored.
     state.succeed((0, 0), first);
     assert_eq!(state.records, 3);
-    // One that is refused was never there: the next has its numbers.
+    // A rejected batch was not written: the next batch gets its sequence numbers.
     let (second, sequence, _) = send(&mut state).unwrap();
     assert_eq!(sequence, 2);
     state.fail((0, 0), second, true, |at| {
@@ -112,7 +112,7 @@ fn a_partition_has_one_batch_under_way_and_its_numbers_have_no_holes() {
 }
 
 #[test]
-fn numbers_of_which_nobody_knows_whether_they_are_taken_are_not_used_again() {
+fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     let shared = shared(ProducerOptions {
         batch_records: 1,
         ..options()
@@ -120,37 +120,37 @@ fn numbers_of_which_nobody_knows_whether_they_are_taken_are_not_used_again() {
     let (mut state, now) = (shared.lock(), Instant::now());
     let topic = state.topic("t");
     state.learn(topic, &[(0, 1)], now);
-    let doubtful = |state: &mut State| state.partition((0, 0)).unwrap().doubtful;
+    let uncertain = |state: &mut Accumulator| state.partition((0, 0)).unwrap().uncertain;
     let refused = |_| Error::new(Kind::Refused, "no");
     state.append_all(&outgoing(0, 5, None), 0, now);
     state.flush();
-    // Refused at once: it is nowhere.
+    // Rejected at the first attempt: it was not written.
     let (first, ..) = send(&mut state).unwrap();
     assert!(!state.is_repeated((0, 0), first));
     state.fail((0, 0), first, true, refused);
-    assert!(!doubtful(&mut state));
-    // Refused when it was tried again: the first try may have come through.
+    assert!(!uncertain(&mut state));
+    // Rejected at a retry: the first attempt may have been written.
     let (second, ..) = send(&mut state).unwrap();
     state.retry((0, 0), second, now);
     send(&mut state).unwrap();
     assert!(state.is_repeated((0, 0), second));
     state.fail((0, 0), second, true, refused);
-    assert!(doubtful(&mut state));
-    // Another identity, other numbers.
+    assert!(uncertain(&mut state));
+    // A new identity restarts the sequence numbers.
     state.renumber();
-    assert!(!doubtful(&mut state));
+    assert!(!uncertain(&mut state));
     let (third, ..) = send(&mut state).unwrap();
     state.fail((0, 0), third, false, refused);
-    assert!(doubtful(&mut state));
+    assert!(uncertain(&mut state));
     state.renumber();
-    // Taken back: what was sent may be there, what was not is not.
+    // Taken back: a batch that was sent may have been written, one that was not sent was not.
     state.take_back(None, &refused(0));
-    assert!(!doubtful(&mut state));
+    assert!(!uncertain(&mut state));
     state.append_all(&outgoing(5, 1, None), 0, now);
     state.flush();
     send(&mut state).unwrap();
     state.take_back(None, &refused(0));
-    assert!(doubtful(&mut state));
+    assert!(uncertain(&mut state));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn records_wait_for_their_partitions_and_for_room() {
     state.learn(topic, &[(0, 1), (1, 1), (2, -1)], now);
     assert!(state.wanting.is_empty());
     assert_eq!(state.records, taken);
-    // One key, one partition; it was asked for, so it does not wait for more.
+    // One key has one partition; a flush was requested, so the batch does not wait for more.
     assert_eq!(state.active.len(), 1);
     let place = *state.active.first().unwrap();
     assert_eq!(
@@ -182,7 +182,7 @@ fn records_wait_for_their_partitions_and_for_room() {
             .records(),
         taken
     );
-    // Taken back, each comes back once.
+    // Each record fails once.
     state.take_back(None, &Error::new(Kind::Again, "enough"));
     let mut numbers: Vec<_> = state.failed.iter().map(|one| one.number).collect();
     numbers.sort_unstable();
@@ -195,7 +195,7 @@ fn records_wait_for_their_partitions_and_for_room() {
 }
 
 #[test]
-fn a_record_that_is_too_large_is_said_to_be_so_and_its_neighbours_are_taken() {
+fn a_record_that_is_too_large_is_refused_and_its_neighbours_are_accepted() {
     let shared = shared(ProducerOptions {
         record_bytes: 5,
         ..options()
@@ -231,7 +231,7 @@ fn peer(answer: &'static [u8]) -> ProducerOptions {
 }
 
 #[test]
-fn peers_that_are_no_brokers_are_named_and_do_no_harm() {
+fn peers_that_are_not_brokers_are_reported_and_do_no_harm() {
     for (answer, said) in [
         (
             &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
@@ -242,8 +242,11 @@ fn peers_that_are_no_brokers_are_named_and_do_no_harm() {
             "is this a Kafka broker",
         ),
         (b"\x00\x00\x00\x00", "is this a Kafka broker"),
-        // Answers to nobody, that end early, or that promise more than there is.
-        (b"\x00\x00\x00\x04\x00\x00\x00\x09", "nobody has asked for"),
+        // Answers to unknown requests, truncated answers, and lengths beyond the end.
+        (
+            b"\x00\x00\x00\x04\x00\x00\x00\x09",
+            "an answer to an unknown request",
+        ),
         (b"\x00\x00\x00\x05\x00\x00\x00\x00\x00", "cannot be read"),
         (
             b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x7f\xff\xff\xff",
@@ -286,7 +289,7 @@ fn a_panic_in_a_task_ends_the_producer() {
     });
 }
 
-/// A broker that tells its versions, and answers nothing else.
+/// A broker that reports its versions and answers nothing else.
 fn frozen() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -305,7 +308,7 @@ fn frozen() -> String {
 }
 
 #[test]
-fn a_broker_that_stands_still_is_not_waited_for_where_another_one_may_answer() {
+fn a_frozen_broker_is_not_waited_for_if_another_one_may_answer() {
     let mut well = peer(b"\0\0\0\0");
     well.brokers.insert(0, frozen());
     let mut producer = Native::new(well).unwrap();
@@ -323,7 +326,7 @@ fn a_broker_that_stands_still_is_not_waited_for_where_another_one_may_answer() {
 }
 
 #[test]
-fn what_nobody_takes_can_be_taken_back() {
+fn records_without_a_broker_can_be_taken_back() {
     let mut producer = Native::new(options()).unwrap();
     let sent = producer.send(&outgoing(0, 10, None), 0);
     assert_eq!((sent.taken, sent.refused), (10, None));
@@ -335,7 +338,7 @@ fn what_nobody_takes_can_be_taken_back() {
 }
 
 #[test]
-fn what_waits_too_long_comes_back_by_itself() {
+fn a_record_that_waits_too_long_fails() {
     let mut producer = Native::new(ProducerOptions {
         transactional_id: Some("me".to_owned()),
         transaction_timeout: Duration::from_millis(100),

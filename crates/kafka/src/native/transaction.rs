@@ -1,7 +1,7 @@
-//! What the sink's thread waits for: identity, transactions, the position, and questions about topics.
+//! The requests that the sink's thread waits for: identity, transactions, the position, and questions about topics.
 //!
-//! Sources: KIP-98 (transactions), KIP-447 (positions of a group without members). All of it is tried until there is an answer;
-//! how long that is waited for is the caller's affair, and what he orders next ends what he ordered before.
+//! Sources: KIP-98 (transactions), KIP-447 (positions of a group without members). Every request is retried until it is
+//! answered. The caller decides how long to wait; its next order replaces the previous one.
 
 use std::{rc::Rc, sync::mpsc::SyncSender, time::Duration};
 
@@ -9,20 +9,20 @@ use tokio::time::sleep;
 
 use super::{
     codes,
-    engine::Engine,
     messages::{
         AddOffsetsToTxn, Coordinates, CreateTopic, DescribeTopic, EndTxn, Identity, InitProducerId,
         Metadata, OffsetFetch, TxnOffsetCommit,
     },
+    session::Session,
 };
 use crate::{Error, Kind, Store};
 
-/// Between two looks whether anything is still under way.
+/// The interval of checks whether requests are still in flight.
 const STEP: Duration = Duration::from_millis(5);
-/// How long a broker may take to make a topic.
+/// How long a broker may take to create a topic, in milliseconds.
 const MAKING: i32 = 30_000;
 
-/// What is ordered.
+/// A request of the sink's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Init,
@@ -38,7 +38,7 @@ pub(super) enum What {
     Cluster,
 }
 
-/// What comes of it.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -52,29 +52,35 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) async fn obey(self, engine: Rc<Engine>) {
+    pub(super) async fn run(self, session: Rc<Session>) {
+        let transactions = Transactions { session };
         let done = |done: Result<(), Error>| done.map(|()| Answer::Done);
         let answer = match &self.what {
-            What::Init => done(engine.init().await),
-            What::Committed(store) => engine.committed(store).await.map(Answer::Text),
+            What::Init => done(transactions.init().await),
+            What::Committed(store) => transactions.committed(store).await.map(Answer::Text),
             What::Commit {
                 store,
                 text,
                 number,
-            } => done(engine.commit(store, text, *number).await),
-            What::Abort => done(engine.abort().await),
-            What::RecordMax(topic) => engine.record_max(topic).await.map(Answer::Size),
-            What::Cluster => Ok(Answer::Text(engine.cluster_id().await)),
-            What::MakeTopic(topic) => done(engine.make_topic(topic).await),
+            } => done(transactions.commit(store, text, *number).await),
+            What::Abort => done(transactions.abort().await),
+            What::RecordMax(topic) => transactions.record_max(topic).await.map(Answer::Size),
+            What::Cluster => Ok(Answer::Text(transactions.cluster_id().await)),
+            What::MakeTopic(topic) => done(transactions.make_topic(topic).await),
         };
-        // Whoever does not wait any more need not know.
+        // The sink may have stopped waiting.
         drop(self.answer.try_send(answer));
     }
 }
 
-impl Engine {
+/// Runs orders.
+struct Transactions {
+    session: Rc<Session>,
+}
+
+impl Transactions {
     fn transactional(&self) -> Result<&str, Error> {
-        let id = self.options.transactional_id.as_deref();
+        let id = self.session.options.transactional_id.as_deref();
         id.ok_or_else(|| {
             Error::new(
                 Kind::Fatal,
@@ -85,34 +91,40 @@ impl Engine {
 
     fn identified(&self) -> Result<(&str, Identity), Error> {
         let none = || Error::new(Kind::Fatal, "the producer has no identity yet");
-        Ok((self.transactional()?, self.identity.get().ok_or_else(none)?))
+        Ok((
+            self.transactional()?,
+            self.session.identity.get().ok_or_else(none)?,
+        ))
     }
 
     async fn init(&self) -> Result<(), Error> {
         let id = self.transactional()?;
-        let timeout = self.options.transaction_timeout.as_millis();
+        let timeout = self.session.options.transaction_timeout.as_millis();
         let request = InitProducerId {
             transactional_id: Some(id),
             timeout_ms: i32::try_from(timeout).unwrap_or(i32::MAX),
         };
-        let asked =
-            self.cluster
-                .ask_coordinator(Coordinates::Transaction, id, &request, |answer| answer.0);
+        let asked = self.session.cluster.ask_coordinator(
+            Coordinates::Transaction,
+            id,
+            &request,
+            |answer| answer.0,
+        );
         let (code, identity) = asked.await?;
         check(code, "cannot begin with transactions", None)?;
-        let mut state = self.shared.lock();
+        let mut state = self.session.shared.lock();
         state.renumber();
         state.begin();
         drop(state);
-        self.identity.set(Some(identity));
-        self.shared.work.notify_one();
+        self.session.identity.set(Some(identity));
+        self.session.shared.work.notify_one();
         Ok(())
     }
 
     async fn committed(&self, store: &Store) -> Result<Option<String>, Error> {
         let (group, topic) = (&store.group, &store.topic);
         let request = OffsetFetch { group, topic };
-        // A topic that is not there holds no position.
+        // A topic that does not exist holds no position.
         let code = |code: i16| {
             if code == codes::UNKNOWN_TOPIC_OR_PARTITION {
                 codes::NONE
@@ -120,11 +132,12 @@ impl Engine {
                 code
             }
         };
-        let asked = self
-            .cluster
-            .ask_coordinator(Coordinates::Group, group, &request, |found| {
-                code(found.error)
-            });
+        let asked =
+            self.session
+                .cluster
+                .ask_coordinator(Coordinates::Group, group, &request, |found| {
+                    code(found.error)
+                });
         let found = asked.await?;
         check(code(found.error), "cannot read the position", None)?;
         Ok((found.offset >= 0).then_some(found.metadata))
@@ -133,32 +146,35 @@ impl Engine {
     async fn commit(&self, store: &Store, text: &str, number: i64) -> Result<(), Error> {
         let (id, identity) = self.identified()?;
         let (group, topic) = (&store.group, &store.topic);
-        let (mut told, spoiled) = {
-            let state = self.shared.lock();
-            (state.told, state.spoiled)
+        let (mut registered, spoiled) = {
+            let state = self.session.shared.lock();
+            (state.registered, state.spoiled)
         };
         if spoiled {
             let text = "a record of the transaction could not be written";
             return Err(Error::new(Kind::Abort, text));
         }
-        if !told.group {
+        if !registered.group {
             let request = AddOffsetsToTxn {
                 transactional_id: id,
                 identity,
                 group,
             };
-            let asked =
-                self.cluster
-                    .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
+            let asked = self.session.cluster.ask_coordinator(
+                Coordinates::Transaction,
+                id,
+                &request,
+                |code| *code,
+            );
             check(
                 asked.await?,
-                "cannot take the position into the transaction",
+                "cannot add the position to the transaction",
                 None,
             )?;
-            told.group = true;
-            self.shared.lock().told.group = true;
+            registered.group = true;
+            self.session.shared.lock().registered.group = true;
         }
-        if !told.position {
+        if !registered.position {
             let request = TxnOffsetCommit {
                 transactional_id: id,
                 identity,
@@ -169,23 +185,24 @@ impl Engine {
             };
             let code =
                 |answer: &Vec<(String, i32, i16)>| answer.first().map_or(codes::NONE, |one| one.2);
-            let asked = self
-                .cluster
-                .ask_coordinator(Coordinates::Group, group, &request, code);
+            let asked =
+                self.session
+                    .cluster
+                    .ask_coordinator(Coordinates::Group, group, &request, code);
             check(code(&asked.await?), "cannot write the position", None)?;
-            self.shared.lock().told.position = true;
+            self.session.shared.lock().registered.position = true;
         }
         self.end(id, identity, true).await
     }
 
     async fn abort(&self) -> Result<(), Error> {
         let (id, identity) = self.identified()?;
-        // What is under way must not arrive behind the end.
-        while !self.is_quiet() {
+        // Records in flight must not arrive after the end of the transaction.
+        while !self.session.is_quiet() {
             sleep(STEP).await;
         }
-        let told = self.shared.lock().told;
-        if !told.partitions && !told.group {
+        let registered = self.session.shared.lock().registered;
+        if !registered.partitions && !registered.group {
             return Ok(());
         }
         self.end(id, identity, false).await
@@ -197,11 +214,12 @@ impl Engine {
             identity,
             commit,
         };
-        let asked = self
-            .cluster
-            .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
+        let asked =
+            self.session
+                .cluster
+                .ask_coordinator(Coordinates::Transaction, id, &request, |code| *code);
         check(asked.await?, "cannot end the transaction", None)?;
-        self.shared.lock().begin();
+        self.session.shared.lock().begin();
         Ok(())
     }
 
@@ -210,16 +228,20 @@ impl Engine {
             name: topic,
             setting: "max.message.bytes",
         };
-        let (code, text, value) = self.cluster.ask_any(&request).await;
+        let (code, text, value) = self.session.cluster.ask_any(&request).await;
         check(code, &format!("topic {topic}"), text.as_deref())?;
         value.and_then(|value| value.parse().ok()).ok_or_else(|| {
-            let text = format!("topic {topic}: the broker does not tell its max.message.bytes");
+            let text = format!("topic {topic}: the broker does not report its max.message.bytes");
             Error::new(Kind::Refused, text)
         })
     }
 
     async fn cluster_id(&self) -> Option<String> {
-        self.cluster.ask_any(&Metadata { topics: &[] }).await.id
+        self.session
+            .cluster
+            .ask_any(&Metadata { topics: &[] })
+            .await
+            .id
     }
 
     async fn make_topic(&self, topic: &str) -> Result<(), Error> {
@@ -227,13 +249,13 @@ impl Engine {
             name: topic,
             timeout_ms: MAKING,
         };
-        let (code, text) = self.cluster.ask_controller(&request).await;
+        let (code, text) = self.session.cluster.ask_controller(&request).await;
         if code == codes::TOPIC_ALREADY_EXISTS {
             return Ok(());
         }
         check(
             code,
-            &format!("cannot make the topic {topic}"),
+            &format!("cannot create the topic {topic}"),
             text.as_deref(),
         )
     }

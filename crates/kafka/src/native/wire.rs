@@ -1,7 +1,8 @@
-//! The primitive types of Kafka's protocol, in the encoding before "flexible" versions: big-endian integers, lengths in front.
+//! The primitive types of Kafka's protocol before "flexible" versions: big-endian integers, values with their length in
+//! front.
 //!
-//! Source: the protocol guide of Apache Kafka, "Protocol Primitive Types". A reader never takes more than there is, and
-//! believes no count that the bytes behind it cannot hold.
+//! Source: the protocol guide of Apache Kafka, "Protocol Primitive Types". A reader never reads beyond the input, and
+//! rejects a count that the remaining bytes cannot hold.
 
 /// Appends primitive types.
 pub(super) trait Put {
@@ -37,7 +38,7 @@ impl Put for Vec<u8> {
     }
 
     fn string(&mut self, value: &str) {
-        // Names that come from outside were checked against much lower limits.
+        // Names from outside were checked against much lower limits.
         let length = i16::try_from(value.len()).unwrap_or(0);
         self.i16(length);
         let bytes = value.as_bytes().get(..usize::from(length.unsigned_abs()));
@@ -61,7 +62,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Takes primitive types off an answer; None: it ends early or says what cannot be.
+/// Reads primitive types; `None` if the input ends early or is invalid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Take<'a>(pub(super) &'a [u8]);
 
@@ -116,7 +117,7 @@ impl<'a> Take<'a> {
         self.slice(usize::try_from(length).ok()?)
     }
 
-    /// ARRAY, each element read by `read`; null is empty.
+    /// ARRAY, each element read by `read`; null reads as empty.
     pub(super) fn array<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Option<T>,
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_taken() {
+    fn written_values_read_back() {
         let mut out = Vec::new();
         out.i8(-1);
         out.i16(-2);
@@ -163,12 +164,12 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_early_or_lies_is_none() {
+    fn truncated_or_invalid_input_reads_as_none() {
         assert_eq!(Take(&[0]).i16(), None);
         assert_eq!(Take(&[0, 5, b'a']).string(), None);
         assert_eq!(Take(&[0x80, 0]).nullable(), None);
         assert_eq!(Take(&[0x7f, 0xff, 0xff, 0xff, 1]).bytes(), None);
-        // Two thousand million elements in three bytes.
+        // Two billion elements in three bytes.
         assert_eq!(
             Take(&[0x7f, 0xff, 0xff, 0xff, 1, 2, 3]).array(Take::i16),
             None

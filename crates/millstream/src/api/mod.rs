@@ -19,7 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use millstream_config::{Api, Open};
+use millstream_config::{Api, ApiEndpoint};
 use millstream_pipeline::{
     failure::Failure,
     meters::Meters,
@@ -36,7 +36,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Bound listeners that do not answer yet.
 pub struct Bound {
     listeners: Vec<Listener>,
-    open: Vec<Open>,
+    open: Vec<ApiEndpoint>,
     hosts: Hosts,
 }
 
@@ -46,7 +46,7 @@ pub struct Shown {
     meters: Meters,
     pool: Pool,
     started: Instant,
-    open: Vec<Open>,
+    open: Vec<ApiEndpoint>,
     hosts: Hosts,
 }
 
@@ -125,8 +125,8 @@ async fn admit(
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     let page = match request.uri().path() {
-        "/health" => Some(Open::Health),
-        "/metrics" => Some(Open::Metrics),
+        "/health" => Some(ApiEndpoint::Health),
+        "/metrics" => Some(ApiEndpoint::Metrics),
         _ => None,
     };
     let is_open = page.is_some_and(|page| shown.open.contains(&page));

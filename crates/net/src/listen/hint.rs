@@ -1,6 +1,6 @@
-//! The form that an address to listen at was probably meant to have.
+//! Guesses the address that was meant, for the error about an invalid one.
 //!
-//! Users write what other programs take: a port, `ADDRESS:PORT`, `:PORT`, `*:PORT`, a path, another scheme.
+//! Users write the forms of other programs: a port, `ADDRESS:PORT`, `:PORT`, `*:PORT`, a path, another scheme.
 
 use std::net::Ipv6Addr;
 
@@ -9,10 +9,10 @@ use super::Scheme;
 /// All addresses of this machine.
 const EVERYWHERE: &str = "0.0.0.0";
 
-/// The error for a text that is no address.
+/// The error for a text that is not an address.
 pub(super) fn no_address(text: &str) -> String {
     let right = right_form(text.trim());
-    let mut message = format!("`{text}` is no address to listen at: write \"{right}\"");
+    let mut message = format!("`{text}` is not a valid address to listen on: write \"{right}\"");
     if right.contains(EVERYWHERE) {
         let local = right.replace(EVERYWHERE, "127.0.0.1");
         message.push_str(&format!(", or \"{local}\" for this machine only"));
@@ -31,7 +31,7 @@ fn right_form(text: &str) -> String {
     }
 }
 
-/// The scheme, and what stands behind it. A path is a unix socket; an unknown scheme was meant as TCP.
+/// The scheme and the text after it. A path means a unix socket; an unknown scheme was probably meant as TCP.
 fn scheme_of(text: &str) -> (Scheme, &str) {
     if text.starts_with(['/', '.']) {
         return (Scheme::Unix, text);
@@ -47,7 +47,7 @@ fn scheme_of(text: &str) -> (Scheme, &str) {
     }
 }
 
-/// `HOST:PORT` of a port, a host, or both.
+/// `HOST:PORT` from a port, a host, or both.
 fn host_and_port(text: &str) -> String {
     let text = text.trim_start_matches('/');
     let text = text.split(['/', '?']).next().unwrap_or_default();
@@ -83,7 +83,7 @@ mod tests {
         (Scheme::Unixgram, None),
     ];
 
-    /// What the error for `text` says to write.
+    /// The addresses that the error for `text` suggests.
     fn hinted(text: &str) -> Vec<String> {
         let error = text.parse::<Listen>().unwrap_err();
         let quoted = error.split('"').skip(1).step_by(2);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_that_an_error_names_is_taken() {
+    fn the_suggested_address_is_valid() {
         for (text, first) in [
             ("24224", "tcp://0.0.0.0:24224"),
             (":24224", "tcp://0.0.0.0:24224"),

@@ -1,4 +1,4 @@
-//! Addresses, permits, the end.
+//! Addresses, connection limits, the drain.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn connections_are_spread_over_the_threads_and_end_with_their_peers() {
 }
 
 #[test]
-fn in_a_drain_nobody_can_connect_and_who_is_there_may_finish() {
+fn a_drain_refuses_new_connections_and_finishes_open_ones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("in.sock");
     let listen = format!("listen: ['tcp://127.0.0.1:0', 'unix://{}']", path.display());
@@ -36,7 +36,7 @@ fn in_a_drain_nobody_can_connect_and_who_is_there_may_finish() {
 }
 
 #[test]
-fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
+fn an_address_in_use_fails_with_its_name_and_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let reporter = Reporter::new("in");
     let bind = |listen: &str| {
@@ -56,7 +56,7 @@ fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
     let path = directory.path().join("s");
     for scheme in ["unix", "unixgram"] {
         let listen = format!("{scheme}://{}", path.display());
-        // What a dead process left behind is replaced, a living one is not.
+        // A socket of a dead process is replaced, one in use is not.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let living = bind(&listen).unwrap();
         assert!(
@@ -67,7 +67,7 @@ fn an_address_that_is_taken_fails_with_its_name_and_what_to_do() {
         drop(living);
         assert!(!path.exists());
         std::fs::write(&path, "no socket").unwrap();
-        assert!(bind(&listen).unwrap_err().contains("no socket"));
+        assert!(bind(&listen).unwrap_err().contains("not a socket"));
         std::fs::remove_file(&path).unwrap();
     }
     assert!(
@@ -101,7 +101,7 @@ fn datagram_sockets_are_bound_and_given_to_the_source() {
 }
 
 #[test]
-fn limits_that_cannot_be_meant_are_told_together() {
+fn all_invalid_limits_are_reported_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let text = "{ listen: 'http://a', limits: { frame: 2GiB } }";
     assert_eq!(check(directory.path(), text).unwrap_err().len(), 1);

@@ -1,4 +1,4 @@
-//! Servers on ports of their own and clients that speak TLS, or half of it, or none.
+//! Servers on free ports, and clients with TLS, incomplete TLS or no TLS.
 
 mod listening;
 mod room;
@@ -49,7 +49,7 @@ struct Config {
     tls: Tls,
 }
 
-/// A server of the options in `text`, which stand in a file of `directory`.
+/// A server with the options in `text`, written to a file in `directory`.
 fn check(directory: &Path, text: &str) -> Checked<Server> {
     let file = directory.join("t.yaml");
     let options = Node::parse(file.to_str().unwrap(), text).unwrap();
@@ -96,7 +96,7 @@ async fn echo(mut connection: Connection) {
 }
 
 impl Echo {
-    /// Listens at a free port; `options` besides.
+    /// Listens on a free port, with further `options`.
     fn start(directory: &Path, options: &str) -> Self {
         Self::serve(
             check(
@@ -155,7 +155,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Writes and reads the same.
+/// Writes the bytes and reads them back.
 fn exchange(stream: &mut (impl Read + Write), bytes: &[u8]) -> std::io::Result<()> {
     stream.write_all(bytes)?;
     stream.flush()?;

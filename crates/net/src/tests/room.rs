@@ -1,4 +1,4 @@
-//! Who must make room when all places are taken.
+//! Which connection is evicted when all places are taken.
 
 use std::{io::ErrorKind, os::unix::net::UnixStream as StdUnixStream, sync::Arc};
 
@@ -20,7 +20,7 @@ fn is_open(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn who_has_been_silent_longest_makes_room_for_the_next() {
+fn the_connection_that_has_been_silent_longest_is_evicted() {
     let directory = tempfile::tempdir().unwrap();
     let server = Echo::start(directory.path(), "limits: { connections: 3 }");
     let mut first = server.connect();
@@ -36,7 +36,7 @@ fn who_has_been_silent_longest_makes_room_for_the_next() {
 }
 
 #[test]
-fn a_silent_peer_of_one_listener_makes_room_for_one_of_another() {
+fn a_silent_peer_of_one_listener_is_evicted_for_a_peer_of_another() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("in.sock");
     let listen = format!("listen: ['tcp://127.0.0.1:0', 'unix://{}']", path.display());
@@ -50,7 +50,7 @@ fn a_silent_peer_of_one_listener_makes_room_for_one_of_another() {
 }
 
 #[test]
-fn a_peer_that_does_not_begin_with_tls_makes_room() {
+fn a_peer_that_does_not_begin_with_tls_is_evicted() {
     let (directory, _) = certificates();
     let options =
         "limits: { connections: 1, handshake: 1h }, tls: { cert: server.pem, key: server.key }";
@@ -58,7 +58,7 @@ fn a_peer_that_does_not_begin_with_tls_makes_room() {
     let mut silent = server.connect();
     until("it is accepted", || server.open() == 1);
     let mut next = server.connect();
-    // No handshake, but one that is answered: with an alert.
+    // Not a handshake, but it is answered with an alert.
     next.write_all(b"nonsense").unwrap();
     let mut answer = Vec::new();
     let _ = next.read_to_end(&mut answer);
@@ -68,7 +68,7 @@ fn a_peer_that_does_not_begin_with_tls_makes_room() {
 }
 
 #[test]
-fn who_has_ever_sent_anything_is_not_closed_and_the_next_one_waits() {
+fn a_connection_that_sent_its_first_byte_is_not_evicted() {
     let directory = tempfile::tempdir().unwrap();
     let server = Echo::start(directory.path(), "limits: { connections: 2 }");
     let mut both = [server.connect(), server.connect()];
@@ -77,7 +77,7 @@ fn who_has_ever_sent_anything_is_not_closed_and_the_next_one_waits() {
     }
     let mut next = server.connect();
     next.write_all(b"waits").unwrap();
-    // Longer than whoever is silent is spared.
+    // Longer than the grace period of a silent connection.
     std::thread::sleep(Duration::from_secs(2));
     assert!(is_open(&next));
     for stream in &mut both {
@@ -102,8 +102,8 @@ async fn read_now(silence: &mut Option<Silence>, socket: &mut UnixStream) -> Opt
     .then(|| buffer.filled().len())
 }
 
-/// Two peers are silent, and a third one comes. The one that has been silent longest is asked to go, but a byte of it has
-/// come; `seen`: and the runtime knows of it.
+/// Two peers are silent when a third one arrives. The one that has been silent longest is asked to go, but a byte of it
+/// has arrived; `seen`: and the runtime knows of it.
 async fn meet(seen: bool) {
     let threads = Threads::start(1).unwrap();
     let (context, _stopper) = context(&threads);
@@ -147,7 +147,7 @@ async fn meet(seen: bool) {
 }
 
 #[tokio::test]
-async fn who_is_asked_when_its_first_byte_has_come_stays_and_another_one_goes() {
+async fn a_connection_whose_first_byte_has_arrived_is_not_evicted() {
     meet(false).await;
     meet(true).await;
 }

@@ -1,4 +1,4 @@
-//! TLS: versions, certificates of both ends, files that change, and peers that do not finish.
+//! TLS: versions, certificates of both ends, changed files, and peers that do not complete a handshake.
 
 use std::{fs, sync::Arc};
 
@@ -16,7 +16,7 @@ const MUTUAL: &str = "tls: { cert: server.pem, key: server.key, ca: ca.pem }";
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// An independent client: of one version, with a certificate or without.
+/// An independent client with one TLS version, with or without a certificate.
 fn client(
     server: &Echo,
     directory: &Path,
@@ -50,7 +50,7 @@ fn client(
 }
 
 #[test]
-fn both_versions_are_spoken_and_what_is_written_arrives() {
+fn both_tls_versions_transfer_all_bytes() {
     let (directory, _) = certificates();
     let server = Echo::start(directory.path(), TLS);
     for version in [&TLS12, &TLS13] {
@@ -66,7 +66,7 @@ fn both_versions_are_spoken_and_what_is_written_arrives() {
     assert_eq!(server.failed(), 0);
 }
 
-/// In pieces, as the other side echoes what it has.
+/// In pieces, because the server echoes what it has.
 fn exchange_slowly(client: &mut Client, length: usize) {
     let bytes: Vec<u8> = (0..length).map(|n| (n * 7 % 251) as u8).collect();
     for piece in bytes.chunks(40_000) {
@@ -75,7 +75,7 @@ fn exchange_slowly(client: &mut Client, length: usize) {
 }
 
 #[test]
-fn a_minimum_version_refuses_older_ones() {
+fn a_minimum_version_rejects_older_ones() {
     let (directory, _) = certificates();
     let options = "tls: { cert: server.pem, key: server.key, min_version: 1.3 }";
     let server = Echo::start(directory.path(), options);
@@ -95,7 +95,7 @@ fn a_minimum_version_refuses_older_ones() {
 }
 
 #[test]
-fn clients_without_a_good_certificate_are_refused_where_one_is_required() {
+fn clients_without_a_valid_certificate_are_rejected_if_one_is_required() {
     let (directory, _) = certificates();
     let stranger = Authority::new("stranger");
     stranger.issue(directory.path(), "strange", &["client"]);
@@ -121,7 +121,7 @@ fn clients_without_a_good_certificate_are_refused_where_one_is_required() {
 }
 
 #[test]
-fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_stay() {
+fn changed_certificates_are_reloaded_and_broken_ones_are_reported_while_the_old_stay() {
     let (directory, authority) = certificates();
     let server = check(
         directory.path(),
@@ -138,7 +138,7 @@ fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_
     };
     let first = shown();
     assert_eq!(shown(), first);
-    // A certificate without its key, as it stands there between two copies.
+    // A certificate without its key, as between two copies.
     let key = fs::read(directory.path().join("server.key")).unwrap();
     authority.issue(directory.path(), "server", &["localhost"]);
     let new_key = fs::read(directory.path().join("server.key")).unwrap();
@@ -152,7 +152,7 @@ fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_
     fs::write(directory.path().join("server.key"), &new_key).unwrap();
     let second = shown();
     assert_ne!(second, first);
-    // Nothing at all, by a rename as certificate managers do it.
+    // An empty file, by a rename as certificate managers do it.
     fs::write(directory.path().join("new"), "").unwrap();
     fs::rename(
         directory.path().join("new"),
@@ -167,13 +167,13 @@ fn certificates_that_change_are_taken_up_and_broken_ones_are_told_while_the_old_
 }
 
 #[test]
-fn who_does_not_finish_the_handshake_costs_a_permit_until_the_deadline() {
+fn an_incomplete_handshake_holds_a_permit_only_until_the_deadline() {
     let (directory, _) = certificates();
     let options = format!("{TLS}, limits: {{ connections: 4, handshake: 300ms }}");
     let server = Echo::start(directory.path(), &options);
     let since = Instant::now();
     let mut silent: Vec<_> = (0..3).map(|_| server.connect()).collect();
-    // The first bytes of a ClientHello and no more.
+    // The first bytes of a ClientHello.
     silent[2].write_all(&[0x16, 3, 1, 2]).unwrap();
     let mut garbage = server.connect();
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -206,7 +206,7 @@ fn a_stop_does_not_wait_for_handshakes() {
     drop(silent);
 }
 
-/// The column, and what is wrong, of a server's options.
+/// The column and the message of each problem with a server's options.
 fn wrong(directory: &Path, tls: &str) -> Vec<String> {
     let problems = check(
         directory,
@@ -221,7 +221,7 @@ fn wrong(directory: &Path, tls: &str) -> Vec<String> {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_told_at_their_place() {
+fn unusable_files_are_reported_at_their_place() {
     let (directory, _) = certificates();
     fs::write(directory.path().join("empty"), "").unwrap();
     let encrypted =
@@ -294,7 +294,7 @@ fn connect(server: &Echo, directory: &Path, tls: &str, host: &str) -> Result<(),
 }
 
 #[test]
-fn a_client_trusts_whom_it_is_told_to_trust() {
+fn a_client_trusts_only_the_configured_roots() {
     let (directory, _) = certificates();
     let server = Echo::start(directory.path(), MUTUAL);
     let own = "cert: client.pem, key: client.key";
@@ -324,12 +324,12 @@ fn a_client_trusts_whom_it_is_told_to_trust() {
     assert!(
         to("{ verify: false, server_name: 'a b' }", "localhost")
             .unwrap_err()
-            .contains("no name of a host")
+            .contains("neither a host name")
     );
 }
 
 #[test]
-fn an_end_without_a_word_of_tls_is_an_error_behind_the_bytes_before_it() {
+fn an_end_without_a_tls_close_is_an_error_after_the_bytes_before_it() {
     let (directory, _) = certificates();
     let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
     let certificate = CertificateDer::from_pem_slice(&read("server.pem")).unwrap();
@@ -351,7 +351,7 @@ fn an_end_without_a_word_of_tls_is_an_error_behind_the_bytes_before_it() {
         stream.flush().unwrap();
         stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
         sender.send(()).unwrap();
-        // Until the client ends: a close over unread bytes would destroy what is under way.
+        // Until the client ends: closing over unread bytes would destroy bytes in flight.
         let _ = stream.sock.read_to_end(&mut Vec::new());
     });
     let file = directory.path().join("t.yaml");

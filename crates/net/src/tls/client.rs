@@ -1,4 +1,4 @@
-//! The connecting end.
+//! The client's end.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -25,17 +25,17 @@ use super::{
 };
 use crate::stream::{Secure, Socket, Stream};
 
-/// TLS towards a server: whom it trusts, and what it shows.
+/// TLS towards a server: trusted roots and the own certificate.
 #[derive(Debug)]
 pub struct ClientTls {
     made: Reloading<Maker>,
-    /// The name that the certificate must have, if it is not that of the address.
+    /// The name in the server's certificate, if it differs from the address.
     server_name: Option<ServerName<'static>>,
 }
 
 #[derive(Debug)]
 struct Maker {
-    /// None: those of the system.
+    /// `None`: the system's roots.
     ca: Option<PathBuf>,
     /// Certificate and key.
     own: Option<(PathBuf, PathBuf)>,
@@ -44,7 +44,7 @@ struct Maker {
 }
 
 impl ClientTls {
-    /// Checks the option of a node that connects and reads its files; None: it is off.
+    /// Checks the option of a connecting node and reads its files; `None` if TLS is off.
     pub fn check(tls: &Tls, options: &Node) -> Checked<Option<Self>> {
         let block = match tls {
             Tls::Off => return Ok(None),
@@ -78,7 +78,7 @@ impl ClientTls {
         let name = block.server_name.as_ref();
         let server_name = name.map(|name| ServerName::try_from(name.clone()).map_err(|_| name));
         if let Some(Err(name)) = &server_name {
-            let text = format!("`{name}` is no name of a host and no address");
+            let text = format!("`{name}` is neither a host name nor an address");
             faults.push(Fault::new("tls.server_name", text));
         }
         if !faults.is_empty() {
@@ -96,12 +96,13 @@ impl ClientTls {
         })
     }
 
-    /// What a client is given that makes its connections itself: as the files are now. `server_name` is not in it.
+    /// The current rustls configuration, for a client library that makes its own connections. It does not hold
+    /// `server_name`.
     pub fn settings(&self, reporter: &Reporter) -> Arc<ClientConfig> {
         self.made.get(reporter)
     }
 
-    /// Does the client's part of a handshake with `host` (a name or an address). The caller sees to the deadline.
+    /// Does the client's part of a handshake with `host` (a name or an address). The caller enforces the deadline.
     pub async fn connect(
         &self,
         socket: Socket,
@@ -122,10 +123,10 @@ impl ClientTls {
     }
 }
 
-/// What a client is given that makes its connections itself, from files: `ca` (None: the system's roots), certificate and key.
+/// A rustls configuration for a client library that makes its own connections, from files: `ca` (`None`: the system's
+/// roots), certificate and key.
 ///
-/// # Errors
-/// What is wrong with which file.
+/// # Errors The file, and what is wrong with it.
 pub fn client_config(
     ca: Option<PathBuf>,
     own: Option<(PathBuf, PathBuf)>,
@@ -198,7 +199,7 @@ impl Make for Maker {
     }
 }
 
-/// `verify: false`: whoever answers is taken for the server, as long as it has the key of the certificate it shows.
+/// `verify: false`: accepts every server that has the key of the certificate that it presents.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -17,14 +17,14 @@ use rustls::{
 
 use super::Fault;
 
-/// Bytes of a file of certificates at most; the system's own bundle of roots has about 220 KiB.
+/// The largest accepted certificate file; the system's bundle of roots has about 220 KiB.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| {
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
     });
@@ -57,7 +57,7 @@ pub(super) fn certificates(
         Ok(all) => Ok(all),
         Err(error) => Err(Fault::new(
             option,
-            format!("{shown} is no good PEM: {error}"),
+            format!("{shown} is not valid PEM: {error}"),
         )),
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn key(option: &'static str, path: &Path) -> Result<PrivateKeyDer<'st
         Err(pem::Error::NoItemsFound) => {
             format!("{shown} holds no private key in PEM (-----BEGIN PRIVATE KEY-----)")
         }
-        Err(error) => format!("{shown} is no good PEM: {error}"),
+        Err(error) => format!("{shown} is not valid PEM: {error}"),
     };
     Err(Fault::new(option, text))
 }
@@ -88,7 +88,7 @@ pub(super) fn roots(option: &'static str, path: &Path) -> Result<Arc<RootCertSto
     let mut roots = RootCertStore::empty();
     for certificate in certificates(option, path)? {
         roots.add(certificate).map_err(|error| {
-            let text = format!("a certificate in {} is no root: {error}", path.display());
+            let text = format!("a certificate in {} is not a root: {error}", path.display());
             Fault::new(option, text)
         })?;
     }
@@ -99,7 +99,7 @@ pub(super) fn roots(option: &'static str, path: &Path) -> Result<Arc<RootCertSto
 pub(super) fn system_roots() -> Result<Arc<RootCertStore>, Fault> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // Systems carry a few that are no good any more; the others do.
+    // Systems have a few invalid certificates; the valid ones are enough.
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let why = found.errors.first().map(|error| format!(" ({error})"));

@@ -1,8 +1,7 @@
 //! TLS: the option `tls`, certificates from files that may change, and both ends of a handshake.
 //!
-//! TLS 1.2 and 1.3 by rustls with ring. A node's `tls` that is a name was replaced by its block when the configuration
-//! was taken apart, so a [`Tls`] never holds one. Reading the files is part of the check: a missing or wrong one is told
-//! at its place.
+//! TLS 1.2 and 1.3 by rustls with ring. The loader has replaced the name of a `tls` block by the block, so a [`Tls`]
+//! never holds a name. Checking includes reading the files: a missing or invalid one is reported at its place.
 
 mod client;
 mod files;
@@ -19,7 +18,7 @@ use std::{path::PathBuf, sync::Arc};
 use millstream_config::{Node, Problem};
 use rustls::{SupportedProtocolVersion, crypto::CryptoProvider, version};
 
-/// What is wrong with a file, and which option names it (`tls.cert`).
+/// A problem with a file, and the option that names it (`tls.cert`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fault {
     option: &'static str,
@@ -39,7 +38,7 @@ impl Fault {
     }
 }
 
-/// The path of an option: a relative one starts at the file it stands in.
+/// The path of an option; a relative one is relative to its configuration file.
 fn resolve(options: &Node, option: &str, path: &PathBuf) -> PathBuf {
     let node = options.find(option).unwrap_or(options);
     node.place.resolve(path)

@@ -1,4 +1,4 @@
-//! The option `tls` as it is written.
+//! The option `tls` as written in the configuration.
 
 use std::{borrow::Cow, fmt, path::PathBuf};
 
@@ -8,38 +8,38 @@ use serde::{
     de::{self, MapAccess, Visitor},
 };
 
-/// The option `tls`: off, `true` (a client with the system's roots), or a block. A name of the top-level `tls` has
-/// become its block before this is read.
+/// The option `tls`: off, `true` (a client with the system's roots), or a block. The loader has replaced the name of a
+/// top-level `tls` block by the block.
 #[derive(Clone, Debug, Default)]
 pub enum Tls {
-    /// Left out, or `false`.
+    /// Missing, or `false`.
     #[default]
     Off,
     /// `true`.
     System,
-    /// A block, its own or that of the name.
+    /// A block, the node's own or a named one.
     Block(Box<Block>),
 }
 
-/// Certificates and how they are used. One block may serve listeners and clients: each takes what concerns it.
+/// Certificates and their use. A block may serve both listeners and clients; each uses its part.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "TlsBlock")]
 pub struct Block {
-    /// The file of the own certificate and those between it and the root, in PEM. Listeners need it.
+    /// PEM file with the own certificate and its intermediates. Required for listeners.
     pub cert: Option<PathBuf>,
-    /// The file of its private key, in PEM, not encrypted.
+    /// PEM file with the private key, not encrypted.
     pub key: Option<PathBuf>,
-    /// A file of root certificates in PEM, by which the other end is checked. Clients without it use those of the system.
+    /// PEM file with the roots that the peer's certificate is verified against. Default for clients: the system's
+    /// roots.
     pub ca: Option<PathBuf>,
-    /// Listeners: whether clients show a certificate, `none`, `optional` or `required`; `required` as soon as `ca` is
-    /// given.
+    /// Listeners: client certificates, `none`, `optional` or `required`. Default: `required` if `ca` is set.
     pub client_auth: Option<ClientAuth>,
-    /// Clients: the name that the server's certificate must have, if it is not that of the address.
+    /// Clients: name in the server's certificate, if it differs from the address.
     pub server_name: Option<String>,
-    /// Clients: whether the server's certificate is checked.
+    /// Clients: verification of the server's certificate.
     pub verify: bool,
-    /// The oldest version that is spoken, `"1.2"` or `"1.3"`.
+    /// Minimum TLS version, `"1.2"` or `"1.3"`.
     pub min_version: MinVersion,
 }
 
@@ -57,22 +57,22 @@ impl Default for Block {
     }
 }
 
-/// Whether clients show a certificate.
+/// Client certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// Clients are not asked for one.
     None,
-    /// They are asked; one that they show must be good.
+    /// Clients are asked; a certificate that they present must be valid.
     Optional,
-    /// Without a good one there is no connection.
+    /// Clients must present a valid certificate.
     Required,
 }
 
-/// The oldest version that is spoken.
+/// Minimum TLS version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum MinVersion {
-    /// TLS 1.2: fluentd offers no other by itself.
+    /// TLS 1.2: fluentd offers only this by default.
     #[default]
     #[serde(rename = "1.2")]
     Tls12,
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for MinVersion {
                     _ => Err(E::custom("possible are \"1.2\" and \"1.3\"")),
                 }
             }
-            // Without quotes YAML makes a number of it.
+            // Without quotes it is a number in YAML.
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<MinVersion, E> {
                 self.visit_str(&number.to_string())
             }

@@ -1,7 +1,7 @@
-//! What was made of files, and is made again when they change.
+//! A value made from files, which is made again when they change.
 //!
-//! Whoever uses it asks for it, and then the files are looked at, at most every [`LOOK`]. Files that cannot be used are a
-//! condition of the node until they are mended, and what was made before stays in use.
+//! The files are checked when the value is requested, at most every [`LOOK`]. Unusable files raise a condition of the
+//! node until they are fixed; the previous value stays in use.
 
 use std::{
     fs,
@@ -18,45 +18,45 @@ use millstream_pipeline::{
 
 use super::Fault;
 
-/// Files are looked at so often at most.
+/// Minimum interval between two checks of the files.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Something that is made of files.
+/// How to make the value from files.
 pub(super) trait Make {
-    /// What is made.
+    /// The value.
     type Made;
-    /// Of these files.
+    /// The files.
     fn files(&self) -> Vec<PathBuf>;
-    /// Makes it, or says everything that is wrong.
+    /// Makes the value, or reports everything that is wrong.
     fn make(&self) -> Result<Self::Made, Vec<Fault>>;
 }
 
-/// What tells a file from the one that stood there before: device, inode, size, time of change. None: it is not there.
+/// Distinguishes a file from its predecessor: device, inode, size, change time. `None` if there is no file.
 type Stamp = Option<(u64, u64, u64, (i64, i64))>;
 
-/// What was made of files.
+/// A value made from files.
 #[derive(Debug)]
 pub(super) struct Reloading<M: Make> {
     maker: M,
-    state: Mutex<State<M::Made>>,
+    state: Mutex<Loaded<M::Made>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct Loaded<T> {
     made: Arc<T>,
-    /// What the files were when they were read last, with or without success.
+    /// The files when they were last read, successfully or not.
     stamps: Vec<Stamp>,
     looked: Instant,
-    /// Holds while what stands there cannot be used.
+    /// Raised while the files are unusable.
     unusable: Option<Condition>,
 }
 
 impl<M: Make> Reloading<M> {
-    /// Makes it for the first time.
+    /// Makes the value for the first time.
     pub(super) fn new(maker: M) -> Result<Self, Vec<Fault>> {
         let stamps = stamps(&maker);
         let made = Arc::new(maker.make()?);
-        let state = Mutex::new(State {
+        let state = Mutex::new(Loaded {
             made,
             stamps,
             looked: Instant::now(),
@@ -65,7 +65,7 @@ impl<M: Make> Reloading<M> {
         Ok(Self { maker, state })
     }
 
-    /// The latest.
+    /// The current value.
     pub(super) fn get(&self, reporter: &Reporter) -> Arc<M::Made> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK {
@@ -75,8 +75,8 @@ impl<M: Make> Reloading<M> {
         state.made.clone()
     }
 
-    fn look(&self, state: &mut State<M::Made>, reporter: &Reporter) {
-        // Before they are read: what changes while they are read is seen the next time.
+    fn look(&self, state: &mut Loaded<M::Made>, reporter: &Reporter) {
+        // Taken before the files are read, so that a change during the read is noticed the next time.
         let stamps = stamps(&self.maker);
         if stamps != state.stamps {
             state.stamps = stamps;
@@ -101,7 +101,7 @@ impl<M: Make> Reloading<M> {
         }
     }
 
-    /// The next call looks at the files.
+    /// Makes the next call check the files.
     #[cfg(test)]
     pub(super) fn age(&self) {
         let mut state = self.state.lock().unwrap();

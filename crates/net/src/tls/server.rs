@@ -1,4 +1,4 @@
-//! The listening end.
+//! The server's end.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::stream::{Secure, Socket, Stream};
 
-/// TLS on a listener: the certificate, and what clients must show.
+/// TLS on a listener: the certificate, and what clients must present.
 #[derive(Debug)]
 pub struct ServerTls(Reloading<Maker>);
 
@@ -28,13 +28,13 @@ pub struct ServerTls(Reloading<Maker>);
 struct Maker {
     cert: PathBuf,
     key: PathBuf,
-    /// The roots of client certificates, and whether a client must have one; None: clients are not asked.
+    /// The roots of client certificates, and whether clients must have one; `None`: clients are not asked.
     clients: Option<(PathBuf, ClientAuth)>,
     min_version: MinVersion,
 }
 
 impl ServerTls {
-    /// Checks the option of a listener and reads its files; None: it is off.
+    /// Checks the option of a listener and reads its files; `None` if TLS is off.
     pub fn check(tls: &Tls, options: &Node) -> Checked<Option<Self>> {
         let block = match tls {
             Tls::Off => return Ok(None),
@@ -52,15 +52,15 @@ impl ServerTls {
         }
     }
 
-    /// Does the server's part of a handshake. The caller sees to the deadline.
+    /// Does the server's part of a handshake. The caller enforces the deadline.
     pub async fn accept(&self, socket: Socket, reporter: &Reporter) -> io::Result<Stream> {
         let acceptor = TlsAcceptor::from(self.0.get(reporter));
-        // Boxed: it is large, and gone when the connection goes on.
+        // Boxed: it is large, and not needed after the handshake.
         let stream = Box::pin(acceptor.accept(socket)).await?;
         Ok(Stream::Tls(Box::new(Secure::new(stream))))
     }
 
-    /// The next handshake looks at the files.
+    /// Makes the next handshake check the files.
     #[cfg(test)]
     pub(crate) fn age(&self) {
         self.0.age();

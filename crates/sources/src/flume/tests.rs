@@ -187,7 +187,7 @@ fn calls_under_way_are_answered_in_order_and_a_bad_one_costs_its_neighbours_noth
     assert_eq!(client.answer(), (2, OK.to_vec()));
     let (serial, error) = client.answer();
     assert_eq!((serial, &error[..3]), (3, &[0, 1, 0][..]));
-    assert!(String::from_utf8_lossy(&error).ends_with("the call ends within a value"));
+    assert!(String::from_utf8_lossy(&error).ends_with("the call ends inside a value"));
     assert_eq!(client.answer(), (4, OK.to_vec()));
     assert_eq!(rig.messages(), ["a", "b", "c"]);
     until("they are counted", || {

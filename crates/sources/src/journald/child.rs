@@ -12,7 +12,7 @@ use std::{
 
 use millstream_pipeline::threads::own_thread;
 use millstream_record::{Pool, Time};
-use millstream_wire::journal::{self, Found};
+use millstream_wire::journal::{self, Scanned};
 use rustix::{buffer::spare_capacity, io::Errno};
 use tokio::sync::mpsc;
 
@@ -84,8 +84,8 @@ pub(super) fn newest(config: &Config) -> Result<Option<String>, String> {
             output.status
         ));
     }
-    match journal::find(&output.stdout) {
-        Ok(Found::Entry(entry)) => Ok(Some(String::from_utf8_lossy(entry.cursor).into_owned())),
+    match journal::scan(&output.stdout) {
+        Ok(Scanned::Entry(entry)) => Ok(Some(String::from_utf8_lossy(entry.cursor).into_owned())),
         _ => Ok(None),
     }
 }
@@ -194,10 +194,10 @@ async fn read_all(
         }
         let (mut at, mut body, mut count, mut cursor) = (0, Vec::new(), 0, None);
         loop {
-            match journal::find(&buffer[at..]).map_err(|error| error.to_string())? {
-                Found::Partial => break,
-                Found::Blank(bytes) => at += bytes,
-                Found::Entry(entry) => {
+            match journal::scan(&buffer[at..]).map_err(|error| error.to_string())? {
+                Scanned::Partial => break,
+                Scanned::Blank(bytes) => at += bytes,
+                Scanned::Entry(entry) => {
                     entry.write(Time::now(), &mut body);
                     cursor = Some(entry.cursor);
                     count += 1;

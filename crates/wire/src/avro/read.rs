@@ -1,24 +1,24 @@
-//! Reads single values of Avro's binary encoding out of a slice.
+//! Reads single values of Avro's binary encoding from a slice.
 //!
 //! ```text
-//! int, long      zigzag, 7 bits a byte, the lowest first; the high bit says that more follow; at most 10 bytes
-//! bytes, string  a long, and so many bytes
-//! map, array     blocks: a long n, then n items; n < 0: -n items, and a long with their bytes before them; 0 ends
+//! int, long      zigzag, 7 bits per byte, the lowest first; the high bit is set if more bytes follow; at most 10 bytes
+//! bytes, string  a long, then as many bytes
+//! map, array     blocks: a long n, then n items; n < 0: -n items, preceded by a long with their size; 0 ends
 //! fixed          its bytes
-//! union          a long that names the branch, and its value
+//! union          a long, the index of the branch, then its value
 //! ```
 
 use std::fmt;
 
-/// A long has at most so many bytes.
+/// The most bytes of a long.
 const LONG_BYTES_MAX: usize = 10;
 
 /// Why a value could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The bytes end inside the value: an outcome while more may come.
+    /// The bytes end inside the value; more may arrive.
     Short,
-    /// A number of more than 64 bits, or a length below zero.
+    /// A number of more than 64 bits, or a negative length.
     Malformed,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// A place in a slice from which values are read one after the other.
+/// A position in a slice from which values are read in turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -41,7 +41,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// At offset `at` of `bytes`.
+    /// A reader at offset `at` of `bytes`.
     pub fn at(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at }
     }
@@ -76,10 +76,9 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A length: a long that is not below zero. It says nothing about the bytes that are there.
+    /// A length: a long that is not negative. It may exceed the available bytes.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     #[inline]
     pub fn length(&mut self) -> Result<usize, ReadError> {
         usize::try_from(self.long()?).map_err(|_| ReadError::Malformed)
@@ -95,10 +94,9 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// The next `length` bytes as they are.
+    /// The next `length` bytes.
     ///
-    /// # Errors
-    /// [`ReadError::Short`].
+    /// # Errors [`ReadError::Short`].
     #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], ReadError> {
         let end = self.at.checked_add(length).ok_or(ReadError::Malformed)?;
@@ -107,15 +105,14 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// The items of the next block of a map or array; 0: there is none.
+    /// The number of items in the next block of a map or array; 0 at the end.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     #[inline]
     pub fn block(&mut self) -> Result<u64, ReadError> {
         let count = self.long()?;
         if count < 0 {
-            // The size of the block is for those who step over it.
+            // Only readers that skip the block need its size.
             self.length()?;
         }
         Ok(count.unsigned_abs())

@@ -1,8 +1,8 @@
-//! Outputs that grow by whole members (gzip, RFC 1952) or frames (zstd, RFC 8878): what stands in a file up to the end of
-//! one is a whole stream, which `zcat` and `zstdcat` read.
+//! Output that grows by complete members (gzip, RFC 1952) or frames (zstd, RFC 8878). A file up to the end of any of
+//! them is a complete stream, which `zcat` and `zstdcat` read.
 //!
-//! Members know nothing of each other, so that one compressor serves thousands of files, and nothing has to be kept
-//! between two of them. The same parts always become the same member: no time stands in it.
+//! Members are independent, so one compressor serves thousands of files and keeps no state between two members. The
+//! same parts always give the same member, because it contains no time.
 
 use std::io::{self, Write as _};
 
@@ -11,13 +11,13 @@ use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 
 use super::{Codec, Inflated, Inflater};
 
-/// Levels for what is kept: what the tools `gzip` and `zstd` take when nobody asks.
+/// Compression level for stored data: the default of the `gzip` tool.
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
-/// Room that is made when a member turns out longer than what there is.
+/// The output grows by this when a member does not fit.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Makes members or frames, one after the other.
+/// Writes members or frames.
 pub struct Members {
     engine: Engine,
 }
@@ -30,14 +30,13 @@ enum Engine {
 impl Members {
     /// A compressor for files.
     ///
-    /// # Errors
-    /// The library found no memory.
+    /// # Errors The library ran out of memory.
     pub fn new(codec: Codec) -> io::Result<Self> {
         let engine = match codec {
             Codec::Gzip => Engine::Gzip,
             Codec::Zstd => {
                 let mut encoder = Encoder::new(ZSTD_LEVEL)?;
-                // So that `zstd -t` and every reader notices damage, as those of gzip do.
+                // A checksum, as in gzip, so that every reader notices damage.
                 encoder.set_parameter(CParameter::ChecksumFlag(true))?;
                 Engine::Zstd(encoder)
             }
@@ -45,10 +44,9 @@ impl Members {
         Ok(Self { engine })
     }
 
-    /// Appends `parts`, one after the other, to `output` as one member or frame.
+    /// Appends `parts`, concatenated, to `output` as one member or frame.
     ///
-    /// # Errors
-    /// The library found no memory.
+    /// # Errors The library ran out of memory.
     pub fn append(&mut self, parts: &[impl AsRef<[u8]>], output: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.engine {
             Engine::Gzip => {
@@ -79,7 +77,7 @@ fn zstd_frame(
 ) -> io::Result<()> {
     let bytes: usize = parts.iter().map(|part| part.as_ref().len()).sum();
     encoder.reinit()?;
-    // A short frame then gets small tables.
+    // So that a short frame gets small tables.
     encoder.set_pledged_src_size(Some(bytes as u64))?;
     for part in parts {
         let mut input = InBuffer::around(part.as_ref());
@@ -91,7 +89,7 @@ fn zstd_frame(
     Ok(())
 }
 
-/// Calls `step` with the room behind `output`.
+/// Calls `step` with the spare capacity of `output`.
 fn with_room<T>(
     output: &mut Vec<u8>,
     step: impl FnOnce(&mut OutBuffer<'_, Vec<u8>>) -> io::Result<T>,
@@ -101,7 +99,8 @@ fn with_room<T>(
     step(&mut OutBuffer::around_pos(output, end))
 }
 
-/// How many bytes at the start of `input` are whole members or frames: what stands behind was torn off or is damaged.
+/// The number of bytes at the start of `input` that are complete members or frames. The others are a torn write or
+/// damaged.
 pub fn whole_bytes(codec: Codec, input: &[u8]) -> usize {
     let Some(mut inflater) = Inflater::new(codec) else {
         return 0;
@@ -113,7 +112,7 @@ pub fn whole_bytes(codec: Codec, input: &[u8]) -> usize {
     inflater.whole
 }
 
-/// What a file that starts with `head` is compressed with, if it is.
+/// The compression of a file that begins with `head`, if any.
 pub fn codec_of(head: &[u8]) -> Option<Codec> {
     match head {
         [0x1f, 0x8b, ..] => Some(Codec::Gzip),
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn members_follow_each_other_and_each_end_of_one_ends_a_stream() {
+    fn a_file_up_to_the_end_of_any_member_is_a_complete_stream() {
         let text: Vec<u8> = (0..200_000)
             .flat_map(|n| format!("line {n}\n").into_bytes())
             .collect();
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_torn_off_is_found_at_any_length() {
+    fn a_torn_member_is_detected_at_any_length() {
         for codec in [Codec::Gzip, Codec::Zstd] {
             let mut members = Members::new(codec).unwrap();
             let (mut output, mut ends) = (Vec::new(), vec![0]);

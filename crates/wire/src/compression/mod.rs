@@ -1,8 +1,8 @@
-//! gzip and zstd, as payloads of the forward protocol and outputs carry them.
+//! gzip and zstd for payloads of the forward protocol and for outputs.
 //!
-//! [`Inflater`] decompresses into a buffer that the caller grows, so that the output is bounded by what the caller allows
-//! and nothing is allocated by what a header claims. [`compress`] writes one member or frame for the wire, [`Members`] one
-//! after the other for files.
+//! [`Inflater`] decompresses into a buffer that the caller enlarges, so the caller bounds the output and no header
+//! decides about memory. [`compress`] writes one member or frame for the wire, [`Members`] a sequence of them for
+//! files.
 
 mod members;
 #[cfg(test)]
@@ -15,14 +15,14 @@ pub use members::{Members, codec_of, whole_bytes};
 use flate2::{Decompress, FlushDecompress, Status, write::GzEncoder};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
-/// Level of gzip on the wire: a third of the time of the default for a tenth more bytes.
+/// Level of gzip on the wire: a third of the default's time for a tenth more bytes.
 const GZIP_LEVEL: u32 = 1;
 /// Level of zstd on the wire.
 const ZSTD_LEVEL: i32 = 1;
-/// The largest window of a zstd frame that is read, as a power of two: 16 MiB, which every level below 20 (`--ultra`)
-/// stays within. It bounds what one decoder holds.
+/// The largest accepted window of a zstd frame, as a power of two: 16 MiB, enough for every level below 20 (`--ultra`).
+/// It bounds the memory of a decoder.
 const ZSTD_WINDOW_LOG_MAX: u32 = 24;
-/// Window of deflate, as a power of two: the largest there is.
+/// Window of deflate, as a power of two: the largest one.
 const GZIP_WINDOW_BITS: u8 = 15;
 
 /// A compression.
@@ -34,12 +34,12 @@ pub enum Codec {
     Zstd,
 }
 
-/// Why a payload cannot be decompressed. All of it is the peer's doing.
+/// Why a payload cannot be decompressed. The fault is the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InflateError {
-    /// It ends within a member or frame.
+    /// It ends inside a member or frame.
     Truncated,
-    /// It is something else, or damaged.
+    /// It is not of this format, or damaged.
     Corrupt,
 }
 
@@ -54,24 +54,23 @@ impl fmt::Display for InflateError {
 
 impl std::error::Error for InflateError {}
 
-/// How far [`Inflater::inflate`] came.
+/// The progress of [`Inflater::inflate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inflated {
-    /// To the end.
+    /// The input is complete.
     Done,
-    /// The output is full to its capacity and more is to come: take it away or enlarge it, then go on. Whoever enlarges
-    /// it knows the limit.
+    /// The output is full: take its content or enlarge it, then continue. The caller enforces the limit.
     Full,
 }
 
-/// Decompresses one payload that is whole in memory.
+/// Decompresses one payload that is completely in memory.
 pub struct Inflater {
     engine: Engine,
-    /// Bytes of the input that were taken.
+    /// Consumed bytes of the input.
     taken: usize,
-    /// Whether the input stands between two members or frames.
+    /// Whether the input is between two members or frames.
     between: bool,
-    /// Bytes of the input up to the end of the last whole member or frame.
+    /// The end of the last complete member or frame in the input.
     whole: usize,
 }
 
@@ -81,7 +80,7 @@ enum Engine {
 }
 
 impl Inflater {
-    /// At the start of a payload. `None` when zstd finds no memory.
+    /// At the start of a payload. `None` if zstd runs out of memory.
     pub fn new(codec: Codec) -> Option<Self> {
         let engine = match codec {
             Codec::Gzip => Engine::Gzip(Decompress::new_gzip(GZIP_WINDOW_BITS)),
@@ -100,11 +99,10 @@ impl Inflater {
         })
     }
 
-    /// Appends to `output` until it is full or `input`, the same at every call, is at its end. An empty input is an empty
-    /// output.
+    /// Appends to `output` until it is full or the end of `input` is reached; `input` must be the same at every call.
+    /// An empty input gives an empty output.
     ///
-    /// # Errors
-    /// [`InflateError`]; what was appended before may be damaged too.
+    /// # Errors [`InflateError`]; the output so far may be damaged as well.
     pub fn inflate(
         &mut self,
         input: &[u8],
@@ -158,8 +156,8 @@ impl fmt::Debug for Inflater {
     }
 }
 
-/// How many bytes `input` claims to have when it is decompressed: the last member's trailer, or the first frame's header.
-/// A guess for the first buffer, true for payloads of one member or frame, and whatever a liar likes.
+/// The decompressed size that `input` claims: in the last member's trailer, or the first frame's header. It is a guess
+/// for the first buffer, correct for honest payloads of one member or frame.
 pub fn size_claimed(codec: Codec, input: &[u8]) -> Option<usize> {
     match codec {
         Codec::Gzip => {
@@ -173,10 +171,9 @@ pub fn size_claimed(codec: Codec, input: &[u8]) -> Option<usize> {
     }
 }
 
-/// Appends `input` to `output` as one gzip member or one zstd frame, at a level made for the wire.
+/// Appends `input` to `output` as one gzip member or zstd frame, at a level for the wire.
 ///
-/// # Errors
-/// None of the input's doing: the library found no memory.
+/// # Errors The library ran out of memory.
 pub fn compress(codec: Codec, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<()> {
     use std::io::Write as _;
     match codec {

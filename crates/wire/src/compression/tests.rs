@@ -1,4 +1,4 @@
-//! Whatever was compressed comes back; whatever is broken is told and bounded.
+//! Compressed data reads back; damaged data is detected, with bounded memory.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ fn codec() -> impl Strategy<Value = Codec> {
 
 proptest! {
     #[test]
-    fn several_members_or_frames_come_back_as_one(
+    fn several_members_or_frames_read_as_one(
         codec in codec(),
         parts in prop::collection::vec(prop::collection::vec(0u8..4, 0..2000), 0..4),
         step in 1usize..5000,
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn a_payload_that_is_cut_is_told(
+    fn a_truncated_payload_is_detected(
         codec in codec(),
         part in prop::collection::vec(any::<u8>(), 1..2000),
         cut in any::<prop::sample::Index>(),
@@ -66,7 +66,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_gzip_is_corrupt() {
+fn bytes_that_are_not_gzip_are_corrupt() {
     for codec in [Codec::Gzip, Codec::Zstd] {
         let found = inflate(codec, b"these are plain words, and many", 100, 1000);
         assert_eq!(found.unwrap_err(), InflateError::Corrupt);
@@ -93,7 +93,7 @@ fn a_bomb_stops_where_the_caller_stops() {
 }
 
 #[test]
-fn a_zstd_window_above_the_bound_is_refused() {
+fn a_zstd_window_above_the_limit_is_rejected() {
     use std::io::Write as _;
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(27).unwrap();
@@ -105,7 +105,7 @@ fn a_zstd_window_above_the_bound_is_refused() {
 }
 
 #[test]
-fn one_member_or_frame_tells_its_size() {
+fn one_member_or_frame_reports_its_size() {
     let mut frame = Vec::new();
     compress(Codec::Gzip, &[7; 12_345], &mut frame).unwrap();
     assert_eq!(size_claimed(Codec::Gzip, &frame), Some(12_345));

@@ -1,6 +1,7 @@
-//! The option `add`: fields that records get from templates. A field that a record has is never overwritten.
+//! The option `add`: fields from templates. A field that the record already has is never overwritten.
 //!
-//! A template that is one value keeps its type: `{.n}` copies n as it is, `{time:unix_ms}` is a number. Any other is text.
+//! A template that is a single value keeps its type: `{.n}` copies n unchanged, `{time:unix_ms}` is a number. All
+//! others are text.
 
 use std::{borrow::Cow, fmt};
 
@@ -21,33 +22,34 @@ use crate::{
     lines::str_head,
     msgpack::{self, write_int, write_str},
     record::{FieldPath, TimedRecord, Value},
+    rfc3339::Rfc3339,
     room::Room,
-    template::{Depends, Missing, Renderer, Rfc3339, Shared, Single, Template, Unix, write_number},
+    template::{Depends, Missing, Renderer, Shared, Single, Template, Unix, write_number},
 };
 
-/// As many fields as a word has bits: which of them a record has is kept in one.
+/// The most fields: the set of those that a record has is a word of bits.
 const FIELDS_MAX: usize = 64;
 
-/// Heads of fields up to this long are stored whole, whatever their length: names of up to 19 letters.
+/// Heads of fields up to this length are copied with a constant size: names of up to 19 letters.
 const TEXT_HEAD_BYTES: usize = 24;
 
-/// New fields and their templates, in order; and the field of the format's default that is left out.
+/// Added fields and their templates, in order; and the format's default field if it is left out.
 ///
 /// ```text
 /// add: { env: prod }               env, and the format's default: the event time, in `time`
-/// add: { env: prod, time: null }   env alone
-/// add: { at: "{time:unix}" }       at alone: it holds the event time
+/// add: { env: prod, time: null }   only env
+/// add: { at: "{time:unix}" }       only at, because it holds the event time
 /// add: {}                          nothing
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Add {
     /// The fields.
     pub fields: Vec<(String, Template)>,
-    /// Names whose value is `null`: the default field of this name is not added.
+    /// Default fields that are not added, because the value of this name is `null`.
     pub without: Vec<String>,
 }
 
-/// The field that a format adds unless the configuration says otherwise, so that no event time is lost.
+/// The field that a format adds by default, so that the event time is not lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventTime {
     name: &'static str,
@@ -55,12 +57,12 @@ pub(super) struct EventTime {
 }
 
 impl EventTime {
-    /// Of json, ltsv and csv.
+    /// For json, ltsv and csv.
     pub(super) const TEXT: Self = Self {
         name: "time",
         template: "{time}",
     };
-    /// Of avro_event, as Flume's interceptors and sinks know it.
+    /// For avro_event; Flume's interceptors and sinks use this header.
     pub(super) const MILLIS: Self = Self {
         name: "timestamp",
         template: "{time:unix_ms}",
@@ -73,7 +75,7 @@ impl EventTime {
 }
 
 impl Add {
-    /// The fields of the option `add`, with the format's default unless that is left out.
+    /// The fields of the option `add`, with the format's default unless it is left out.
     pub(super) fn with_default(
         option: Option<&Self>,
         default: Option<EventTime>,
@@ -153,7 +155,7 @@ impl JsonSchema for Add {
     }
 }
 
-/// How the added values are written.
+/// The encoding of the added values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Json,
@@ -163,7 +165,7 @@ pub(super) enum Target {
     Avro,
 }
 
-/// The option at work.
+/// The prepared option.
 #[derive(Debug)]
 pub(super) struct Added {
     target: Target,
@@ -178,9 +180,9 @@ pub(super) struct Added {
 #[derive(Debug)]
 struct Field {
     name: Box<[u8]>,
-    /// The key as it is written: `"name":` or a str.
+    /// The encoded key: `"name":` or a str.
     key: Box<[u8]>,
-    /// In JSON `,"name":"`, what a text behind other fields starts with, and its length; 0 when it is longer than this.
+    /// In JSON `,"name":"`, the head of a text after other fields, and its length; 0 if it is longer than this.
     text_head: ([u8; TEXT_HEAD_BYTES], usize),
     source: Source,
 }
@@ -190,7 +192,7 @@ enum Source {
     Time,
     Unix(Unix),
     Field(FieldPath, Option<Box<str>>, Missing),
-    /// The same for a whole batch: the value as it is written, unless one that it asks for is missing.
+    /// Constant for a batch: the encoded value, or the value that its template misses.
     Batch(Box<Renderer>, Vec<u8>, Option<Missing>),
     Text(Box<Renderer>),
 }
@@ -222,7 +224,7 @@ impl Added {
                     ltsv::label(&mut room, name.as_bytes());
                     room.byte(b':');
                 }
-                // The header has the names.
+                // The names are in the header.
                 Target::Csv => {}
                 Target::Avro => avro::string(&mut Room::new(&mut key), name.as_bytes()),
             }
@@ -243,7 +245,7 @@ impl Added {
         })
     }
 
-    /// Which of the fields is called `name`.
+    /// The index of the field with this name.
     pub(super) fn index_of(&self, name: &[u8]) -> Option<usize> {
         self.fields.iter().position(|field| *field.name == *name)
     }
@@ -252,7 +254,7 @@ impl Added {
         self.fields.is_empty()
     }
 
-    /// Prepares what is the same for all records of a batch.
+    /// Prepares values that are constant for the batch.
     pub(super) fn begin(&mut self, batch: &Batch) {
         for field in &mut self.fields {
             if let Source::Batch(renderer, value, missing) = &mut field.source {
@@ -265,13 +267,13 @@ impl Added {
         }
     }
 
-    /// Which of the fields is called `name`, as bits.
+    /// The bit of the field with this name.
     #[inline(always)]
     pub(super) fn named(&self, name: &[u8]) -> u64 {
         let mut bit = 1;
         let mut bits = 0;
         for field in &self.fields {
-            // The length first: nearly always it decides.
+            // The length decides nearly always, so it is compared first.
             if field.name.len() == name.len() && *field.name == *name {
                 bits |= bit;
             }
@@ -280,12 +282,12 @@ impl Added {
         bits
     }
 
-    /// How many of the fields a record gets that has those of `seen`.
+    /// The number of fields to add to a record that has those in `seen`.
     pub(super) fn count(&self, seen: u64) -> u32 {
         self.fields.len() as u32 - seen.count_ones()
     }
 
-    /// Writes the fields that the record has not.
+    /// Writes the fields that the record does not have.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -303,7 +305,7 @@ impl Added {
             let Some(field) = self.fields.get(index) else {
                 break;
             };
-            // What nearly every record gets, in one go.
+            // The most frequent case, in one copy.
             if let (Source::Time, Target::Json, true) = (&field.source, self.target, comma)
                 && let (head, length @ 1..) = &field.text_head
             {
@@ -322,7 +324,7 @@ impl Added {
         Ok(())
     }
 
-    /// Writes the value of the field with this index.
+    /// Writes the value of the field at this index.
     #[inline]
     pub(super) fn write_value(
         &mut self,
@@ -413,7 +415,7 @@ fn write_text(target: Target, room: &mut Room<'_>, text: &[u8]) {
     }
 }
 
-/// Writes a field's value with the type it has.
+/// Writes the value of a field with its type.
 fn copy(
     target: Target,
     room: &mut Room<'_>,

@@ -1,13 +1,14 @@
-//! `format: csv`: the fields that `columns` names, comma-separated (RFC 4180), a record a row.
+//! `format: csv`: the fields named in `columns`, comma-separated (RFC 4180), one record per row.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
 //! ```text
 //! 2026-11-21T03:46:12.123456789Z,web-1,"he said ""no"", then left",200,,""<LF>
 //! ```
-//! A text with a comma, a quote or a line end stands in quotes, its own quotes doubled. A missing field, and nil, is
-//! nothing between two commas; an empty text is `""`, and so is a row that would be empty otherwise. Maps and arrays are
-//! JSON. A column that the record has not is taken from `add`.
+//!
+//! A text with a comma, a quote or a line end is quoted, and its quotes are doubled. A missing field or nil is an empty
+//! cell; an empty text is `""`, and so is a row that would otherwise be empty. Maps and arrays are JSON. A column that
+//! the record does not have comes from `add`.
 
 use millstream_record::Batch;
 
@@ -24,7 +25,7 @@ use crate::{
     room::Room,
 };
 
-/// The record at hand has no such field.
+/// The current record does not have the field.
 const NOWHERE: usize = usize::MAX;
 
 #[derive(Debug)]
@@ -32,18 +33,18 @@ pub(super) struct Csv {
     columns: Vec<Column>,
     added: Added,
     delimiter: Box<[u8]>,
-    /// JSON before it is a text.
+    /// JSON before it is written as text.
     scratch: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Column {
     path: FieldPath,
-    /// The name of a field at the top of the record; the others are looked for one by one.
+    /// The name of a field at the top level; other fields are searched one by one.
     name: Option<Box<[u8]>>,
-    /// The field of `add` that stands for it.
+    /// The added field for it.
     added: Option<usize>,
-    /// Where its value stands in the record at hand.
+    /// The offset of its value in the current record.
     at: usize,
 }
 
@@ -66,7 +67,7 @@ impl Csv {
         }
     }
 
-    /// The row of the columns' names.
+    /// The row with the names of the columns.
     pub(super) fn header(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut room = Room::new(&mut out);
@@ -84,7 +85,7 @@ impl Csv {
         out
     }
 
-    /// Writes the row of a record whose columns were looked for, or of a line.
+    /// Writes the row of a line, or of a record whose columns were searched.
     #[inline]
     fn row(
         &mut self,
@@ -159,7 +160,7 @@ impl Write for Csv {
         for _ in 0..fields {
             let (name, value) = key_at(body, at)?;
             for column in &mut self.columns {
-                // Of equal keys the first counts.
+                // Of equal keys the first one counts.
                 if column.at == NOWHERE && name.is_some() && column.name.as_deref() == name {
                     column.at = value;
                 }
@@ -174,7 +175,7 @@ impl Write for Csv {
     }
 }
 
-/// The name that the key at `at` is, and the offset of its value. A key that is no text names no column.
+/// The name at `at`, and the offset of its value. A key that is not a text matches no column.
 #[inline]
 fn key_at(body: &[u8], at: usize) -> Result<(Option<&[u8]>, usize), Unfit> {
     if let Some((start, length)) = text_at(body, at) {
@@ -201,7 +202,7 @@ impl Plain for Cell {
         }
         let special =
             |byte: u8| (byte == b',') | (byte == b'"') | (byte == b'\n') | (byte == b'\r');
-        // No early end: that becomes vector code.
+        // No early exit, so that the compiler vectorises it.
         if !text.is_empty()
             && !text
                 .iter()
@@ -216,7 +217,7 @@ impl Plain for Cell {
 }
 
 impl Cell {
-    /// What stands between quotes.
+    /// Writes the text between quotes.
     fn inner(room: &mut Room<'_>, text: &[u8]) {
         for part in text.split_inclusive(|&byte| byte == b'"') {
             room.bytes(part);

@@ -2,8 +2,8 @@
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
-//! Promises: what it appends is whole records, in order; what it could not write it names, with its place in the body;
-//! encoded and rejected together are the records of the batch. Leaves to others: when to write, and what becomes of
+//! It appends complete records, in order, and reports each record that it could not write with its range in the body.
+//! Encoded and rejected records together are the records of the batch. The sink decides when to write and how to handle
 //! rejects.
 
 use std::ops::Range;
@@ -30,13 +30,13 @@ use crate::{
     template::{Renderer, Shared},
 };
 
-/// Batches to bytes, as the options of one sink say. One per task: it remembers times.
+/// Encodes batches by the options of a sink. One per task, because it remembers times.
 #[derive(Debug)]
 pub struct Encoder {
     kind: Kind,
-    /// What a file starts with.
+    /// The start of a file.
     header: Vec<u8>,
-    /// How text that is not UTF-8 is written.
+    /// How to write text that is not UTF-8.
     invalid_utf8: Option<InvalidUtf8>,
 }
 
@@ -48,19 +48,19 @@ enum Kind {
     Raw(Raw),
     Msgpack(Msgpack),
     Template(Text),
-    // It remembers what the record before began with.
+    // Boxed: it remembers how the previous record began.
     Avro(Box<AvroEvent>),
 }
 
-/// One format: writes single records. After an error part of the record is written; the caller takes it back.
+/// A format, which writes single records. After an error the caller removes the partial record.
 pub(super) trait Write {
-    /// Prepares what is the same for all records of a batch.
+    /// Prepares what is constant for the batch.
     fn begin(&mut self, batch: &Batch);
 
     /// Writes a line.
     fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason>;
 
-    /// Writes the record at `head` of `body`, whose entry starts at `start`; gives the offset behind it.
+    /// Writes the record at `head` of `body`, whose entry begins at `start`; returns the offset after it.
     fn packed(
         &mut self,
         room: &mut Room<'_>,
@@ -71,23 +71,23 @@ pub(super) trait Write {
     ) -> Result<usize, Reason>;
 }
 
-/// Where a record stands, in the batch and in what was written.
+/// The ranges of a record in the batch and in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its first byte in the batch's body.
+    /// The offset of the record in the batch's body.
     pub start: usize,
-    /// Where its fields begin: a packed record's map; of a line, its text.
+    /// The offset of its fields: the map of a packed record, the text of a line.
     pub record: usize,
-    /// The byte behind it in the body (behind the newline of a line).
+    /// The offset after it in the body (for a line, after its newline).
     pub end: usize,
     /// Its event time.
     pub time: Time,
-    /// The byte behind it in what was written.
+    /// The offset after it in the output.
     pub written: usize,
 }
 
 impl Mark {
-    /// The record, out of the batch that it is of.
+    /// The record in its batch.
     pub fn event<'a>(&self, batch: &'a Batch) -> TimedRecord<'a> {
         let record = match batch.encoding {
             Encoding::Lines => {
@@ -101,9 +101,9 @@ impl Mark {
     }
 }
 
-/// Who wants to know where the records stand: a list of marks, or nobody, who costs nothing.
+/// Receives the mark of every record that was written. `()` ignores them at no cost.
 trait Notes {
-    /// Takes note; whether more is wanted.
+    /// Receives a mark; returns whether to continue.
     fn note(&mut self, mark: Mark) -> bool;
 }
 
@@ -122,10 +122,10 @@ impl Notes for Vec<Mark> {
     }
 }
 
-/// No more than fills what is written up to an offset.
+/// Stops when the output reaches an offset.
 struct Until {
     written: usize,
-    /// The byte behind the last record in the body.
+    /// The offset after the last record in the body.
     end: Option<usize>,
 }
 
@@ -140,16 +140,16 @@ impl Notes for Until {
     }
 }
 
-/// What [`Encoder::encode_until`] has done.
+/// The result of [`Encoder::encode_until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Records that were appended.
+    /// The number of records appended.
     pub records: u32,
-    /// Where in the body the next record starts.
+    /// The offset of the next record in the body.
     pub end: usize,
 }
 
-/// What a record is of.
+/// The batch and the record being written.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) shared: Shared<'a>,
@@ -231,13 +231,13 @@ impl Encoder {
         })
     }
 
-    /// What stands once before all records of a file (or of a stream, or a message that is a document of its own): the
-    /// names of csv's columns. Nearly always nothing.
+    /// Precedes the records of a file, a stream, or a message that is a document: the column names of csv. Empty for
+    /// other formats.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// Whether the bytes of the batch's body are the output: who has them need not encode.
+    /// Whether the batch's body already is the output, so that it need not be encoded.
     pub fn passes(&self, batch: &Batch) -> bool {
         match &self.kind {
             Kind::Raw(raw) => {
@@ -249,8 +249,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the records of a batch to `out`, and those that cannot be written to `rejects`; gives the number of
-    /// records that were appended. `out` grows to at most about six times the body.
+    /// Appends the records of a batch to `out`, and those that cannot be written to `rejects`. Returns the number of
+    /// records appended. `out` grows to at most about six times the body.
     pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>, rejects: &mut Vec<Reject>) -> u32 {
         if self.passes(batch) {
             out.extend_from_slice(&batch.body);
@@ -259,8 +259,8 @@ impl Encoder {
         self.encode_range(batch, 0..batch.body.len(), out, rejects)
     }
 
-    /// As [`Encoder::encode`] for the records that stand in `range` of the body: one or more whole ones, as
-    /// [`crate::record::records`] gives their places.
+    /// As [`Encoder::encode`], for one or more complete records in `range` of the body, as given by
+    /// [`crate::record::records`].
     pub fn encode_range(
         &mut self,
         batch: &Batch,
@@ -271,8 +271,8 @@ impl Encoder {
         self.run(batch, range, out, rejects, &mut ())
     }
 
-    /// As [`Encoder::encode`], for sinks that send each record by itself: appends to `marks` where every record that was
-    /// written stands.
+    /// As [`Encoder::encode`], for sinks that send records one by one: appends the mark of every written record to
+    /// `marks`.
     pub fn encode_each(
         &mut self,
         batch: &Batch,
@@ -283,7 +283,7 @@ impl Encoder {
         self.run(batch, 0..batch.body.len(), out, rejects, marks)
     }
 
-    /// As [`Encoder::encode_range`], up to the record with which `out` holds `written` bytes or more.
+    /// As [`Encoder::encode_range`], up to the record with which `out` reaches `written` bytes.
     pub fn encode_until(
         &mut self,
         batch: &Batch,
@@ -427,7 +427,7 @@ fn packed(
     encoded
 }
 
-/// The offset behind the value at `start`; where none can be read (which no batch holds), the end of it all.
+/// The offset after the value at `start`; the end of the body if it cannot be read, which no valid batch contains.
 #[cold]
 fn behind(body: &[u8], start: usize) -> usize {
     let mut open = 1;

@@ -1,8 +1,9 @@
-//! `format: json`: one object a record, its own fields first, in their order.
+//! `format: json`: one object per record. Its own fields come first, in their order.
 //!
-//! Hop: read decode send keep take [encode] write settle. The loop does text, small numbers, nil and booleans itself and
-//! leaves everything else to [`crate::json`]: that is most of its speed. Neighbours mostly have the same keys at the same
-//! places, and often the same values but for the last: what is equal byte for byte is not read again, its text is ready.
+//! Hop: read decode send keep take [encode] write settle. The loop handles text, small numbers, nil and booleans and
+//! leaves everything else to [`crate::json`]; most of its speed comes from this. Neighbouring records mostly have the
+//! same keys in the same places, and often the same values except for the last one: bytes that are equal to the
+//! previous record's are not parsed again, their JSON is copied.
 
 use millstream_record::Batch;
 
@@ -19,22 +20,22 @@ use crate::{
     room::Room,
 };
 
-/// Of so many fields the keys are remembered.
+/// The number of fields whose keys are remembered.
 const KEYS_MAX: usize = 16;
-/// Bytes of the longest key that is remembered, with its head.
+/// The longest key that is remembered, with its head.
 const KEY_BYTES: usize = 16;
-/// What stands in front of a value that is a text: comma, quotes, colon and quote beside the key.
+/// The most bytes before a value that is a text: comma, quotes, colon and quote around the key.
 const TEXT_BYTES: usize = KEY_BYTES + 8;
 
-/// The key of a field, which may be that of the next record too.
+/// The key of a field, which may be that of the next record, too.
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    /// The str, and ones where a byte of it counts.
+    /// The str, and a mask of its bytes.
     bytes: u128,
     mask: u128,
-    /// Its bytes; 0: there is none.
+    /// Its length; 0 if there is none.
     size: usize,
-    /// `,"key":"`, and its bytes.
+    /// `,"key":"`, and its length.
     text: [u8; TEXT_BYTES],
     length: usize,
     /// Which of the added fields it is.
@@ -51,7 +52,7 @@ impl Key {
         named: 0,
     };
 
-    /// A key at the start of `bytes` for which `text` was written; a quote comes behind that if the value is a text.
+    /// The key at the start of `bytes`, for which `text` was written; a quote follows it if the value is a text.
     #[inline(never)]
     fn learn(bytes: &[u8], size: usize, text: &[u8], named: u64) -> Self {
         let mut key = Self::NONE;
@@ -80,23 +81,23 @@ impl Key {
     }
 }
 
-/// Longer fronts are not remembered, nor are such with a longer text.
+/// Longer fronts, and those with a longer text, are not remembered.
 const FRONT_BYTES_MAX: usize = 512;
-/// After so many records with another front it is learnt anew only now and then.
+/// After this many records with another front it is learned again only now and then.
 const PATIENCE: u32 = 16;
 const NOW_AND_THEN: u32 = 64;
 
-/// All fields of a record but the last, which often are those of the next one too: what a line of syslog or of a pod has
-/// beside its text.
+/// All fields of a record except the last, which are often those of the next record: what a line of syslog or of a pod
+/// has besides its text.
 #[derive(Debug, Default)]
 struct Front {
-    /// As they stand in the record; empty: none is known.
+    /// The encoded fields; empty if none are known.
     bytes: Vec<u8>,
-    /// As they were written.
+    /// Their JSON.
     text: Vec<u8>,
     fields: usize,
     seen: u64,
-    /// Records in a row that had another one.
+    /// Consecutive records with another front.
     misses: u32,
 }
 
@@ -129,10 +130,10 @@ impl Front {
 pub(super) struct Json {
     added: Added,
     delimiter: Box<[u8]>,
-    /// Those of the record before, by their places.
+    /// The keys of the previous record, by field index.
     keys: Box<[Key; KEYS_MAX]>,
     front: Front,
-    /// What a line starts with: `{"message":`
+    /// The head of a line: `{"message":`
     line_head: Vec<u8>,
     /// Which of the added fields a line has.
     line_seen: u64,
@@ -191,8 +192,8 @@ impl Write for Json {
 }
 
 impl Json {
-    /// Writes the record's own `left` fields, which start at `at`; gives the offset behind them and which of the added
-    /// fields are among them.
+    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them and which of
+    /// the added fields are among them.
     #[inline]
     fn fields(
         &mut self,
@@ -240,7 +241,7 @@ impl Json {
         Ok((at, seen))
     }
 
-    /// A field with another key than that of the record before.
+    /// A field with another key than in the previous record.
     #[inline(never)]
     fn other_field(
         &mut self,
@@ -277,7 +278,7 @@ impl Json {
         other(room, body, value)
     }
 
-    /// Keys that are no short text: bin, numbers, booleans.
+    /// A key that is not a short text: bin, numbers, booleans.
     #[cold]
     #[inline(never)]
     fn other_key(
@@ -293,7 +294,7 @@ impl Json {
         let mut again = Reader::at(body, at);
         *seen |= match again.bytes() {
             Ok(name) => self.added.named(name),
-            // The text between the quotes: it has no escapes.
+            // The text between the quotes has no escapes.
             Err(_) => match room.since(before) {
                 [b'"', name @ .., b'"'] => self.added.named(name),
                 _ => 0,

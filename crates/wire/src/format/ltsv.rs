@@ -1,13 +1,14 @@
-//! `format: ltsv`: labelled tab-separated values (ltsv.org), a record a line.
+//! `format: ltsv`: labelled tab-separated values (ltsv.org), one record per line.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
 //! ```text
 //! host:web-1<TAB>status:200<TAB>message:a\tb<TAB>time:2026-11-21T03:46:12.123456789Z<LF>
 //! ```
-//! LTSV knows no escape and no value may hold a tab, a line end or NUL: these become `\t`, `\n`, `\r` and `\0`, and all else
-//! stays as it is (a backslash too, so that paths and JSON within values read as they are). In labels `:` and control
-//! characters become `_`. Nil is empty, maps and arrays are JSON.
+//!
+//! LTSV has no escapes, and a value must not contain a tab, a line end or NUL: these become `\t`, `\n`, `\r` and `\0`.
+//! Everything else stays unchanged (also a backslash, so that paths and JSON in values can be read). In labels `:` and
+//! control characters become `_`. Nil is empty, maps and arrays are JSON.
 
 use millstream_record::Batch;
 
@@ -30,7 +31,7 @@ pub(super) struct Ltsv {
     delimiter: Box<[u8]>,
     /// Which of the added fields a line has.
     line_seen: u64,
-    /// JSON before it is a value.
+    /// JSON before it is written as a value.
     scratch: Vec<u8>,
 }
 
@@ -44,7 +45,7 @@ impl Ltsv {
         }
     }
 
-    /// A key that is no short text: bin, numbers, booleans.
+    /// A key that is not a short text: bin, numbers, booleans.
     #[cold]
     #[inline(never)]
     fn other_key(
@@ -148,7 +149,7 @@ impl Value {
     #[inline]
     fn valid(room: &mut Room<'_>, text: &[u8]) {
         let unfit = |byte: u8| (byte == b'\t') | (byte == b'\n') | (byte == b'\r') | (byte == 0);
-        // No early end: that becomes vector code.
+        // No early exit, so that the compiler vectorises it.
         if !text.iter().fold(false, |found, &byte| found | unfit(byte)) {
             return room.bytes(text);
         }

@@ -1,19 +1,20 @@
-//! Formats: batches to the bytes that a sink writes, in one pass over the body.
+//! Formats: from batches to the bytes that a sink writes, in one pass over the body.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
 //! ```text
-//! json       {"its":"fields","time":"2026-11-21T03:46:12.123456789Z"}\n     one object a record
-//! raw        the field `message` and \n; a line as it is
+//! json       {"its":"fields","time":"2026-11-21T03:46:12.123456789Z"}\n     one object per record
+//! raw        the field `message` and \n; a line unchanged
 //! ltsv       its:fields<TAB>time:2026-11-21T03:46:12.123456789Z\n
-//! csv        the fields that `columns` names, with commas between them (RFC 4180), and \n
-//! msgpack    [time, record], as the batch holds it
+//! csv        the fields that `columns` names, separated by commas (RFC 4180), and \n
+//! msgpack    [time, record], as in the batch
 //! template   the text of a template
 //! avro_event a map of headers and a body, as Flume's sinks write them; a file of them: [`crate::avro::container`]
 //! ```
 //!
-//! An [`Encoder`] is configured once and used for batch after batch: no allocation for a record. A record that cannot be
-//! written is set aside with its reason and its neighbours go on. How MessagePack values become JSON: [`crate::json`].
+//! An [`Encoder`] is configured once and used for all batches; it does not allocate per record. A record that cannot be
+//! written is rejected with its reason, and its neighbours are written. [`crate::json`] describes how MessagePack
+//! values become JSON.
 
 mod add;
 mod avro;
@@ -41,22 +42,22 @@ use crate::{json::Unfit, record::FieldPath, template::Missing};
 /// A record that could not be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Its bytes in the batch's body: a line with its newline, or an entry.
+    /// Its range in the batch's body: a line with its newline, or an entry.
     pub range: Range<usize>,
     /// Why.
     pub reason: Reason,
 }
 
-/// Why a record could not be written. It is the record or the sink's options: later is no better.
+/// Why a record could not be written. The cause is the record or the sink's options, so a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// A template asks for a value that is not there.
+    /// A template needs a value that is missing.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// It has not the field that `format: raw` writes.
+    /// It does not have the field that `format: raw` writes.
     #[error("no field `{0}`, which is what `format: raw` writes (option `field`)")]
     NoField(FieldPath),
-    /// It holds what JSON text cannot show.
+    /// It contains a value that JSON cannot represent.
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }

@@ -1,4 +1,4 @@
-//! `format: msgpack`: entries `[time, record]`, as the batch holds them, with the fields of `add` behind their own.
+//! `format: msgpack`: entries `[time, record]` as in the batch, with the fields of `add` after their own.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 
@@ -20,9 +20,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Msgpack {
     added: Added,
-    /// What an entry that gets fields starts with, up to its own fields.
+    /// The head of an entry with added fields, up to its own fields.
     head: Vec<u8>,
-    /// What a line starts with, up to its text, and the time for which that holds.
+    /// The head of a line up to its text, and the time for which it is valid.
     line: (Option<Time>, Vec<u8>),
     /// Which of the added fields a line has.
     line_seen: u64,
@@ -38,7 +38,7 @@ impl Msgpack {
         }
     }
 
-    /// Whether an entry leaves as it stands.
+    /// Whether entries are written unchanged.
     pub(super) fn passes_packed(&self) -> bool {
         self.added.is_empty()
     }
@@ -84,7 +84,7 @@ impl Write for Msgpack {
         let own = reader.position();
         let mut seen = 0;
         for _ in 0..fields {
-            // The key; names that are no text are none that are added.
+            // A key that is not a text is not one of the added fields.
             match reader.bytes() {
                 Ok(name) => seen |= self.added.named(name),
                 Err(_) => reader.skip().map_err(Unfit::from)?,
@@ -95,7 +95,7 @@ impl Write for Msgpack {
         self.head.clear();
         let all = fields.saturating_add(self.added.count(seen));
         write_map_len(&mut self.head, all);
-        // The head of the entry stays as it is, its metadata too.
+        // The head of the entry stays unchanged, with its metadata.
         room.bytes(body.get(start..head.record).unwrap_or_default());
         room.bytes(&self.head);
         room.bytes(body.get(own..end).unwrap_or_default());

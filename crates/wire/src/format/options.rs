@@ -1,4 +1,4 @@
-//! The options of sinks that decide about the format, and what is wrong with them.
+//! The format options of sinks, and their validation.
 
 use jiff::tz::TimeZone;
 use schemars::JsonSchema;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use super::{Add, Encoder};
 use crate::{json::InvalidUtf8, record::FieldPath, template::Template};
 
-/// How a sink writes records.
+/// Format of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// One JSON object a line: the record's own fields and what `add` names. A line becomes `{"message": line}`.
+    /// One JSON object per line: the record's fields and those of `add`. A line becomes `{"message": line}`.
     #[default]
     Json,
-    /// `label:value` for each field, with tabs between them, and a newline. A line becomes `message:line`.
+    /// `label:value` for each field, separated by tabs, and a newline. A line becomes `message:line`.
     Ltsv,
-    /// The fields that `columns` names, with commas between them (RFC 4180), and a newline.
+    /// The fields that `columns` names, separated by commas (RFC 4180), and a newline.
     Csv,
-    /// The record's `message` (option `field`) and a newline; a line as it is.
+    /// The record's `message` (option `field`) and a newline; a line unchanged.
     Raw,
     /// Each record as a MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
     Msgpack,
@@ -29,47 +29,47 @@ pub enum Format {
     AvroEvent,
 }
 
-/// What the headers of `format: avro_event` are called.
+/// Names of the headers of `format: avro_event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Headers {
-    /// As the fields of the record.
+    /// The names of the record's fields.
     #[default]
     Own,
-    /// As Flume's syslog sources call them: `Facility` and `Severity` with their numbers, and `priority`; all others as the
-    /// fields of the record.
+    /// The names of Flume's syslog sources: `Facility` and `Severity` with numbers, and `priority`; the names of the
+    /// record's fields for all others.
     Flume,
 }
 
 /// The options `format`, `add`, `columns`, `header`, `field`, `headers`, `template` and `delimiter` of a sink.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
-    /// How records are written.
+    /// The format.
     pub format: Format,
-    /// Fields that records get where they have none of that name; json, ltsv and csv add `time: "{time}"`, and avro_event
-    /// `timestamp: "{time:unix_ms}"`, as [`Add`] says.
+    /// Fields to add to records that do not have them. json, ltsv and csv add `time: "{time}"`, and avro_event
+    /// `timestamp: "{time:unix_ms}"`, as described at [`Add`].
     pub add: Option<Add>,
     /// The columns of csv.
     pub columns: Option<Vec<FieldPath>>,
-    /// Whether csv starts with the names of the columns; default no.
+    /// Whether csv begins with the names of the columns; default no.
     pub header: Option<bool>,
-    /// What `raw` writes, and the body of avro_event; default `message`.
+    /// The field that `raw` writes, and the body of avro_event; default `message`.
     pub field: Option<FieldPath>,
-    /// What the headers of avro_event are called.
+    /// The names of avro_event's headers.
     pub headers: Option<Headers>,
-    /// What `template` writes.
+    /// The text that `template` writes.
     pub template: Option<Template>,
-    /// What stands behind each record; default a newline, nothing for template.
+    /// The end of each record; default a newline, nothing for template.
     pub delimiter: Option<String>,
-    /// What text that is not UTF-8 becomes; default its base64 in JSON, else the bytes as they are.
+    /// The replacement for text that is not UTF-8; default base64 in JSON, unchanged bytes otherwise.
     pub invalid_utf8: Option<InvalidUtf8>,
 }
 
-/// Options that do not go together.
+/// Incompatible options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}: {help}")]
 pub struct OptionError {
-    /// The option to blame.
+    /// The option with the problem.
     pub option: &'static str,
     /// What is wrong.
     pub message: String,
@@ -92,10 +92,9 @@ impl OptionError {
 }
 
 impl Options {
-    /// The encoder for these options; strftime in templates shows times in `zone`.
+    /// The encoder for these options; strftime in templates uses the time zone `zone`.
     ///
-    /// # Errors
-    /// [`OptionError`]: an option that the format does not know, or one that it needs and that is not there.
+    /// # Errors [`OptionError`]: an option that the format does not have, or a missing one that it needs.
     pub fn encoder(&self, zone: &TimeZone) -> Result<Encoder, OptionError> {
         self.check()?;
         Encoder::new(self, zone)
@@ -103,10 +102,10 @@ impl Options {
 
     fn check(&self) -> Result<(), OptionError> {
         let unused = |option, only| {
-            let help = format!("take it out, or set `format: {only}`");
+            let help = format!("remove it, or set `format: {only}`");
             Err(OptionError::new(
                 option,
-                format!("`{option}` does nothing with this format"),
+                format!("`{option}` has no effect with this format"),
                 help,
             ))
         };

@@ -1,6 +1,6 @@
-//! `format: raw`: one field and a newline, a line as it is.
+//! `format: raw`: one field and a newline; a line unchanged.
 //!
-//! Hop: read decode send keep take [encode] write settle. A value that is no text is written as JSON.
+//! Hop: read decode send keep take [encode] write settle. A value that is not a text is written as JSON.
 
 use millstream_record::Batch;
 
@@ -20,18 +20,18 @@ use crate::{
 pub(super) struct Raw {
     field: FieldPath,
     delimiter: Box<[u8]>,
-    /// The key as a str, when the field has a short name at the top; else nothing.
+    /// The key as a str if the field has a short name at the top level; otherwise empty.
     key: Vec<u8>,
-    /// How the fields of the record before looked, by their places.
+    /// The shapes of the previous record's fields, by index.
     shapes: [Shape; FIELDS_MAX],
 }
 
 /// A small map has fewer fields than this.
 const FIELDS_MAX: usize = 16;
 
-/// The first byte of a key and of its value, and what sizes they say these have. Sizes stand beside the bytes although they
-/// follow from them: where a field looks like that of the record before, the processor need not wait for the one to know
-/// where the next field is.
+/// The first byte of a key and of its value, and the sizes that follow from them. The sizes are stored nevertheless: if
+/// a field has the shape of the previous record's, the processor knows where the next field begins without waiting for
+/// these bytes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     key: u8,
@@ -64,13 +64,13 @@ impl Raw {
         }
     }
 
-    /// Whether a line leaves as it stands.
+    /// Whether lines are written unchanged.
     pub(super) fn passes_lines(&self) -> bool {
         *self.delimiter == *b"\n" && self.field.top_name() == Some(MESSAGE)
     }
 
-    /// The field's text, the offset behind it, and how many fields follow; `None`: it is no text of at most 65535 bytes, or
-    /// something in front of it is neither text nor a small number, or it is not there.
+    /// The field's text, the offset after it, and the number of fields that follow. `None` if the field is missing, is
+    /// not a text of at most 65535 bytes, or follows a value that is neither text nor a small number.
     #[inline(always)]
     fn plain<'a>(&mut self, body: &'a [u8], record: usize) -> Option<(&'a [u8], usize, u8)> {
         let fields = match *body.get(record)? {
@@ -124,7 +124,7 @@ impl Raw {
         }
     }
 
-    /// Wherever the field stands and whatever it is.
+    /// The general case: any field and any value.
     #[cold]
     #[inline(never)]
     fn any(&self, room: &mut Room<'_>, body: &[u8], record: usize) -> Result<usize, Reason> {

@@ -1,4 +1,4 @@
-//! `format: template`: the text of a template for each record.
+//! `format: template`: the text of a template per record.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 

@@ -1,4 +1,4 @@
-//! Encoders, case by case; against the oracles in `properties`.
+//! Encoders, case by case; `properties` compares them with oracles.
 
 mod invalid;
 mod properties;
@@ -59,7 +59,7 @@ fn add<const N: usize>(fields: [(&str, &str); N]) -> Option<Add> {
     Some(Add::from(Vec::from(fields)))
 }
 
-/// The same without the event time.
+/// No added event time.
 fn only<const N: usize>(fields: [(&str, &str); N]) -> Option<Add> {
     let without = vec!["time".to_owned()];
     add(fields).map(|add| Add { without, ..add })
@@ -79,7 +79,7 @@ fn raw() -> Options {
     }
 }
 
-/// What is written, and the reasons of rejects. Holds any encoder to its promises on the way.
+/// The output, and the reasons of rejects. Also checks the guarantees of every encoder.
 fn encode(options: &Options, batch: &Batch) -> (String, Vec<String>) {
     let (out, rejects) = encode_bytes(options, batch);
     let reasons = rejects.iter().map(|reject| reject.reason.to_string());
@@ -91,7 +91,7 @@ fn encode_bytes(options: &Options, batch: &Batch) -> (Vec<u8>, Vec<Reject>) {
     let (mut out, mut rejects) = (b"before".to_vec(), Vec::new());
     let encoded = encoder.encode(batch, &mut out, &mut rejects);
     assert_eq!(encoded + rejects.len() as u32, batch.count);
-    // One record at a time gives the same.
+    // One record at a time gives the same result.
     let (mut single, mut single_rejects) = (b"before".to_vec(), Vec::new());
     for (range, _) in records(batch) {
         encoder.encode_range(batch, range, &mut single, &mut single_rejects);
@@ -125,7 +125,7 @@ fn the_event_time_is_added_unless_the_record_has_a_field_of_that_name() {
 }
 
 #[test]
-fn the_event_time_stays_beside_other_added_fields_unless_it_is_left_out() {
+fn the_event_time_is_added_beside_other_fields_unless_it_is_null() {
     let record = map([("a", 1.into())]);
     let written = |format, add: &str| {
         let options = Options {
@@ -148,7 +148,7 @@ fn the_event_time_stays_beside_other_added_fields_unless_it_is_left_out() {
         ),
         (r#"{"time":null}"#, "{\"a\":1}\n".to_owned()),
         ("{}", "{\"a\":1}\n".to_owned()),
-        // Another field holds it, or the field is called the same.
+        // Another field holds it, or a field has the same name.
         (
             r#"{"at":"{time:unix}"}"#,
             "{\"a\":1,\"at\":1700000000}\n".to_owned(),
@@ -157,7 +157,7 @@ fn the_event_time_stays_beside_other_added_fields_unless_it_is_left_out() {
             r#"{"time":"{tag}"}"#,
             "{\"a\":1,\"time\":\"web.front\"}\n".to_owned(),
         ),
-        // A day is not the event time.
+        // A day is not an event time.
         (
             r#"{"day":"%F"}"#,
             format!("{{\"a\":1,\"time\":\"{EVENT_TEXT}\",\"day\":\"2023-11-14\"}}\n"),
@@ -233,7 +233,7 @@ fn added_fields_keep_their_types_and_overwrite_nothing() {
 }
 
 #[test]
-fn a_record_without_what_a_template_asks_for_is_rejected_and_its_neighbours_go_on() {
+fn a_record_without_a_value_of_the_template_is_rejected_and_its_neighbours_are_written() {
     let options = Options {
         add: only([("u", "{.user}")]),
         ..Options::default()
@@ -293,7 +293,7 @@ fn raw_writes_one_field() {
 }
 
 #[test]
-fn templates_write_what_they_say() {
+fn templates_are_rendered_per_record() {
     let options = Options {
         format: Format::Template,
         template: Some(Template::parse("%FT%T.%9fZ {host} {.message}\n").unwrap()),
@@ -349,7 +349,7 @@ fn times_within_records_become_text() {
 }
 
 #[test]
-fn what_json_cannot_show_is_rejected() {
+fn a_record_that_json_cannot_represent_is_rejected() {
     let nested = |levels| (0..levels).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
     let keyed = Value::Map(vec![(Value::Array(vec![]), 1.into())]);
     let batch = packed(&[
@@ -372,7 +372,7 @@ fn what_json_cannot_show_is_rejected() {
 }
 
 #[test]
-fn what_leaves_as_it_stands_is_known_before() {
+fn the_encoder_knows_which_batches_pass_unchanged() {
     let passes =
         |options: &Options, batch: &Batch| options.encoder(&TimeZone::UTC).unwrap().passes(batch);
     let (lines, packed) = (lines(b"x\n"), packed(&[]));
@@ -386,7 +386,7 @@ fn what_leaves_as_it_stands_is_known_before() {
 }
 
 #[test]
-fn options_that_do_not_go_together_are_refused() {
+fn incompatible_options_are_rejected() {
     let add_to_raw = Options {
         add: add([]),
         ..raw()
@@ -424,7 +424,7 @@ fn options_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn options_read_as_they_are_written() {
+fn serialised_options_read_back() {
     let add: Add = serde_json::from_str(r#"{"z":"{time}","a":"{.n|0}"}"#).unwrap();
     assert_eq!(add.fields[0].0, "z");
     assert_eq!(

@@ -1,7 +1,7 @@
-//! Single values of a record, as every text format reads and writes them.
+//! Single values of a record, for all text formats.
 //!
-//! Hop: read decode send keep take [encode] write settle. Short text and small numbers are read here, in the loop of the
-//! format that asks; everything else is left to [`crate::json`].
+//! Hop: read decode send keep take [encode] write settle. Short text and small numbers are read here, inlined into the
+//! loop of the format; everything else is left to [`crate::json`].
 
 use super::Reason;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     room::Room,
 };
 
-/// Where the text of a str at `at` stands, when it is whole and no longer than 65535 bytes.
+/// The range of the text of a str at `at`, if it is complete and at most 65535 bytes long.
 #[inline(always)]
 pub(super) fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
     let (start, length) = match *body.get(at..)? {
@@ -22,7 +22,7 @@ pub(super) fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
     (start + length <= body.len()).then_some((start, length))
 }
 
-/// The number of pairs of the map at `at` and the offset of the first.
+/// The number of pairs of the map at `at` and the offset of the first one.
 #[inline(always)]
 pub(super) fn map_at(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
     match body.get(at) {
@@ -38,7 +38,7 @@ fn long_map(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
     Ok((left, reader.position()))
 }
 
-/// Writes a value that is no short text as JSON; gives the offset behind it.
+/// Writes a value that is not a short text as JSON; returns the offset after it.
 #[inline]
 pub(super) fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
     let (number, size) = match *body.get(at..).unwrap_or_default() {
@@ -69,14 +69,14 @@ fn any(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
     json::value(room, body, at)
 }
 
-/// How a format without types shows text.
+/// How a format without types writes text.
 pub(super) trait Plain {
     /// Writes text.
     fn text(room: &mut Room<'_>, text: &[u8]);
 }
 
-/// Writes any value as text: text as it is, nil as nothing, numbers, booleans, maps and arrays as JSON; gives the offset
-/// behind it. `scratch` is for JSON before it is shown as text.
+/// Writes any value as text: text unchanged, nil as empty, numbers, booleans, maps and arrays as JSON. Returns the
+/// offset after it. `scratch` holds JSON before it is written as text.
 #[inline]
 pub(super) fn plain<P: Plain>(
     room: &mut Room<'_>,
@@ -90,7 +90,7 @@ pub(super) fn plain<P: Plain>(
     }
     match body.get(at) {
         Some(0xc0) => Ok(at + 1),
-        // Integers, booleans, floats: nothing in their digits needs an escape anywhere.
+        // Integers, booleans and floats never need an escape.
         Some(0x00..=0x7f | 0xc2 | 0xc3 | 0xca..=0xd3 | 0xe0..=0xff) => other(room, body, at),
         _ => rare::<P>(room, body, at, scratch),
     }
@@ -111,7 +111,7 @@ fn rare<P: Plain>(
     }
     scratch.clear();
     let end = json::value(&mut Room::with(scratch, room.invalid_utf8()), body, at)?;
-    // A time is a string in JSON and plain text here.
+    // A time is a string in JSON, but plain text here.
     let text = match &scratch[..] {
         [b'"', text @ .., b'"'] => text,
         text => text,
@@ -120,7 +120,7 @@ fn rare<P: Plain>(
     Ok(end)
 }
 
-/// The offset behind `values` values that start at `at`.
+/// The offset after `values` values that begin at `at`.
 #[inline]
 pub(super) fn behind(body: &[u8], at: usize, values: u64) -> Result<usize, Reason> {
     let mut open = values;

@@ -1,4 +1,4 @@
-//! Acks: `{"ack": id}`, the id as the sender wrote it.
+//! Acks: `{"ack": id}` with the id as the sender wrote it.
 
 use crate::{
     json::{Unfit, write_value},
@@ -8,9 +8,9 @@ use crate::{
 /// One ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'a> {
-    /// The id, as the MessagePack value that it is.
+    /// The id, as a MessagePack value.
     pub chunk: &'a [u8],
-    /// Bytes that it took.
+    /// Its length in bytes.
     pub length: usize,
 }
 
@@ -21,11 +21,10 @@ pub fn write_ack(out: &mut Vec<u8>, chunk: &[u8]) {
     out.extend_from_slice(chunk);
 }
 
-/// Appends the ack for `chunk`, a MessagePack value, to a connection that speaks JSON: the value that its sender wrote in
+/// Appends the ack for `chunk`, a MessagePack value, to a JSON connection, with the value that its sender wrote in
 /// JSON.
 ///
-/// # Errors
-/// [`Unfit`]: never for a value that came as JSON.
+/// # Errors [`Unfit`]: never for a value that arrived as JSON.
 pub fn write_json_ack(out: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Unfit> {
     let start = out.len();
     out.extend_from_slice(b"{\"ack\":");
@@ -39,8 +38,7 @@ pub fn write_json_ack(out: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Unfit> {
 
 /// Reads the ack at the start of `input`.
 ///
-/// # Errors
-/// [`ReadError::Short`]: read more; [`ReadError::Type`]: the receiver sent something else.
+/// # Errors [`ReadError::Short`]: read more bytes; [`ReadError::Type`]: this is not an ack.
 pub fn read_ack(input: &[u8]) -> Result<Ack<'_>, ReadError> {
     let mut reader = Reader::new(input);
     let mut chunk = None;

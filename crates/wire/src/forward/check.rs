@@ -1,22 +1,22 @@
-//! Validates a payload while it arrives, in either encoding.
+//! Validates a payload of either encoding while it arrives.
 
 use millstream_record::Encoding;
 
 use crate::msgpack::{Malformed, Walker};
 
-/// Counts and validates the records of a payload that grows. Fed the same bytes with more behind them, it goes on where
+/// Counts and validates the records of a growing payload. Fed the same bytes with more after them, it continues where
 /// it stopped.
 #[derive(Clone, Debug)]
 pub enum Check {
     /// Entries.
     Packed(Walker),
-    /// Lines: how far they were counted, how many there are, and where the last one ends.
+    /// Lines: how far they were counted, their number, and the end of the last one.
     Lines {
-        /// Bytes looked at.
+        /// Bytes that were examined.
         seen: usize,
         /// Newlines before `seen`.
         lines: u32,
-        /// The byte after the last newline.
+        /// The offset after the last newline.
         whole: usize,
     },
 }
@@ -34,10 +34,9 @@ impl Check {
         }
     }
 
-    /// Goes on to the end of `bytes`.
+    /// Continues to the end of `bytes`.
     ///
-    /// # Errors
-    /// [`Malformed`]: what stands before [`Check::whole`] can be read, nothing behind it.
+    /// # Errors [`Malformed`]: the bytes after [`Check::whole`] cannot be read.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         match self {
             Self::Packed(walker) => walker.walk(bytes),
@@ -54,7 +53,7 @@ impl Check {
         }
     }
 
-    /// Good records before [`Check::whole`].
+    /// The number of valid records before [`Check::whole`].
     pub fn records(&self) -> u32 {
         match self {
             Self::Packed(walker) => walker.entries(),
@@ -62,7 +61,7 @@ impl Check {
         }
     }
 
-    /// Values before [`Check::whole`] that are no records.
+    /// The number of values before [`Check::whole`] that are not records.
     pub fn misfits(&self) -> u32 {
         match self {
             Self::Packed(walker) => walker.misfits(),
@@ -78,7 +77,8 @@ impl Check {
         }
     }
 
-    /// The byte after the last whole record. Less than the payload's length at its end: the payload is cut.
+    /// The offset after the last complete record. If it is below the length of the complete payload, the payload is
+    /// truncated.
     pub fn whole(&self) -> usize {
         match self {
             Self::Packed(walker) => walker.whole(),

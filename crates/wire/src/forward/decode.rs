@@ -1,11 +1,11 @@
-//! Reads the frames of one connection out of the bytes that it has sent so far.
+//! Reads the frames of a connection from the bytes received so far.
 //!
 //! On the line: read -> [decode] -> send -> keep.
 //!
-//! The connection keeps a read buffer and asks [`Decoder::next`] what stands at its front. Small frames come whole. A long
-//! payload is announced with its length, so that the connection reads exactly into a buffer that becomes the batch; then
-//! the decoder goes on behind it. A frame that is cut is remembered as far as it was looked at: however small the reads,
-//! no byte but the head of a cut value is looked at twice before the frame is whole.
+//! The connection keeps a read buffer and calls [`Decoder::next`] for what is at its front. Small frames are returned
+//! complete. A long payload is announced with its length, so that the connection reads it directly into a buffer that
+//! becomes the batch; then the decoder continues after it. The decoder remembers how far it has examined an incomplete
+//! frame: however small the reads are, only the head of an incomplete value is examined twice.
 
 use std::fmt;
 
@@ -20,34 +20,35 @@ use crate::{
     msgpack::{ReadError, Reader, skip},
 };
 
-/// A larger frame that was JSON is let go when it is done with.
+/// A larger buffer of a JSON frame is freed after use.
 const CONVERTED_BYTES_KEPT: usize = 64 << 10;
 
-/// So many top-level values in a row that are no frames are taken for another protocol. Both peers step over such values
-/// for ever (one log line a byte); a few are tolerated as they do.
+/// After this many consecutive top-level values that are not frames, the connection is taken for another protocol. Both
+/// known servers skip such values forever (one log line per byte); a few are tolerated as they do.
 const STRAYS_MAX: u32 = 16;
 
-/// What stands at the front of the input.
+/// What is at the front of the input.
 #[derive(Debug, PartialEq)]
 pub enum Step<'a> {
-    /// Nothing whole: read more behind what is there. What was consumed is white space.
+    /// Nothing complete: read more bytes. Only white space was consumed.
     More,
     /// A frame.
     Frame(Frame<'a>),
-    /// The head of a frame whose payload, `length` bytes, follows behind what was consumed. Take these bytes, then go on.
+    /// The head of a frame with a payload of `length` bytes, which follows the consumed bytes. Take the payload, then
+    /// continue.
     Payload(Payload<'a>),
     /// The end of the frame that [`Step::Payload`] began.
     End(Options<'a>),
-    /// A heartbeat: no answer is due.
+    /// A heartbeat, which needs no answer.
     Heartbeat,
-    /// An array that is no frame: its bytes in MessagePack, and the chunk id if it has one.
+    /// An array that is not a frame: its bytes in MessagePack, and its chunk id, if any.
     Misfit {
-        /// The whole value.
+        /// The complete value.
         value: &'a [u8],
-        /// The id to be acked, as a MessagePack value.
+        /// The id to acknowledge, as a MessagePack value.
         chunk: Option<&'a [u8]>,
     },
-    /// A value that is not even an array. A few in a row are stepped over.
+    /// A value that is not an array. A few in a row are skipped.
     Stray,
 }
 
@@ -56,30 +57,30 @@ pub enum Step<'a> {
 pub struct Payload<'a> {
     /// The tag.
     pub tag: &'a [u8],
-    /// What it holds, when it is not compressed (which only the option map behind it tells).
+    /// Its encoding if it is not compressed, which only the option map after it shows.
     pub encoding: Encoding,
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: usize,
 }
 
-/// Why nothing more can be read from the connection. Nothing of the frame at the front may be stored or acked.
+/// Why the connection cannot be read further. The frame at the front must not be stored or acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// These bytes are not MessagePack, or not JSON on a connection that began with it.
+    /// The bytes are not MessagePack, or not JSON on a JSON connection.
     Malformed {
-        /// The byte of the connection it was found at.
+        /// The offset in the connection.
         offset: u64,
         /// Whether the connection speaks JSON.
         json: bool,
     },
-    /// Value after value that is no frame: another protocol.
+    /// Too many values that are not frames: another protocol.
     Garbage {
-        /// The byte of the connection after the last of them.
+        /// The offset in the connection after the last of them.
         offset: u64,
     },
     /// A frame above the limit, or an option map above [`OPTION_BYTES_MAX`].
     TooLarge {
-        /// The byte of the connection where it begins.
+        /// The offset of the frame in the connection.
         offset: u64,
         /// The limit.
         bytes_max: usize,
@@ -95,7 +96,7 @@ impl fmt::Display for Refusal {
             }
             Self::Garbage { offset } => write!(
                 f,
-                "{STRAYS_MAX} values in a row that are no forward frames, up to byte {offset} of the connection: another protocol?"
+                "{STRAYS_MAX} consecutive values that are not forward frames, up to byte {offset} of the connection: another protocol?"
             ),
             Self::TooLarge { offset, bytes_max } => write!(
                 f,
@@ -107,27 +108,28 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Reads the frames of one connection.
+/// Reads the frames of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     frame_bytes_max: usize,
-    /// Told by the first byte.
+    /// Decided by the first byte.
     json: Option<bool>,
-    /// How many values stand behind the payload that was announced; `None`: no payload was.
+    /// The number of values after the announced payload; `None` if no payload was announced.
     behind: Option<u32>,
-    /// How far a cut value was looked at: where its next part stands, and what is owed (0: not cut).
+    /// How far an incomplete value was examined: the offset of its next part, and the values still owed (0 if there is
+    /// none).
     at: usize,
     open: u64,
     scan: json::Scan,
-    /// A JSON frame as MessagePack.
+    /// A JSON frame, converted to MessagePack.
     converted: Vec<u8>,
     strays: u32,
-    /// Bytes of the connection before the front of the input.
+    /// The offset of the front of the input in the connection.
     offset: u64,
 }
 
 impl Decoder {
-    /// For a new connection, whose frames may have `frame_bytes_max` bytes.
+    /// The state of a new connection whose frames may have `frame_bytes_max` bytes.
     pub fn new(frame_bytes_max: usize) -> Self {
         Self {
             frame_bytes_max,
@@ -142,27 +144,28 @@ impl Decoder {
         }
     }
 
-    /// Whether the connection speaks JSON: then its acks are JSON too.
+    /// Whether the connection uses JSON. Its acks are JSON as well.
     pub fn is_json(&self) -> bool {
         self.json == Some(true)
     }
 
-    /// Bytes of the connection that were consumed, announced payloads included.
+    /// The number of consumed bytes, including announced payloads.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether a frame has begun of which `left` bytes stand unread at the front: the end of the connection cuts it.
+    /// Whether a frame is incomplete, with `left` unread bytes at the front: the end of the connection would truncate
+    /// it.
     pub fn is_amid(&self, left: usize) -> bool {
         left > 0 || self.behind.is_some()
     }
 
-    /// Whether the front of the input is the start of a MessagePack value that was not looked at yet.
+    /// Whether the front of the input is the start of a MessagePack value that was not examined yet.
     pub(super) fn is_between(&self) -> bool {
         self.open == 0 && self.behind.is_none() && self.json == Some(false)
     }
 
-    /// Notes that frames of so many bytes were read without [`Decoder::next`].
+    /// Counts frames of `bytes` bytes that were read without [`Decoder::next`].
     pub(super) fn pass(&mut self, bytes: usize) {
         if bytes > 0 {
             self.offset += bytes as u64;
@@ -170,14 +173,13 @@ impl Decoder {
         }
     }
 
-    /// What stands at the front of `input`, and how many bytes of it that took: drop these, then ask again. After
-    /// [`Step::More`] give it the same bytes with more behind them.
+    /// What is at the front of `input`, and the number of bytes consumed: drop these, then call again. After
+    /// [`Step::More`] pass the same bytes with more after them.
     ///
-    /// # Errors
-    /// [`Refusal`]: close the connection.
+    /// # Errors [`Refusal`]: close the connection.
     #[inline]
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // The last frame is done with: a peer that falls silent behind a large one holds no memory by it.
+        // The previous frame is done: a peer that goes silent after a large one must not hold its memory.
         if self.converted.capacity() > CONVERTED_BYTES_KEPT {
             self.converted = Vec::new();
         }
@@ -203,7 +205,7 @@ impl Decoder {
         self.cut(input)
     }
 
-    /// Goes on in a frame that was cut.
+    /// Continues an incomplete frame.
     #[cold]
     fn cut<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
         if let Ok((consumed, values, payload)) = read_payload_head(input)
@@ -231,7 +233,7 @@ impl Decoder {
         }
     }
 
-    /// The option map behind an announced payload.
+    /// Reads the option map after an announced payload.
     fn end<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
         if self.behind == Some(0) {
             self.behind = None;
@@ -253,7 +255,7 @@ impl Decoder {
         Ok((reader.position(), Step::End(options)))
     }
 
-    /// Whether the cut value at the front is whole now.
+    /// Whether the incomplete value at the front is complete now.
     fn goes_on(&mut self, input: &[u8]) -> Result<bool, Refusal> {
         match skip(input, self.at, &mut self.open) {
             Ok(at) if self.open > 0 => {
@@ -272,7 +274,7 @@ impl Decoder {
     }
 
     fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // What JSON takes for white space: a form feed is none, however the reads are cut.
+        // JSON's white space, which does not include the form feed, however the reads are divided.
         let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
         if input.iter().all(is_blank) {
             self.scan = json::Scan::new();
@@ -292,7 +294,7 @@ impl Decoder {
         let at = match read {
             Ok(json::Progress::Consumed(_)) => match self.converted.first() {
                 Some(0x80..=0x9f | 0xdc..=0xdf) => None,
-                // A number or a word: no JSON client of the protocol sends one.
+                // A number or a word, which no JSON client of the protocol sends.
                 _ => Some(0),
             },
             Ok(json::Progress::NeedMore) => Some(end),
@@ -353,7 +355,7 @@ impl Decoder {
     }
 }
 
-/// The step for a whole value; `None` when there were too many strays.
+/// The step for a complete value; `None` after too many strays.
 #[inline]
 fn sort<'a>(input: &'a [u8], end: usize, value: Value<'a>, strays: &mut u32) -> Option<Step<'a>> {
     let bytes = input.get(..end).unwrap_or(input);
@@ -373,7 +375,7 @@ fn sort<'a>(input: &'a [u8], end: usize, value: Value<'a>, strays: &mut u32) -> 
     Some(step)
 }
 
-/// The head of a frame with a payload: bytes of the head, values behind the payload, and what the head says.
+/// The head of a frame with a payload: its length, the number of values after the payload, and its content.
 fn read_payload_head(input: &[u8]) -> Result<(usize, u32, Payload<'_>), ReadError> {
     let mut reader = Reader::new(input);
     let values = match reader.array_len()? {
@@ -400,14 +402,14 @@ fn read_payload_head(input: &[u8]) -> Result<(usize, u32, Payload<'_>), ReadErro
 }
 
 impl Frame<'_> {
-    /// Whether the body is entries or lines as they are: not compressed, and no metrics or traces.
+    /// Whether the body is plain entries or lines: not compressed, and not metrics or traces.
     pub fn is_plain(&self) -> bool {
         self.options.is_plain()
     }
 }
 
 impl Options<'_> {
-    /// Whether the payload is entries or lines as they are: not compressed, and no metrics or traces.
+    /// Whether the payload is plain entries or lines: not compressed, and not metrics or traces.
     pub fn is_plain(&self) -> bool {
         self.compressed == Compressed::No && self.signal == super::Signal::Logs
     }
@@ -418,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_frame_of_json_holds_no_memory_when_it_is_done_with() {
+    fn a_large_json_frame_frees_its_memory_after_use() {
         let mut decoder = Decoder::new(1 << 20);
         let text = "x".repeat(2 * CONVERTED_BYTES_KEPT);
         let frame = format!(r#"["t",1,{{"message":"{text}"}}]"#);

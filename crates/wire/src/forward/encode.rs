@@ -1,15 +1,15 @@
-//! Writes the frames of a sender: head, then the payload as it is, then the option map.
+//! Writes the frames of a sender: the head, the payload unchanged, then the option map.
 
 use millstream_record::Encoding;
 
 use super::{Compressed, LINES, Options};
 use crate::msgpack::{write_int, write_map_len, write_str, write_uint};
 
-/// What stands before a payload of `length` bytes. Behind the payload [`write_options`] is due.
+/// Writes the head for a payload of `length` bytes. [`write_options`] must follow the payload.
 ///
 /// ```text
-/// 93 | tag as str | db l l l l        entries: str 32, as fluentd sends it and every receiver takes it
-///                 | c9 l l l l 4c     lines: ext 32 of type 76, to another Millstream only
+/// 93 | tag as str | db l l l l        entries: str 32, as fluentd sends it and every receiver accepts it
+///                 | c9 l l l l 4c     lines: ext 32 of type 76, only to another Millstream
 /// ```
 pub fn write_frame_head(out: &mut Vec<u8>, tag: &[u8], encoding: Encoding, length: u32) {
     out.push(0x93);
@@ -27,7 +27,7 @@ pub fn write_frame_head(out: &mut Vec<u8>, tag: &[u8], encoding: Encoding, lengt
     }
 }
 
-/// The option map. Keys without a value are left out; `compressed` is always said, as fluentd does.
+/// Writes the option map. Keys without a value are left out, except `compressed`, as in fluentd.
 pub fn write_options(out: &mut Vec<u8>, options: &Options<'_>) {
     let ours = u32::from(options.values.is_some()) + u32::from(options.received.is_some());
     let keys = 1

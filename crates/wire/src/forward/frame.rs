@@ -1,42 +1,42 @@
-//! One whole frame, in a slice.
+//! Reads one complete frame from a slice.
 
 use super::{LINES, OPTION_BYTES_MAX, Options, TAG_BYTES_MAX};
 use crate::msgpack::{ReadError, Reader, Shape, is_array, pair_shape};
 
-/// Which form a frame has.
+/// The form of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One record; the body is its time and its record, without the array marker 0x92 in front of them.
+    /// One record. The body is its time and its record, without the array marker 0x92 before them.
     Message(Shape),
-    /// An array of entries; the body is the entries, not yet validated, and this many by the array's head.
+    /// An array of entries. The body is the entries, not validated yet; their number is from the array's head.
     Forward(u32),
-    /// A str or bin; the body is its bytes: entries, not yet validated, perhaps compressed.
+    /// A str or bin. The body is its bytes: entries, not validated yet, possibly compressed.
     Packed,
-    /// Lines of another Millstream, perhaps compressed.
+    /// Lines from another Millstream, possibly compressed.
     Lines,
 }
 
-/// A frame that stands whole in the input.
+/// A frame that is complete in the input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame<'a> {
-    /// The tag; any bytes, also none.
+    /// The tag; any bytes, or empty.
     pub tag: &'a [u8],
     /// How to read the body.
     pub form: Form,
     /// The records.
     pub body: &'a [u8],
-    /// What the option map says.
+    /// The option map.
     pub options: Options<'a>,
 }
 
-/// What one top-level value is.
+/// The kind of a top-level value.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Value<'a> {
     /// Records.
     Frame(Frame<'a>),
     /// Nil.
     Heartbeat,
-    /// An array that is no frame; with its chunk id if it has one.
+    /// An array that is not a frame, with its chunk id, if any.
     Misfit(Option<&'a [u8]>),
     /// Anything else.
     Stray,
@@ -44,8 +44,7 @@ pub(crate) enum Value<'a> {
 
 /// Reads the top-level value at the start of `input`; returns where it ends.
 ///
-/// # Errors
-/// [`ReadError::Short`] when it is cut, [`ReadError::Malformed`].
+/// # Errors [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
 #[inline]
 pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
     let mut reader = Reader::new(input);
@@ -66,8 +65,8 @@ pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> 
     }
 }
 
-/// [`ReadError::Type`] when the array is no frame. A tag or an option map above its bound makes it none: both are kept
-/// with every batch.
+/// [`ReadError::Type`] if the array is not a frame. A tag or an option map above its bound makes it none, because both
+/// are kept with every batch.
 #[inline]
 fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
     let length = reader.array_len()?;
@@ -128,7 +127,7 @@ fn finish<'a>(
     })
 }
 
-/// An array that is no frame: steps over it, and finds its chunk id where its last element is an option map.
+/// Skips an array that is not a frame, and finds its chunk id if its last element is an option map.
 #[cold]
 fn misfit(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
     let mut reader = Reader::new(input);

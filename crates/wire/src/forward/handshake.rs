@@ -1,20 +1,20 @@
 //! The handshake of a connection with a shared key: HELO, PING, PONG. Forward protocol specification v1, section
 //! "Handshake".
 //!
-//! The server speaks first. Three MessagePack arrays go over the wire before the first frame, and nothing else:
+//! The server speaks first. Three MessagePack arrays precede the first frame:
 //!
 //! ```text
-//! server  ["HELO", {"nonce": 16 bytes, "auth": 16 bytes or "", "keepalive": bool}]      auth: "" = no user is asked for
+//! server  ["HELO", {"nonce": 16 bytes, "auth": 16 bytes or "", "keepalive": bool}]      auth: "" = no user is required
 //! client  ["PING", hostname, salt, digest(salt hostname nonce key), user, digest(auth user password)]
 //! server  ["PONG", true, "", hostname, digest(salt hostname nonce key)]                 or
 //! server  ["PONG", false, reason, "", ""]                                               and then the end
 //!
-//! digest(a b c) = SHA-512 of the bytes of a, b, c, one behind the other, as 128 lower-case hex digits
+//! digest(a b c) = SHA-512 of the concatenated bytes of a, b, c, as 128 lower-case hex digits
 //! ```
 //!
-//! Texts come as str or bin from different senders; both are taken. Nonce and salts leave as bin, as fluentd sends them.
-//! It promises: nothing is believed before its bytes are there, and digests are compared in constant time. It leaves to
-//! others: random numbers, deadlines, who may know which key (`sources/forward`, `sinks/forward`).
+//! Senders write texts as str or bin; both are accepted. Nonce and salts are sent as bin, as in fluentd. No length is
+//! trusted before its bytes have arrived, and digests are compared in constant time. Random numbers, deadlines and keys
+//! are the task of `sources/forward` and `sinks/forward`.
 
 use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
@@ -23,50 +23,50 @@ use crate::msgpack::{
     ReadError, Reader, write_array_len, write_bin, write_bool, write_map_len, write_str,
 };
 
-/// Hex digits of a digest.
+/// Length of a digest in hex.
 pub const DIGEST_CHARS: usize = 128;
 
-/// What the server begins with.
+/// The server's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Helo<'a> {
     /// New for each connection.
     pub nonce: &'a [u8],
-    /// The salt of the password's digest; empty: no user is asked for.
+    /// The salt of the password's digest; empty if no user is required.
     pub auth: &'a [u8],
     /// Whether the connection may be used for many chunks.
     pub keepalive: bool,
 }
 
-/// What the client answers.
+/// The client's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping<'a> {
-    /// Its name.
+    /// The client's name.
     pub hostname: &'a [u8],
-    /// Its salt of the key's digests.
+    /// The salt of the key's digests.
     pub salt: &'a [u8],
-    /// Proves that it has the key.
+    /// Proves that the client has the key.
     pub key_digest: &'a [u8],
-    /// Empty: none.
+    /// The user name; empty if there is none.
     pub user: &'a [u8],
-    /// Proves that it has the user's password; empty where no user is asked for.
+    /// Proves that the client has the user's password; empty if no user is required.
     pub password_digest: &'a [u8],
 }
 
-/// What the server thinks of it.
+/// The server's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pong<'a> {
     /// Frames may follow.
     Welcome {
         /// The server's name.
         hostname: &'a [u8],
-        /// Proves that the server has the key too.
+        /// Proves that the server has the key.
         key_digest: &'a [u8],
     },
-    /// The end, and why.
+    /// The connection ends for this reason.
     Refused(&'a [u8]),
 }
 
-/// SHA-512 of the parts, one behind the other, in lower-case hex.
+/// SHA-512 of the concatenated parts in lower-case hex.
 #[must_use]
 pub fn digest(parts: &[&[u8]]) -> [u8; DIGEST_CHARS] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -82,7 +82,7 @@ pub fn digest(parts: &[&[u8]]) -> [u8; DIGEST_CHARS] {
     out
 }
 
-/// Whether a peer sent the digest that it must have; takes as long whatever it sent.
+/// Whether a peer sent the expected digest, in constant time.
 #[must_use]
 pub fn is_digest(sent: &[u8], wanted: &[u8; DIGEST_CHARS]) -> bool {
     sent.ct_eq(wanted).into()
@@ -106,8 +106,7 @@ pub fn write_helo(out: &mut Vec<u8>, helo: &Helo<'_>) {
 
 /// Reads the HELO at the start of `input`, and its length.
 ///
-/// # Errors
-/// [`ReadError::Short`]: read more; others: the server does not do this handshake.
+/// # Errors [`ReadError::Short`]: read more bytes; others: the server does not do this handshake.
 pub fn read_helo(input: &[u8]) -> Result<(Helo<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"HELO", 2)?;
@@ -140,8 +139,7 @@ pub fn write_ping(out: &mut Vec<u8>, ping: &Ping<'_>) {
 
 /// Reads the PING at the start of `input`, and its length.
 ///
-/// # Errors
-/// [`ReadError::Short`]: read more; others: it is no PING.
+/// # Errors [`ReadError::Short`]: read more bytes; others: this is not a PING.
 pub fn read_ping(input: &[u8]) -> Result<(Ping<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"PING", 6)?;
@@ -174,8 +172,7 @@ pub fn write_pong(out: &mut Vec<u8>, pong: &Pong<'_>) {
 
 /// Reads the PONG at the start of `input`, and its length.
 ///
-/// # Errors
-/// [`ReadError::Short`]: read more; others: it is no PONG.
+/// # Errors [`ReadError::Short`]: read more bytes; others: this is not a PONG.
 pub fn read_pong(input: &[u8]) -> Result<(Pong<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"PONG", 5)?;
@@ -191,7 +188,7 @@ pub fn read_pong(input: &[u8]) -> Result<(Pong<'_>, usize), ReadError> {
     Ok((pong, reader.position()))
 }
 
-/// An array of `length` elements, the first of which is `name`.
+/// Reads the head of an array of `length` elements, the first of which must be `name`.
 fn expect(reader: &mut Reader<'_>, name: &[u8], length: u32) -> Result<(), ReadError> {
     if reader.array_len()? != length || reader.bytes()? != name {
         return Err(ReadError::Type);
@@ -206,7 +203,7 @@ mod tests {
     const NONCE: &[u8] = b"0123456789abcdef";
     const AUTH: &[u8] = &[0, 255, 1, 254];
 
-    /// Whole it reads as it was written; cut anywhere it is short; with one byte changed nothing panics.
+    /// The complete message reads back; truncated anywhere it is short; with one byte changed nothing panics.
     fn comes_back(bytes: &[u8], read: impl Fn(&[u8]) -> Result<usize, ReadError>) {
         let mut longer = bytes.to_vec();
         longer.extend_from_slice(b"what follows");
@@ -225,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_anything_shorter_is_short() {
+    fn a_written_message_reads_back_and_a_truncated_one_is_short() {
         let mut out = Vec::new();
         let helo = Helo {
             nonce: NONCE,
@@ -275,7 +272,7 @@ mod tests {
         );
         let wanted = b"\x92\xa4HELO\x83\xa5nonce\xc4\x02ab\xa4auth\xa0\xa9keepalive\xc3";
         assert_eq!(out, wanted);
-        // Other servers: str for bytes, keys in another order, keys that nobody knows, none at all.
+        // Other servers: str for bytes, keys in another order, unknown keys, no keys.
         let other =
             b"\x92\xa4HELO\x84\xa4auth\xc4\x01s\xa1x\x91\x01\xa5nonce\xa2ab\xa9keepalive\xc2";
         let helo = Helo {
@@ -288,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ping_is_told_before_all_of_it_is_there() {
+    fn an_invalid_ping_is_detected_before_it_is_complete() {
         for no_ping in [
             &b"\x93"[..],
             b"\x96\xa4PONG",

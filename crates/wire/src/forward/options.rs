@@ -4,40 +4,40 @@ use millstream_record::{Time, Values};
 
 use crate::msgpack::{ReadError, Reader, is_map};
 
-/// How a payload is compressed.
+/// Compression of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compressed {
-    /// Not at all: no such key, or `"text"`.
+    /// None: no such key, or `"text"`.
     #[default]
     No,
     /// One or more gzip members.
     Gzip,
     /// One or more zstd frames.
     Zstd,
-    /// By something this program does not know.
+    /// Unknown to this program.
     Unknown,
 }
 
-/// What the records of a frame are, fluent-bit's `fluent_signal`.
+/// The kind of records in a frame, fluent-bit's `fluent_signal`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signal {
-    /// Events; so is a frame that does not say.
+    /// Events, also if the frame does not say.
     #[default]
     Logs,
-    /// Metrics, traces or what may come: not entries, so they are set aside whole.
+    /// Metrics, traces or others: these are not entries, so they are rejected as a whole.
     Other,
 }
 
-/// What an option map says.
+/// The content of an option map.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options<'a> {
-    /// The id to be acked, as the MessagePack value it came as. Nil counts as none.
+    /// The id to acknowledge, as the MessagePack value in which it arrived. Nil counts as none.
     pub chunk: Option<&'a [u8]>,
-    /// How many records the sender says there are; never believed.
+    /// The number of records by the sender; never trusted.
     pub size: Option<u64>,
-    /// How the payload is compressed.
+    /// The compression of the payload.
     pub compressed: Compressed,
-    /// What the payload holds.
+    /// The kind of records in the payload.
     pub signal: Signal,
     /// From another Millstream: the values that all records share.
     pub values: Option<Values>,
@@ -46,10 +46,9 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Reads the option, which is one whole value. What is no map is no option.
+    /// Reads the option, which is one complete value. A value that is not a map counts as none.
     ///
-    /// # Errors
-    /// [`ReadError::Short`] when it is cut, [`ReadError::Malformed`].
+    /// # Errors [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, ReadError> {
         let mut options = Self::default();
         if !is_map(reader.peek()?) {
@@ -85,7 +84,7 @@ impl<'a> Options<'a> {
                 }
             }
             b"millstream" => {
-                // What of it cannot be read is left out: it describes the records, it is none.
+                // Unreadable parts are ignored: they describe the records but are none.
                 let _ = self.read_ours(&mut reader);
             }
             _ => {}

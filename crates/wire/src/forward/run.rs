@@ -1,13 +1,13 @@
-//! Runs of single messages that are alike: the loop for clients that send one record a message.
+//! Runs of similar single messages: the fast loop for clients that send one record per message.
 //!
-//! Such messages differ only behind their tag, so a run needs no [`Step`](super::Step) per message: compare the head, step
-//! over the record, append. Whatever is not alike ends the run and goes the general way.
+//! Such messages differ only after their tag, so a run needs no [`Step`](super::Step) per message: compare the head,
+//! skip the record, append. The first message that differs ends the run and is decoded in the general way.
 
 use super::Decoder;
 use crate::msgpack::{Plain, Reader, is_map, skip};
 
-/// The array marker and the tag of a single message without an option, as its sender wrote them: what [`Decoder::run`]
-/// compares.
+/// The array marker and the tag of a single message without an option, as its sender wrote them, for [`Decoder::run`]
+/// to compare.
 pub fn message_head(input: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(input);
     if reader.array_len() != Ok(3) {
@@ -18,9 +18,9 @@ pub fn message_head(input: &[u8]) -> Option<&[u8]> {
 }
 
 impl Decoder {
-    /// Appends the entries of the messages at the front of `input` that begin with `head`, have a whole second or an
-    /// EventTime for a time and stand whole in `input`, as long as `out` has room without growing. Returns the bytes
-    /// consumed and the records appended.
+    /// Appends the entries of the messages at the front of `input` that begin with `head`, have an integer or an
+    /// EventTime as time, and are complete, as long as `out` has room without growing. Returns the bytes consumed and
+    /// the records appended.
     pub fn run(&mut self, input: &[u8], head: &[u8], out: &mut Vec<u8>) -> (usize, u32) {
         if !self.is_between() {
             return (0, 0);

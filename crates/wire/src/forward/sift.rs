@@ -1,10 +1,10 @@
-//! Parts the good entries of a payload from what is none. Only payloads with misfits come here.
+//! Separates the valid entries of a payload from other values. Only payloads with misfits need this.
 
 use millstream_record::Time;
 
 use crate::msgpack::{Reader, Shape, entry_shape, is_array, write_time};
 
-/// How many values went where.
+/// The numbers of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sifted {
     /// Entries in `good`.
@@ -13,9 +13,9 @@ pub struct Sifted {
     pub bad: u32,
 }
 
-/// Appends the good entries of `payload` to `good` and other values to `bad`, each in their order and as they are; but an
-/// entry whose time is nil gets the time `received`. Stops where the payload cannot be read on (there begins what
-/// [`Check::whole`](super::Check::whole) left out).
+/// Appends the valid entries of `payload` to `good` and other values to `bad`, each in order and unchanged; only an
+/// entry whose time is nil gets the time `received`. Stops where the payload becomes unreadable, at
+/// [`Check::whole`](super::Check::whole).
 pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8>) -> Sifted {
     let mut reader = Reader::new(payload);
     let mut sifted = Sifted::default();
@@ -24,7 +24,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
             Shape::Good => good.extend_from_slice(value),
             Shape::Timeless => {
                 let mut head = Reader::new(value);
-                // It has the shape of an entry, so it starts with an array.
+                // It has the shape of an entry, so it begins with an array.
                 let _ = head.array_len();
                 good.push(0x92);
                 write_timed(
@@ -44,7 +44,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
     sifted
 }
 
-/// Appends a time and a record whose time is nil ([`Shape::Timeless`]), with the time `received` in its place.
+/// Appends a time and a record whose time is nil ([`Shape::Timeless`]), with the time `received` instead.
 pub fn write_timed(pair: &[u8], received: Time, out: &mut Vec<u8>) {
     let mut reader = Reader::new(pair);
     if reader.peek().is_ok_and(is_array) {

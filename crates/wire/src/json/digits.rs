@@ -3,7 +3,7 @@
 /// The longest 64-bit integer: `-9223372036854775808` and `18446744073709551615`.
 pub(crate) const INTEGER_BYTES: usize = 20;
 
-/// The digits of a 64-bit integer, with its sign. What is beyond 64 bits is never asked for.
+/// The digits of a 64-bit integer with its sign. The number never exceeds 64 bits.
 pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
     let magnitude = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
     let mut start = unsigned_digits(magnitude, buffer);
@@ -16,7 +16,7 @@ pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
     buffer.get(start..).unwrap_or_default()
 }
 
-/// Writes the digits at the end of `buffer`; gives where they start.
+/// Writes the digits at the end of `buffer`; returns where they begin.
 #[inline(always)]
 pub(crate) fn unsigned_digits(mut rest: u64, buffer: &mut [u8; INTEGER_BYTES]) -> usize {
     let mut start = INTEGER_BYTES;

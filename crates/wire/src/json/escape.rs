@@ -1,7 +1,7 @@
-//! The characters that a JSON string escapes: `"`, `\` and those below space.
+//! The characters that a JSON string must escape: `"`, `\` and those below space.
 //!
-//! Whether a block holds one is asked for all its bytes at once, without `unsafe`: as a fold that the compiler makes vector
-//! code of; where one stands, by arithmetic in a word.
+//! A block is tested as a whole, without `unsafe`: by a fold that the compiler vectorises. The position of such a
+//! character is found by arithmetic in a word.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
@@ -11,35 +11,37 @@ fn is_special(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-/// Whether all bytes are ASCII and stand for themselves.
+/// Whether all bytes are ASCII and need no escape.
 #[inline(always)]
 pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
-    // No early end, and one signed comparison for control characters and for what is no ASCII: that becomes vector code.
+    // No early exit, and one signed comparison for both control characters and non-ASCII bytes, so that the compiler
+    // vectorises it.
     !block.iter().fold(false, |special, &byte| {
         special | ((byte as i8) < 0x20) | (byte == b'"') | (byte == b'\\')
     })
 }
 
-/// The highest bit of the lowest byte that needs an escape is set; bits above that one may be set without cause (by a
-/// borrow), bits below are not. 0: all bytes stand for themselves.
+/// The highest bit of the lowest byte that needs an escape is set. Bits above it may be set without cause (by a
+/// borrow), bits below are not. 0: no byte needs an escape.
 #[inline(always)]
 pub(super) fn specials(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    // `x - 1` sets the high bit of a byte that was zero, `x - 32` of one below 32; `& !x` drops those that had it before.
+    // `x - 1` sets the high bit of a zero byte, `x - 32` that of a byte below 32; `& !x` drops those that had it
+    // before.
     let controls = word.wrapping_sub(ONES * 0x20) & !word;
     let quotes = quote.wrapping_sub(ONES) & !quote;
     let backslashes = backslash.wrapping_sub(ONES) & !backslash;
     (controls | quotes | backslashes) & (ONES * 0x80)
 }
 
-/// Index of the byte whose flag is the lowest, when there is one.
+/// The index of the byte with the lowest flag, if there is one.
 #[inline(always)]
 pub(super) fn lowest(flags: u64) -> usize {
     (flags.trailing_zeros() / 8) as usize
 }
 
-/// How many bytes at the start of `text` stand for themselves in a JSON string.
+/// The number of bytes at the start of `text` that need no escape.
 pub(super) fn clean_prefix(text: &[u8]) -> usize {
     let (words, _) = text.as_chunks::<8>();
     let clean = words
@@ -51,8 +53,8 @@ pub(super) fn clean_prefix(text: &[u8]) -> usize {
     clean + special.unwrap_or(rest.len())
 }
 
-/// What stands for a byte in a string, from the lowest byte on: the byte itself where it needs no escape. In the highest
-/// byte its length.
+/// The JSON of a byte in a string, from the lowest byte on; the byte itself if it needs no escape. The highest byte is
+/// its length.
 pub(super) static ESCAPES: [u64; 256] = escapes();
 
 const fn escapes() -> [u64; 256] {

@@ -2,7 +2,6 @@
 
 mod digits;
 mod escape;
-mod invalid;
 mod parse;
 mod scan;
 mod string;
@@ -12,14 +11,14 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use crate::invalid_utf8::InvalidUtf8;
 pub(crate) use digits::{INTEGER_BYTES, digits, unsigned_digits};
-pub use invalid::InvalidUtf8;
 pub use parse::{JsonError, Progress, to_msgpack};
 pub use scan::Scan;
-pub(crate) use string::{append_string, string, string_behind, string_between};
+pub(crate) use string::{append_string, base64, string, string_behind, string_between};
 pub use write::{Unfit, write_value};
-pub(crate) use write::{base64, key, value};
+pub(crate) use write::{key, value};
 
-/// Levels of objects and arrays within each other that are read and written: what fits on a stack of fixed size, and
-/// twice as deep as any document seen in the field.
+/// The deepest nesting of objects and arrays that is read and written. The stack has a fixed size, and no known
+/// document is half as deep.
 pub const DEPTH_MAX: usize = 128;

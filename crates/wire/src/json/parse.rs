@@ -1,53 +1,53 @@
-//! JSON text to MessagePack bytes, in one pass and without a tree.
+//! Converts JSON text to MessagePack, in one pass and without a tree.
 //!
-//! Hop: read [decode] send keep take encode write settle. RFC 8259, strictly, but for two things that would otherwise
-//! lose whole records for a byte: bytes in strings that are not UTF-8 stay as they are, and a `\u` escape of half a
-//! surrogate pair becomes U+FFFD.
+//! Hop: read [decode] send keep take encode write settle. Strict RFC 8259, with two exceptions that would otherwise
+//! lose complete records because of one byte: bytes in strings that are not UTF-8 stay unchanged, and a `\u` escape of
+//! half a surrogate pair becomes U+FFFD.
 //!
 //! ```text
 //! null, true, false       nil, true, false
 //! integer of 64 bits      the smallest integer form, exact (`-0` is the float -0.0)
 //! any other number        float 64, the nearest; one that is too large is an error
 //! string                  str
-//! array, object           array, map: order and duplicate keys kept
+//! array, object           array, map: order and duplicate keys are kept
 //! ```
 //!
-//! An object's header is one byte until it closes; with more than 15 fields its content then moves up by 2 or 4 bytes.
-//! A byte moves at most once for every level around it, of which there are at most [`super::DEPTH_MAX`].
+//! An object's header is one byte until the object ends; with more than 15 fields its content then moves by 2 or 4
+//! bytes. A byte moves at most once for every level around it, of which there are at most [`super::DEPTH_MAX`].
 
 use super::DEPTH_MAX;
 use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_uint};
 
-/// How far the text of one value went.
+/// The progress of reading one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The value and the white space before it took so many bytes.
+    /// The number of bytes of the value and the white space before it.
     Consumed(usize),
-    /// The input is sound so far and ends within the value, or holds white space only. Nothing was written.
+    /// The input is valid so far and ends inside the value, or is only white space. Nothing was written.
     NeedMore,
 }
 
-/// The text is no JSON value that we take.
+/// The text is not a JSON value, or exceeds a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {expected} expected")]
 pub struct JsonError {
-    /// Where, in bytes from the start of the input.
+    /// The offset in the input.
     pub offset: usize,
-    /// What should stand there.
+    /// What was expected there.
     pub expected: &'static str,
 }
 
-/// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is as it was. A
+/// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is unchanged. A
 /// number outside of any structure ends where the input ends.
 ///
-/// Every call starts at the beginning: use [`super::Scan`] to wait until a value that comes in pieces is whole.
+/// Every call starts at the beginning: use [`super::Scan`] to find out when a value that arrives in pieces is complete.
 pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError> {
     let length = out.len();
     let mut parser = Parser {
         input,
         at: 0,
         out,
-        open: [Open::default(); DEPTH_MAX],
+        open: [OpenContainer::default(); DEPTH_MAX],
         depth: 0,
     };
     match parser.value() {
@@ -68,30 +68,30 @@ pub(super) enum Stop {
     Bad(JsonError),
 }
 
-/// An object or array that is not closed yet.
+/// An object or array whose end was not reached yet.
 #[derive(Clone, Copy, Default)]
-struct Open {
-    /// Where its one-byte header stands in the output.
+struct OpenContainer {
+    /// The offset of its one-byte header in the output.
     header: usize,
-    /// Elements or pairs begun.
+    /// Elements or pairs so far.
     count: u32,
     object: bool,
 }
 
-/// A place in the text, and what was made of the text before it.
+/// A position in the text, and the output for the text before it.
 pub(super) struct Parser<'a> {
     pub(super) input: &'a [u8],
     pub(super) at: usize,
     pub(super) out: &'a mut Vec<u8>,
-    open: [Open; DEPTH_MAX],
+    open: [OpenContainer; DEPTH_MAX],
     depth: usize,
 }
 
 impl Parser<'_> {
-    /// One value with all that is in it.
+    /// Reads one value with everything inside it.
     fn value(&mut self) -> Result<(), Stop> {
         loop {
-            // Stands before a value.
+            // Before a value.
             match self.peek()? {
                 byte @ (b'{' | b'[') => {
                     self.at += 1;
@@ -118,7 +118,7 @@ impl Parser<'_> {
                 }
                 _ => return Err(self.bad("a value")),
             }
-            // Stands behind a value: closes what ends here, or goes on to the next element.
+            // After a value: closes what ends here, or continues with the next element.
             loop {
                 let Some(top) = self.top() else { return Ok(()) };
                 match (self.peek()?, top.object) {
@@ -162,7 +162,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn top(&self) -> Option<Open> {
+    fn top(&self) -> Option<OpenContainer> {
         self.depth
             .checked_sub(1)
             .and_then(|d| self.open.get(d))
@@ -173,7 +173,7 @@ impl Parser<'_> {
         let header = self.out.len();
         match self.open.get_mut(self.depth) {
             Some(open) => {
-                *open = Open {
+                *open = OpenContainer {
                     header,
                     count: 0,
                     object,
@@ -186,8 +186,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Writes the header of the innermost structure, now that its count is known.
-    fn pop(&mut self, open: Open) {
+    /// Writes the header of the innermost structure, whose count is known now.
+    fn pop(&mut self, open: OpenContainer) {
         self.depth -= 1;
         let [b3, b2, b1, b0] = open.count.to_be_bytes();
         let (short, long16, long32) = if open.object {
@@ -206,7 +206,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Replaces the one byte at `place` by `header`.
+    /// Replaces the byte at `place` by `header`.
     fn widen(&mut self, place: usize, header: &[u8]) {
         let end = self.out.len();
         self.out.resize(end + header.len() - 1, 0);
@@ -216,7 +216,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The next byte that is no white space, not consumed.
+    /// The next byte that is not white space, without consuming it.
     fn peek(&mut self) -> Result<u8, Stop> {
         loop {
             match self.input.get(self.at) {
@@ -267,7 +267,7 @@ impl Parser<'_> {
             return Err(Stop::NeedMore);
         }
         let text = self.input.get(start..self.at).unwrap_or_default();
-        // Only ASCII was let through.
+        // Only ASCII reaches this.
         let text = std::str::from_utf8(text).unwrap_or_default();
         if integer && text != "-0" {
             if let Ok(number) = text.parse::<u64>() {
@@ -288,7 +288,7 @@ impl Parser<'_> {
         }
     }
 
-    /// One digit and all that follow it.
+    /// Reads at least one digit.
     fn digits(&mut self) -> Result<(), Stop> {
         match self.input.get(self.at) {
             None => return Err(Stop::NeedMore),

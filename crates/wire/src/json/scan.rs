@@ -1,13 +1,13 @@
-//! Where a JSON value ends: for streams of values that arrive in pieces.
+//! Finds where a JSON value ends, in a stream of values that arrive in pieces.
 //!
-//! Hop: read [decode] send keep take encode write settle. A connection that speaks JSON gives its bytes to a [`Scan`] as
-//! they come; every byte is looked at once, however small the pieces are. Whether the value is sound JSON is not asked
-//! here: [`super::to_msgpack`] says so once the value is whole.
+//! Hop: read [decode] send keep take encode write settle. A JSON connection passes its bytes to a [`Scan`] as they
+//! arrive; every byte is examined once, however small the pieces are. The scan does not validate: [`super::to_msgpack`]
+//! does once the value is complete.
 
-/// Finds the end of one value in bytes that grow at their end.
+/// Finds the end of one value in a growing input.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// Bytes looked at so far.
+    /// The number of bytes examined so far.
     at: usize,
     /// Open objects and arrays.
     depth: usize,
@@ -30,14 +30,14 @@ enum Within {
 }
 
 impl Scan {
-    /// At the start of a value.
+    /// The state at the start of a value.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number of bytes of `input` up to the end of the value, or `None` while it goes on. `input` starts where it
-    /// started at the call before and holds at least as much. After an end the scan starts anew: remove the value from
-    /// `input`. A number or word outside of any structure ends before the byte that follows it.
+    /// The number of bytes of `input` up to the end of the value, or `None` while it is incomplete. `input` must begin
+    /// where it began at the previous call and hold at least as much. After an end the scan starts over: remove the
+    /// value from `input`. A number or word outside of any structure ends before the byte that follows it.
     pub fn end(&mut self, input: &[u8]) -> Option<usize> {
         while let Some(&byte) = input.get(self.at) {
             let at = self.at;
@@ -96,7 +96,7 @@ impl Scan {
         self.depth == 0
     }
 
-    /// Goes to the end of a string or to its next escape; `rest` starts at offset `at`.
+    /// Advances to the end of a string or to its next escape; `rest` begins at offset `at`.
     fn text(&mut self, rest: &[u8], at: usize) -> bool {
         let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
             self.at = at + rest.len();

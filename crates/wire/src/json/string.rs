@@ -1,36 +1,34 @@
-//! Text to JSON strings.
+//! Writes text as JSON strings.
 //!
-//! Hop: read decode send keep take [encode] write settle. Blocks of 64 and 16 bytes are stored as they are up to the first that
-//! needs an escape; from there on words of 8. `cargo bench --bench formats` prints what it costs.
+//! Hop: read decode send keep take [encode] write settle. Blocks of 64 and 16 bytes are stored unchanged up to the
+//! first that needs an escape; from there on words of 8. `cargo bench --bench formats` prints the cost.
 
 use std::ops::Range;
 
-use super::{
-    escape::{ESCAPES, lowest, plain, specials},
-    invalid::InvalidUtf8,
-    write::base64,
-};
-use crate::room::Room;
+use base64::{Engine, engine::general_purpose::STANDARD};
 
-/// Longer text is written in pieces, so that the room it might need, six times its length, is made step by step.
+use super::escape::{ESCAPES, lowest, plain, specials};
+use crate::{invalid_utf8::InvalidUtf8, room::Room};
+
+/// Longer text is written in pieces, so that its maximum size, six times its length, is reserved step by step.
 const PIECE_BYTES: usize = 1 << 10;
-/// Longest escape: `\u0000`.
+/// The longest escape: `\u0000`.
 const ESCAPE_BYTES_MAX: usize = 6;
-/// More room than the text can take: stores are of more bytes than count.
+/// Extra room: stores write more bytes than count.
 const STORE_BYTES: usize = 16;
 /// A word of spaces.
 const SPACES: u64 = 0x2020_2020_2020_2020;
-/// The highest bit of each byte: set in what is no ASCII.
+/// The highest bit of each byte, set in non-ASCII bytes.
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// Writes `length` bytes at `start` of `bytes`, which lie within it, as a string. What is not UTF-8 becomes what the room
-/// says, else the base64 of all its bytes.
+/// Writes `length` bytes at `start` of `bytes`, which must contain them, as a string. Text that is not UTF-8 is
+/// replaced as the room says, by default with the base64 of all its bytes.
 pub(crate) fn string(room: &mut Room<'_>, bytes: &[u8], start: usize, length: usize) {
     string_between(room, b"\"", bytes, start, length, b"\"");
 }
 
-/// As [`string`], with more before the opening quote and behind the closing one: `before` ends with a quote and `after`
-/// starts with one. In one go the position stays in a register.
+/// As [`string`], with bytes before the opening quote and after the closing one: `before` ends with a quote and `after`
+/// begins with one. One call keeps the position in a register.
 #[inline(always)]
 pub(crate) fn string_between<const B: usize, const A: usize>(
     room: &mut Room<'_>,
@@ -43,7 +41,7 @@ pub(crate) fn string_between<const B: usize, const A: usize>(
     string_behind(room, before, B, bytes, start, length, after);
 }
 
-/// The same where only the first `count` bytes of `before` count.
+/// As above, where only the first `count` bytes of `before` count.
 #[inline(always)]
 pub(crate) fn string_behind<const B: usize, const A: usize>(
     room: &mut Room<'_>,
@@ -62,7 +60,7 @@ pub(crate) fn string_behind<const B: usize, const A: usize>(
     }
     let target = room.ahead(length * ESCAPE_BYTES_MAX + STORE_BYTES + B + A);
     store(target, 0, *before);
-    // Most keys and many values: a word that is plain.
+    // Most keys and many values: a plain word.
     if length <= 8 {
         let word = first_bytes(bytes, start, length);
         if specials(word) | word & HIGHS == 0 {
@@ -115,9 +113,9 @@ fn invalid(room: &mut Room<'_>, before: &[u8], text: &[u8], after: &[u8]) {
     room.bytes(after);
 }
 
-/// Writes the bytes `from..end`, escaped, at `to`: in blocks up to the first that needs an escape, from there on in words,
-/// for where one is there are more. Gives the offset behind them, and a word some highest bit of which is
-/// set when one of them is no ASCII.
+/// Writes the bytes `from..end` at `to`, escaped: in blocks up to the first that needs an escape, from there on in
+/// words, because more escapes are likely to follow. Returns the offset after them, and a word with a high bit set if
+/// one of the bytes is not ASCII.
 #[inline(never)]
 fn piece(
     target: &mut [u8],
@@ -127,7 +125,7 @@ fn piece(
     end: usize,
 ) -> (usize, u64) {
     let (mut high, first) = (0, to);
-    // Whether a block is plain costs little more for a large one.
+    // A large block costs little more to test than a small one.
     while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
         let block: &[u8; 64] = block;
         if !plain(block) {
@@ -146,7 +144,7 @@ fn piece(
         from += 16;
         to += 16;
     }
-    // What is less than a block at the end of plain text: the last block, part of which stands already.
+    // A partial block at the end of plain text: store the last full block, part of which was already stored.
     if from < end
         && end < from + 16
         && to >= first + 16
@@ -176,7 +174,7 @@ fn piece(
     (to, high)
 }
 
-/// Writes the eight bytes of a word, escaped; gives the offset behind them.
+/// Writes the eight bytes of a word, escaped; returns the offset after them.
 #[inline(always)]
 fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     store(target, to, word.to_le_bytes());
@@ -184,7 +182,7 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     if flags == 0 {
         return to + 8;
     }
-    // One escape: what is before it stands already, what is behind it is stored behind what stands for it.
+    // One escape: the bytes before it are already stored, those after it are stored after the escape.
     let before = lowest(flags);
     let from_there = word >> (8 * before);
     let escape = ESCAPES[usize::from(from_there as u8)];
@@ -198,7 +196,7 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     every_byte(target, to, word)
 }
 
-/// More than one escape: each byte is stored as eight, of which its own or its escape's count.
+/// Several escapes: each byte is stored as eight, of which the byte or its escape counts.
 #[inline(never)]
 fn every_byte(target: &mut [u8], mut to: usize, word: u64) -> usize {
     for byte in word.to_le_bytes() {
@@ -217,15 +215,15 @@ fn store<const N: usize>(target: &mut [u8], at: usize, bytes: [u8; N]) {
     }
 }
 
-/// The first `count` bytes from `at` on, at most 8; behind them spaces, which need no escape.
+/// The first `count` bytes from `at` on, at most 8, followed by spaces, which need no escape.
 #[inline(always)]
 fn first_bytes(bytes: &[u8], at: usize, count: usize) -> u64 {
-    // Not one shift: of 8 bytes none may be left over.
+    // Two shifts, because one by 64 bits is not defined.
     let behind = (u64::MAX << (4 * count)) << (4 * count);
     word_at(bytes, at) & !behind | SPACES & behind
 }
 
-/// Eight bytes from `at` on; those behind the end of `bytes` are 0.
+/// Eight bytes from `at` on; 0 beyond the end of `bytes`.
 #[inline(always)]
 fn word_at(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..).and_then(<[u8]>::first_chunk) {
@@ -242,6 +240,14 @@ fn last_word(bytes: &[u8], at: usize) -> u64 {
         *to = *from;
     }
     u64::from_le_bytes(word)
+}
+
+/// Writes the base64 of `data`.
+pub(crate) fn base64(room: &mut Room<'_>, data: &[u8]) {
+    let ahead = room.ahead(data.len().div_ceil(3) * 4);
+    let length = STANDARD.encode_slice(data, ahead);
+    debug_assert!(length.is_ok(), "the room is what base64 takes");
+    room.advance(length.unwrap_or(0));
 }
 
 /// Appends `text` as a string.

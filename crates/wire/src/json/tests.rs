@@ -12,7 +12,7 @@ fn packed(text: &[u8]) -> Result<(Progress, Vec<u8>), JsonError> {
     Ok((progress, out.split_off(3)))
 }
 
-/// The oracle: what `serde_json` reads, as `rmpv` would hold it.
+/// The oracle: what `serde_json` reads, as a value of `rmpv`.
 fn value(json: &serde_json::Value) -> rmpv::Value {
     use serde_json::Value;
     match json {
@@ -60,20 +60,20 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn what_serde_writes_is_read_value_for_value(json in any_json(), pretty: bool) {
+    fn json_written_by_serde_is_read_exactly(json in any_json(), pretty: bool) {
         let text = if pretty { serde_json::to_vec_pretty(&json) } else { serde_json::to_vec(&json) };
         let text = text.unwrap();
         let (progress, bytes) = packed(&text).unwrap();
         prop_assert_eq!(progress, Progress::Consumed(text.len()));
         prop_assert_eq!(read(&bytes), value(&json));
-        // Every header is the shortest there is, as rmpv writes them.
+        // Every header is the shortest one, as in rmpv.
         let mut shortest = Vec::new();
         rmpv::encode::write_value(&mut shortest, &value(&json)).unwrap();
         prop_assert_eq!(bytes, shortest);
     }
 
     #[test]
-    fn a_cut_value_needs_more_and_any_pieces_scan_alike(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
+    fn a_truncated_value_needs_more_and_any_pieces_scan_alike(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
         let mut text = serde_json::to_vec(&json).unwrap();
         let length = text.len();
         let cut = cut.index(length);
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn what_serde_refuses_is_refused_and_what_it_takes_is_taken(text in "[\\[\\]{},:\"0-9eE+.\\-atrufelsn\\\\ \t]{0,12}") {
+    fn json_is_valid_exactly_if_serde_accepts_it(text in "[\\[\\]{},:\"0-9eE+.\\-atrufelsn\\\\ \t]{0,12}") {
         let ours = packed(text.as_bytes());
         match serde_json::from_str::<serde_json::Value>(&text) {
             Ok(json) => {
@@ -104,7 +104,7 @@ proptest! {
                 prop_assert_eq!(read(&bytes), value(&json));
             }
             Err(error) => match ours {
-                // Text behind a value is the next value's.
+                // Text after a value belongs to the next value.
                 Ok((Progress::Consumed(end), _)) => {
                     prop_assert!(serde_json::from_str::<serde_json::Value>(&text[..end]).is_ok());
                 }
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = packed(&bytes);
         let _ = Scan::new().end(&bytes);
     }
@@ -144,7 +144,7 @@ fn half_a_surrogate_pair_becomes_the_replacement_character() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8_stay() {
+fn bytes_that_are_not_utf8_are_unchanged() {
     let (_, bytes) = packed(b"\"a\xff\\n\"").unwrap();
     assert_eq!(bytes, b"\xa3a\xff\n");
 }
@@ -169,7 +169,7 @@ fn numbers_at_the_edges_are_exact() {
 }
 
 #[test]
-fn an_error_says_where_and_what() {
+fn an_error_has_an_offset_and_an_expectation() {
     for (json, message) in [
         ("[1 2]", "byte 3: `,` or `]` expected"),
         ("{1:2}", "byte 1: a key expected"),
@@ -189,7 +189,7 @@ fn an_error_says_where_and_what() {
 }
 
 #[test]
-fn depth_is_bounded() {
+fn nesting_beyond_the_limit_is_an_error() {
     let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
     let (progress, bytes) = packed(&nested(DEPTH_MAX)).unwrap();
     assert_eq!(progress, Progress::Consumed(2 * DEPTH_MAX));
@@ -202,7 +202,7 @@ fn depth_is_bounded() {
 }
 
 #[test]
-fn values_of_a_stream_come_one_after_the_other() {
+fn values_of_a_stream_are_read_in_order() {
     let stream = b" [1]\n{\"a\":[]} \"x\\\"]\"null 12 [";
     let mut scan = Scan::new();
     let mut rest = &stream[..];
@@ -224,7 +224,7 @@ fn every_byte_at_every_place_is_escaped_as_serde_does() {
     for length in 0..40 {
         for place in 0..length {
             for byte in 0..0x80_u8 {
-                // Neighbours that need escapes, on both sides of the text, are none of its own.
+                // Neighbouring bytes that need escapes, on both sides of the text, are not part of it.
                 let mut bytes = vec![b'"'; length + 2];
                 bytes[1..=length].fill(b'x');
                 bytes[1 + place] = byte;

@@ -1,4 +1,4 @@
-//! Strings of JSON text: their escapes become the characters they stand for.
+//! Reads the strings of JSON text and resolves their escapes.
 //!
 //! Hop: read [decode] send keep take encode write settle.
 
@@ -9,7 +9,7 @@ use super::{
 use crate::msgpack::{write_str, write_str_head};
 
 impl Parser<'_> {
-    /// A string, from its opening quote.
+    /// Reads a string from its opening quote on.
     pub(super) fn text(&mut self) -> Result<(), Stop> {
         self.at += 1;
         let start = self.at;
@@ -24,7 +24,8 @@ impl Parser<'_> {
             self.at += 1;
             return Ok(());
         }
-        // With escapes its length is known at its end: the header is written behind it and the two change places.
+        // With escapes the length is known only at the end: the header is written after the text, and the two are
+        // swapped.
         let place = self.out.len();
         let text = self.input.get(start..self.at).unwrap_or_default();
         self.out.extend_from_slice(text);
@@ -39,12 +40,12 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// How many bytes from here stand for themselves in a string.
+    /// The number of bytes from here on without escapes.
     fn clean(&self) -> usize {
         escape::clean_prefix(self.input.get(self.at..).unwrap_or_default())
     }
 
-    /// The rest of a string up to and with its closing quote, escapes resolved.
+    /// Reads a string to its closing quote and resolves escapes.
     fn escaped_text(&mut self) -> Result<(), Stop> {
         loop {
             let clean = self.clean();
@@ -80,13 +81,13 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `\uXXXX`, or two of them that make one character.
+    /// Reads `\uXXXX`, or two of them that make one character.
     fn unicode(&mut self) -> Result<(), Stop> {
         let unit = self.hex(self.at + 2)?;
         self.at += 6;
         let mut character = char::from_u32(unit);
         if (0xd800..0xdc00).contains(&unit) {
-            // The other half must be known before it can be said to be missing.
+            // Whether the other half is missing is known only when its bytes have arrived.
             match (self.input.get(self.at), self.input.get(self.at + 1)) {
                 (None, _) | (Some(b'\\'), None) => return Err(Stop::NeedMore),
                 (Some(b'\\'), Some(b'u')) => {

@@ -1,4 +1,4 @@
-//! MessagePack values to JSON text, in one pass, without a tree and without recursion.
+//! Writes MessagePack values as JSON text, in one pass, without a tree and without recursion.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
@@ -6,47 +6,46 @@
 //! nil, true, false        null, true, false
 //! integer                 all its digits
 //! float                   the shortest digits that give the same float (of its width); NaN and infinities: null
-//! str, bin                a string; what is not UTF-8: the base64 of all its bytes (RFC 4648, with padding), or what
+//! str, bin                a string; if it is not UTF-8: the base64 of all its bytes (RFC 4648, with padding), or what
 //!                         [`super::InvalidUtf8`] says
 //! array                   an array
-//! map                     an object: order and duplicate keys kept
-//!   its keys              a string; nil, booleans and numbers: the text they have as values; others: the record is unfit
+//! map                     an object: order and duplicate keys are kept
+//!   its keys              a string; nil, booleans and numbers: their text as values; others: an error
 //! ext 0 of 8 bytes        EventTime: a string, RFC 3339 with nanoseconds
-//! ext -1                  a timestamp of MessagePack: the same, where it lies from 1677 to 2262
+//! ext -1                  MessagePack's timestamp: the same, from 1677 to 2262
 //! other ext               {"type":5,"data":"<base64>"}
 //! ```
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use millstream_record::Time;
 
 use super::{
     DEPTH_MAX,
     digits::{INTEGER_BYTES, digits},
-    string::string,
+    string::{base64, string},
 };
 use crate::{
     msgpack::{EVENT_TIME, ReadError, Reader},
+    rfc3339::Rfc3339,
     room::Room,
-    template::Rfc3339,
 };
 
-/// Ext type of the timestamps that MessagePack itself defines.
+/// The ext type of MessagePack's own timestamps.
 const TIMESTAMP: i8 = -1;
 
 /// The longest float: `-2.2250738585072014e-308`.
 const FLOAT_BYTES: usize = 24;
 
-/// A value that JSON text cannot show.
+/// A value that JSON text cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// More than [`DEPTH_MAX`] arrays and maps within each other.
+    /// More than [`DEPTH_MAX`] nested arrays and maps.
     #[error("more than {DEPTH_MAX} levels of nesting")]
     TooDeep,
     /// A map, array or ext as the key of a map.
     #[error("a map has a key that is neither text nor a number")]
     Key,
-    /// Not MessagePack, or cut.
-    #[error("no whole MessagePack value")]
+    /// Not MessagePack, or truncated.
+    #[error("not a complete MessagePack value")]
     Malformed,
 }
 
@@ -56,10 +55,9 @@ impl From<ReadError> for Unfit {
     }
 }
 
-/// Appends the value at offset `at` of `bytes` as JSON text; gives the offset behind the value.
+/// Appends the value at offset `at` of `bytes` as JSON text; returns the offset after the value.
 ///
-/// # Errors
-/// [`Unfit`]: then `out` is as it was.
+/// # Errors [`Unfit`]: then `out` is unchanged.
 pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, Unfit> {
     let mut room = Room::new(out);
     let start = room.position();
@@ -70,16 +68,16 @@ pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, 
     result
 }
 
-/// An array or map that is not closed yet.
+/// An array or map whose end was not reached yet.
 #[derive(Clone, Copy, Default)]
-struct Open {
-    /// Elements or pairs that are still to come.
+struct OpenContainer {
+    /// Elements or pairs that remain.
     left: u32,
     map: bool,
     begun: bool,
 }
 
-/// Writes one value of any type. After an error part of it is written.
+/// Writes one value of any type. After an error part of it was written.
 pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usize, Unfit> {
     let mut reader = Reader::at(bytes, at);
     if let Some(outer) = open(&mut reader)? {
@@ -90,14 +88,14 @@ pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usiz
     Ok(reader.position())
 }
 
-/// Reads the head of an array or map; of anything else, nothing.
-fn open(reader: &mut Reader<'_>) -> Result<Option<Open>, Unfit> {
+/// Reads the head of an array or map; `None` for other values.
+fn open(reader: &mut Reader<'_>) -> Result<Option<OpenContainer>, Unfit> {
     let (left, map) = match reader.peek()? {
         0x80..=0x8f | 0xde | 0xdf => (reader.map_len()?, true),
         0x90..=0x9f | 0xdc | 0xdd => (reader.array_len()?, false),
         _ => return Ok(None),
     };
-    Ok(Some(Open {
+    Ok(Some(OpenContainer {
         left,
         map,
         begun: false,
@@ -108,9 +106,9 @@ fn nested(
     room: &mut Room<'_>,
     bytes: &[u8],
     reader: &mut Reader<'_>,
-    outer: Open,
+    outer: OpenContainer,
 ) -> Result<(), Unfit> {
-    let mut stack = [Open::default(); DEPTH_MAX];
+    let mut stack = [OpenContainer::default(); DEPTH_MAX];
     stack[0] = outer;
     let mut depth = 1_usize;
     room.byte(if outer.map { b'{' } else { b'[' });
@@ -140,7 +138,7 @@ fn nested(
     Ok(())
 }
 
-/// Writes a key, as a string whatever it is.
+/// Writes a key of any type as a string.
 pub(crate) fn key(room: &mut Room<'_>, bytes: &[u8], reader: &mut Reader<'_>) -> Result<(), Unfit> {
     match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => scalar(room, bytes, reader),
@@ -154,7 +152,7 @@ pub(crate) fn key(room: &mut Room<'_>, bytes: &[u8], reader: &mut Reader<'_>) ->
     }
 }
 
-/// Writes a value that is no array and no map.
+/// Writes a value that is neither an array nor a map.
 fn scalar(room: &mut Room<'_>, bytes: &[u8], reader: &mut Reader<'_>) -> Result<(), Unfit> {
     match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => {
@@ -215,7 +213,7 @@ fn ext(room: &mut Room<'_>, code: i8, data: &[u8]) {
     room.bytes(b"\"}");
 }
 
-/// The time that an ext value stands for.
+/// The time of an ext value.
 fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
     let (seconds, nanos) = match (code, data) {
         (EVENT_TIME, &[a, b, c, d, e, f, g, h]) => (
@@ -243,12 +241,4 @@ fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
     let nanos = i64::from(nanos);
     let time = seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?;
     Some(Time(time))
-}
-
-/// The base64 of `data`.
-pub(crate) fn base64(room: &mut Room<'_>, data: &[u8]) {
-    let ahead = room.ahead(data.len().div_ceil(3) * 4);
-    let length = STANDARD.encode_slice(data, ahead);
-    debug_assert!(length.is_ok(), "the room is what base64 takes");
-    room.advance(length.unwrap_or(0));
 }

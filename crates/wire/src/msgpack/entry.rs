@@ -1,10 +1,11 @@
-//! One entry of a packed stream: `[time, record]`.
+//! Entries of a packed stream: `[time, record]`.
 //!
 //! ```text
 //! 92 | time | record            time: int, uint; d7 00 s s s s n n n n; c7 08 00 s s s s n n n n
 //! 92 | 92 | time | map | record fluent-bit's form with a map of metadata beside the time
 //! ```
-//! Arrays of two may also be written `dc 00 02` and `dd 00 00 00 02`.
+//!
+//! Arrays of two may also be written as `dc 00 02` and `dd 00 00 00 02`.
 
 use millstream_record::Time;
 
@@ -13,28 +14,27 @@ use super::{EVENT_TIME, ReadError, Reader};
 /// The head of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its event time; `None` = nil, which stands for the receive time.
+    /// Its event time; `None` = nil, which means the receive time.
     pub time: Option<Time>,
-    /// Where its record (a map) starts.
+    /// The offset of its record (a map).
     pub record: usize,
 }
 
-/// What [`entry_shape`] finds.
+/// The result of [`entry_shape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// `[time, map]`: as it must be.
+    /// `[time, map]`: valid.
     Good,
-    /// `[nil, map]`: good as soon as the receive time stands in place of nil.
+    /// `[nil, map]`: valid once nil is replaced by the receive time.
     Timeless,
     /// Anything else.
     Misfit,
 }
 
-/// Reads the head of the entry that starts at `at`: for encoders that go on into the record. Metadata of the form with a
-/// header is stepped over.
+/// Reads the head of the entry at `at`, for encoders that then read the record. Skips metadata of the form with a
+/// header.
 ///
-/// # Errors
-/// [`ReadError`] when it is no entry; never for an entry out of a [`Batch`](millstream_record::Batch).
+/// # Errors [`ReadError`] if it is not an entry; never for an entry of a [`Batch`](millstream_record::Batch).
 #[inline]
 pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     if bytes.get(at) == Some(&0x92) {
@@ -47,14 +47,13 @@ pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     }
 }
 
-/// Reads the head of an entry without its array marker: a time (or `[time, metadata]`) and a map behind it at `at`, as
-/// they stand in a single message.
+/// Reads the head of an entry without its array marker, as in a single message: at `at` a time (or `[time, metadata]`),
+/// then a map.
 ///
-/// # Errors
-/// [`ReadError`] when they are not.
+/// # Errors [`ReadError`] for other values.
 #[inline]
 pub fn pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
-    // What nearly all entries look like.
+    // The form of nearly all entries.
     if let Some(
         [
             0xd7,
@@ -107,12 +106,12 @@ fn any_pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     })
 }
 
-/// Whether `entry`, which is one whole value, is an entry.
+/// Whether `entry`, one complete value, is an entry.
 pub fn entry_shape(entry: &[u8]) -> Shape {
     shape(entry_head(entry, 0))
 }
 
-/// Whether `pair`, which is two whole values, is an entry without its array marker.
+/// Whether `pair`, two complete values, is an entry without its array marker.
 pub fn pair_shape(pair: &[u8]) -> Shape {
     shape(pair_head(pair, 0))
 }
@@ -151,7 +150,7 @@ pub fn is_nested(pair: &[u8]) -> bool {
     pair.first().is_some_and(|marker| is_array(*marker))
 }
 
-/// How many metadata the entry that starts at `at` has beside its time; 0 for `[time, record]`.
+/// The number of metadata that the entry at `at` has beside its time; 0 for `[time, record]`.
 pub fn metadata_len(bytes: &[u8], at: usize) -> u32 {
     let mut reader = Reader::at(bytes, at);
     let mut read = || -> Result<u32, ReadError> {
@@ -166,12 +165,12 @@ pub fn metadata_len(bytes: &[u8], at: usize) -> u32 {
     read().unwrap_or(0)
 }
 
-/// Whether a value that starts with `marker` is an array.
+/// Whether a value that begins with `marker` is an array.
 pub(crate) fn is_array(marker: u8) -> bool {
     matches!(marker, 0x90..=0x9f | 0xdc | 0xdd)
 }
 
-/// Whether a value that starts with `marker` is a map.
+/// Whether a value that begins with `marker` is a map.
 pub(crate) fn is_map(marker: u8) -> bool {
     matches!(marker, 0x80..=0x8f | 0xde | 0xdf)
 }

@@ -1,13 +1,13 @@
-//! MessagePack as the line needs it: values are skipped and slices of them are read; no value tree is ever built.
+//! MessagePack without a value tree: values are skipped, and slices of them are read.
 //!
-//! - [`skip`]: steps over values, one `match` a marker, with a counter of open values in place of recursion.
-//! - [`Walker`]: validates a stream of `[time, record]` entries while it arrives; nothing is walked twice.
-//! - [`Reader`]: reads single values out of a slice.
+//! - [`skip`]: skips values, with one `match` per marker and a counter of open values instead of recursion.
+//! - [`Walker`]: validates a stream of `[time, record]` entries while it arrives; nothing is examined twice.
+//! - [`Reader`]: reads single values from a slice.
 //! - `write_*`: append single values to a vector.
 //!
-//! The format is the one of the MessagePack specification (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
-//! Strings are not checked to be UTF-8: forward senders put any bytes into them. Lengths are checked before anything is
-//! believed; nothing here allocates by what a length says.
+//! The format is that of the MessagePack specification (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
+//! Strings are not checked to be UTF-8, because forward senders put any bytes into them. Lengths are checked before
+//! they are used, and no length decides about memory.
 
 mod entry;
 mod plain;

@@ -1,24 +1,25 @@
-//! Steps over plain records: small maps of short texts and small numbers, as nearly all records are. Twice as fast as
-//! [`skip`](super::skip), which takes what is left.
+//! Skips plain records: small maps of short texts and small numbers, as nearly all records are. Twice as fast as
+//! [`skip`](super::skip), which handles the others.
 //!
 //! ```text
 //! a. .. | a. .. or d9 nn .. or da nn nn .. or 00-7f     one pair: key | value
 //! ```
-//! Where a value stands follows from the length before it, so each step waits for the one before. But the keys of a record
-//! are mostly those of the record before: compared with these, and not read, a length is known at once, and the processor
-//! goes ahead.
+//!
+//! The offset of a value follows from the length before it, so each step depends on the previous one. But the keys of a
+//! record are mostly those of the previous record: if a key is compared with the previous one instead of read, its
+//! length is known at once, and the processor speculates ahead.
 
 /// A small map has fewer pairs than this.
 const PAIRS_MAX: usize = 16;
 
-/// Remembers the keys of the last record.
+/// Remembers the keys of the previous record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plain {
     keys: [Key; PAIRS_MAX],
 }
 
-/// The first byte of a key, and what size it says the key has. The two stand apart although one follows from the other:
-/// that is what lets the processor go ahead.
+/// The first byte of a key, and the size that follows from it. Both are stored, although one follows from the other, so
+/// that the processor can speculate ahead.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     marker: u8,
@@ -36,8 +37,8 @@ impl Default for Key {
 }
 
 impl Plain {
-    /// Steps over the pairs of a small map from `at` on, and stops before the first key or value that is not plain or not
-    /// whole. Gives where it stopped and how many values are still owed there; 0: it stands behind the map.
+    /// Skips the pairs of a small map from `at` on, up to the first key or value that is not plain or not complete.
+    /// Returns where it stopped and how many values are still owed there; 0 means that it is after the map.
     #[inline]
     pub(crate) fn skip(&mut self, bytes: &[u8], mut at: usize, pairs: u8) -> (usize, u64) {
         let mut owed = 2 * u64::from(pairs);

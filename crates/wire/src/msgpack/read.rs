@@ -1,4 +1,4 @@
-//! Reads single values out of a slice.
+//! Reads single values from a slice.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use super::skip;
 /// Why a value could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The bytes end inside the value: an outcome while more may come.
+    /// The bytes end inside the value; more may arrive.
     Short,
-    /// The byte 0xc1, which starts no value.
+    /// The byte 0xc1, with which no value begins.
     Malformed,
-    /// A value of another type than the one asked for.
+    /// The value has another type than the requested one.
     Type,
 }
 
@@ -19,7 +19,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Short => "the bytes end inside a MessagePack value",
-            Self::Malformed => "the byte 0xc1 starts no MessagePack value",
+            Self::Malformed => "no MessagePack value begins with the byte 0xc1",
             Self::Type => "a MessagePack value of another type was expected",
         })
     }
@@ -27,7 +27,7 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// A place in a slice from which values are read one after the other. After an error it stands where it stood.
+/// A position in a slice from which values are read in turn. After an error the position is unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -35,12 +35,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// At the start of `bytes`.
+    /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// At offset `at` of `bytes`.
+    /// A reader at offset `at` of `bytes`.
     pub fn at(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at }
     }
@@ -50,34 +50,30 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// The first byte of the next value, which tells its type.
+    /// The first byte of the next value, which shows its type.
     ///
-    /// # Errors
-    /// [`ReadError::Short`] at the end.
+    /// # Errors [`ReadError::Short`] at the end.
     pub fn peek(&self) -> Result<u8, ReadError> {
         self.bytes.get(self.at).copied().ok_or(ReadError::Short)
     }
 
-    /// Steps over one value, whatever it is.
+    /// Skips one value of any type.
     ///
-    /// # Errors
-    /// [`ReadError::Short`], [`ReadError::Malformed`].
+    /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn skip(&mut self) -> Result<(), ReadError> {
         self.value().map(drop)
     }
 
-    /// One value as the bytes it is written in.
+    /// The encoded bytes of one value.
     ///
-    /// # Errors
-    /// [`ReadError::Short`], [`ReadError::Malformed`].
+    /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn value(&mut self) -> Result<&'a [u8], ReadError> {
         self.values(1)
     }
 
-    /// `count` values as the bytes they are written in.
+    /// The encoded bytes of `count` values.
     ///
-    /// # Errors
-    /// [`ReadError::Short`], [`ReadError::Malformed`].
+    /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn values(&mut self, count: u64) -> Result<&'a [u8], ReadError> {
         let mut open = count;
         let end = skip(self.bytes, self.at, &mut open).map_err(|_| ReadError::Malformed)?;
@@ -162,10 +158,9 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// The length of a str or bin and where its bytes start; the bytes need not be there yet.
+    /// The length of a str or bin and the offset of its bytes, which need not be there yet.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     pub fn bytes_head(&mut self) -> Result<usize, ReadError> {
         let (length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),
@@ -180,10 +175,9 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// A str or bin. Senders use either for the same thing.
+    /// A str or bin. Senders use both for the same purpose.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     pub fn bytes(&mut self) -> Result<&'a [u8], ReadError> {
         let mut ahead = *self;
         let length = ahead.bytes_head()?;
@@ -204,10 +198,9 @@ impl<'a> Reader<'a> {
         Ok((code, data))
     }
 
-    /// The type code and the length of an ext value; its bytes need not be there yet.
+    /// The type code and the length of an ext value, whose bytes need not be there yet.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     pub fn ext_head(&mut self) -> Result<(i8, usize), ReadError> {
         let (code, length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),
@@ -222,10 +215,9 @@ impl<'a> Reader<'a> {
         Ok((code as i8, length))
     }
 
-    /// The head of an array: how many values follow.
+    /// The number of values in an array.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     pub fn array_len(&mut self) -> Result<u32, ReadError> {
         let (length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),
@@ -239,10 +231,9 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// The head of a map: how many keys, each followed by its value, follow.
+    /// The number of pairs in a map.
     ///
-    /// # Errors
-    /// [`ReadError`].
+    /// # Errors [`ReadError`].
     pub fn map_len(&mut self) -> Result<u32, ReadError> {
         let (length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),

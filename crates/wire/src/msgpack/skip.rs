@@ -1,11 +1,11 @@
-//! Steps over MessagePack values without reading them: 3 ns a value, any depth, resumable at any byte.
+//! Skips MessagePack values without reading them: 3 ns per value, at any depth, resumable at any byte.
 
 use std::fmt;
 
-/// The byte 0xc1, which no value starts with: what follows cannot be read.
+/// The byte 0xc1, with which no value begins; the bytes after it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Where it stands.
+    /// Its offset.
     pub at: usize,
 }
 
@@ -18,18 +18,17 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// Skips values in `bytes` from offset `at` on until `open` values are skipped or the bytes end. Returns where it
-/// stopped. `open` counts the values that are still owed, containers' elements included: 0 = all skipped. When it is not
-/// 0, call again with the same bytes and more behind them, from the offset returned; no value is looked at twice, but for
-/// the head of the one that was cut.
+/// stopped. `open` counts the values that are still owed, including elements of containers: 0 = all skipped. If it is
+/// not 0, call again with the same bytes and more after them, from the returned offset. Only the head of an incomplete
+/// value is examined twice.
 ///
-/// # Errors
-/// [`Malformed`] at the byte 0xc1; `open` then tells nothing.
+/// # Errors [`Malformed`] at the byte 0xc1; the value of `open` is then meaningless.
 #[inline]
 pub fn skip(bytes: &[u8], mut at: usize, open: &mut u64) -> Result<usize, Malformed> {
     let mut owed = *open;
     while owed > 0 {
         let rest = bytes.get(at..).unwrap_or_default();
-        // (bytes of this value without its elements, elements it holds)
+        // (size of this value without its elements, number of its elements)
         let (size, elements) = match *rest {
             [] => break,
             [0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff, ..] => (1, 0),
@@ -58,14 +57,14 @@ pub fn skip(bytes: &[u8], mut at: usize, open: &mut u64) -> Result<usize, Malfor
                 *open = owed;
                 return Err(Malformed { at });
             }
-            // The length of a longer one is cut.
+            // The length of a longer value is incomplete.
             _ => break,
         };
         if size > rest.len() {
             break;
         }
         at += size;
-        // 5 bytes add at most 2^33, so 2^64 lies beyond what memory holds; saturating keeps that from being a proof.
+        // 5 bytes add at most 2^33, so 2^64 is out of reach in memory; saturating makes a proof unnecessary.
         owed = (owed - 1).saturating_add(elements);
     }
     *open = owed;
@@ -73,6 +72,6 @@ pub fn skip(bytes: &[u8], mut at: usize, open: &mut u64) -> Result<usize, Malfor
 }
 
 fn be32(a: u8, b: u8, c: u8, d: u8) -> usize {
-    // usize has at least 32 bits on every system this runs on.
+    // usize has at least 32 bits on every supported system.
     u32::from_be_bytes([a, b, c, d]) as usize
 }

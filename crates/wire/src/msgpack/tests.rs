@@ -1,4 +1,4 @@
-//! rmpv is the oracle: whatever it writes or reads, we skip, read and judge alike.
+//! rmpv is the oracle: we skip, read and judge everything that it writes or reads.
 
 use millstream_record::Time;
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ fn bytes_of(values: &[Value]) -> Vec<u8> {
     bytes
 }
 
-/// What an entry must be, said over the tree.
+/// The definition of an entry, by the value tree.
 fn is_entry(value: &Value) -> bool {
     let time_fits = |time: &Value| match time {
         Value::Integer(_) => true,
@@ -72,7 +72,7 @@ fn is_entry(value: &Value) -> bool {
     }
 }
 
-/// Feeds `bytes` to a walker, cut at `cuts`.
+/// Feeds `bytes` to a walker in pieces that end at `cuts`.
 fn walk_in_parts(bytes: &[u8], cuts: &[prop::sample::Index]) -> Result<Walker, Malformed> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     ends.push(bytes.len());
@@ -84,7 +84,7 @@ fn walk_in_parts(bytes: &[u8], cuts: &[prop::sample::Index]) -> Result<Walker, M
     Ok(walker)
 }
 
-/// A record as nearly all are, and some that are nearly so: keys and lengths at every border.
+/// A typical record, or one that is nearly typical: keys and lengths at every border.
 fn nearly_plain_entry() -> impl Strategy<Value = Value> {
     let text = |length: usize| Value::from("x".repeat(length));
     let key = prop_oneof![
@@ -107,7 +107,7 @@ fn nearly_plain_entry() -> impl Strategy<Value = Value> {
     (time, record).prop_map(|(time, record)| Value::Array(vec![time, record]))
 }
 
-/// What a walker must find, told one value at a time by the general way alone.
+/// The expected result of a walker, computed value by value in the general way.
 fn walk_slowly(bytes: &[u8]) -> (Result<(), Malformed>, u32, u32, usize) {
     let (mut entries, mut misfits, mut whole) = (0, 0, 0);
     let end = loop {
@@ -150,7 +150,7 @@ fn a_plain_record_is_not_counted_before_its_last_byte() {
 }
 
 #[test]
-fn a_walker_sees_whether_any_entry_has_metadata_however_it_is_cut() {
+fn a_walker_detects_metadata_in_any_pieces() {
     let plain = bytes_of(&[Value::Array(vec![1.into(), Value::Map(Vec::new())])]);
     let head = Value::Array(vec![1.into(), Value::Map(Vec::new())]);
     let nested = bytes_of(&[Value::Array(vec![head, Value::Map(Vec::new())])]);
@@ -179,7 +179,7 @@ fn a_walker_sees_whether_any_entry_has_metadata_however_it_is_cut() {
 
 proptest! {
     #[test]
-    fn plain_records_are_judged_as_all_others_whatever_stands_in_them_and_however_they_arrive(
+    fn the_fast_path_for_plain_records_gives_the_same_result_as_the_general_one(
         values in prop::collection::vec(nearly_plain_entry(), 1..6),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         end in any::<prop::sample::Index>(),
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn every_value_is_skipped_to_its_end(value in value(), cut in any::<prop::sample::Index>()) {
+    fn any_value_is_skipped_to_its_end(value in value(), cut in any::<prop::sample::Index>()) {
         let bytes = bytes_of(&[value]);
         let mut open = 1;
         prop_assert_eq!(skip(&bytes, 0, &mut open), Ok(bytes.len()));
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn entries_are_counted_however_they_arrive(
+    fn entries_are_counted_in_any_pieces(
         values in prop::collection::vec(prop_oneof![4 => entry(), 1 => value()], 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_stream_is_whole_up_to_its_last_entry(
+    fn a_truncated_stream_is_complete_up_to_its_last_entry(
         values in prop::collection::vec(entry(), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_never_panic_and_are_judged_as_rmpv_does(
+    fn random_bytes_never_panic_and_agree_with_rmpv(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
     ) {
@@ -255,7 +255,7 @@ proptest! {
         if let (Ok(once), Ok(parts)) = (once, parts) {
             prop_assert_eq!(once.whole(), parts.whole());
             prop_assert_eq!(once.entries(), parts.entries());
-            // rmpv takes 0xc1 for nil; without it, it reads exactly the values that we count.
+            // rmpv reads 0xc1 as nil; apart from that, it reads exactly the values that we count.
             let mut rest = &bytes[..once.whole()];
             let mut good = 0;
             let mut all = 0;
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_by_rmpv_and_by_us(
+    fn written_values_are_read_by_rmpv_and_by_us(
         signed in any::<i64>(), small in -200i64..200, unsigned in any::<u64>(), float in any::<f64>(), flag in any::<bool>(),
         data in prop::collection::vec(any::<u8>(), 0..300), length in any::<u32>(), seconds in any::<u32>(), nanos in 0u32..1_000_000_000,
     ) {
@@ -351,7 +351,7 @@ fn both_forms_of_an_event_time_are_entries() {
 }
 
 #[test]
-fn nil_time_is_told_from_a_misfit() {
+fn a_nil_time_is_not_a_misfit() {
     assert_eq!(entry_shape(&[0x92, 0xc0, 0x80]), Shape::Timeless);
     assert_eq!(
         entry_shape(&[0x92, 0x92, 0xc0, 0x80, 0x80]),
@@ -371,7 +371,7 @@ fn nil_time_is_told_from_a_misfit() {
 }
 
 #[test]
-fn what_stands_before_a_malformed_byte_is_known() {
+fn entries_before_a_malformed_byte_are_counted() {
     let good = [0x92, 0x01, 0x80];
     let mut bytes = [good, good].concat();
     bytes.extend_from_slice(&[0x92, 0x01, 0x81, 0xc1]);
@@ -381,7 +381,7 @@ fn what_stands_before_a_malformed_byte_is_known() {
 }
 
 #[test]
-fn a_map_that_claims_four_thousand_million_entries_only_waits() {
+fn a_map_that_claims_four_billion_entries_only_waits() {
     let mut walker = Walker::new();
     let mut bytes = vec![0x92, 0x01];
     for _ in 0..1000 {

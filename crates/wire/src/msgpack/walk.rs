@@ -2,16 +2,16 @@
 
 use super::{Malformed, Plain, Shape, entry_shape, is_array, skip};
 
-/// Walks a stream of `[time, record]` entries that grows. It is fed the same bytes with more behind them and goes on where
-/// it stopped: no byte is looked at twice but for the head of a value that was cut. Entries are counted as they become
-/// whole; a misfit (well-formed, but no `[time, map]`) is counted and its neighbours go on.
+/// Validates a growing stream of `[time, record]` entries. It is fed the same bytes with more after them and continues
+/// where it stopped; only the head of an incomplete value is examined twice. Entries are counted when they are
+/// complete. A misfit (valid MessagePack, but not `[time, map]`) is counted as well, and the entries after it are read.
 ///
-/// At the end of the stream it is whole when [`Walker::whole`] is its length; else its last entry is cut.
+/// At its end the stream is complete if [`Walker::whole`] is its length; otherwise its last entry is truncated.
 #[derive(Clone, Debug, Default)]
 pub struct Walker {
-    /// Where the next value stands.
+    /// The offset of the next value.
     at: usize,
-    /// Values that are owed to the entry begun at `whole`; 0 = none begun.
+    /// Values owed to the entry that begins at `whole`; 0 = none has begun.
     open: u64,
     whole: usize,
     entries: u32,
@@ -22,15 +22,14 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// At the start of a stream.
+    /// The state at the start of a stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Goes on to the end of `bytes`, which start with what it was fed before.
+    /// Continues to the end of `bytes`, which must begin with the bytes of the previous call.
     ///
-    /// # Errors
-    /// [`Malformed`]: from there on nothing can be read; what stands before [`Walker::whole`] can.
+    /// # Errors [`Malformed`]: the stream cannot be read beyond [`Walker::whole`].
     pub fn walk(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         if self.open > 0 {
             self.at = skip(bytes, self.at, &mut self.open)?;
@@ -42,7 +41,7 @@ impl Walker {
         let mut good = 0;
         let walked = loop {
             let entry = self.at;
-            // What nearly all entries look like, told by the first 12 bytes: EventTime and a small map.
+            // The form of nearly all entries, visible in the first 12 bytes: EventTime and a small map.
             let rest = bytes.get(entry..).unwrap_or_default();
             let (sure, start, open) = match *rest {
                 [0x92, 0xd7, 0, _, _, _, _, _, _, _, _, map @ 0x80..=0x8f, ..] => {
@@ -76,7 +75,7 @@ impl Walker {
         walked
     }
 
-    /// Counts the entry `whole..at`, which is complete.
+    /// Counts the complete entry `whole..at`.
     fn judge(&mut self, bytes: &[u8]) {
         let entry = bytes.get(self.whole..self.at).unwrap_or_default();
         self.nested |= !matches!(entry, [0x92, time, ..] if !is_array(*time));
@@ -87,12 +86,13 @@ impl Walker {
         self.whole = self.at;
     }
 
-    /// Good entries that stand before [`Walker::whole`].
+    /// The number of valid entries before [`Walker::whole`].
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Whole values before [`Walker::whole`] that are no good entries (those whose time is nil among them).
+    /// The number of complete values before [`Walker::whole`] that are not valid entries, including those whose time is
+    /// nil.
     pub fn misfits(&self) -> u32 {
         self.misfits
     }
@@ -102,7 +102,7 @@ impl Walker {
         !self.nested
     }
 
-    /// The byte after the last whole entry.
+    /// The offset after the last complete entry.
     pub fn whole(&self) -> usize {
         self.whole
     }

@@ -4,17 +4,17 @@ use millstream_record::Time;
 
 use super::EVENT_TIME;
 
-/// Nil.
+/// Writes nil.
 pub fn write_nil(out: &mut Vec<u8>) {
     out.push(0xc0);
 }
 
-/// A boolean.
+/// Writes a boolean.
 pub fn write_bool(out: &mut Vec<u8>, value: bool) {
     out.push(0xc2 + u8::from(value));
 }
 
-/// A signed integer.
+/// Writes a signed integer.
 pub fn write_int(out: &mut Vec<u8>, value: i64) {
     if let Ok(value) = u64::try_from(value) {
         write_uint(out, value);
@@ -34,7 +34,7 @@ pub fn write_int(out: &mut Vec<u8>, value: i64) {
     }
 }
 
-/// An unsigned integer.
+/// Writes an unsigned integer.
 pub fn write_uint(out: &mut Vec<u8>, value: u64) {
     if value < 0x80 {
         out.push(value as u8);
@@ -52,13 +52,13 @@ pub fn write_uint(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// A float of 8 bytes.
+/// Writes a float of 8 bytes.
 pub fn write_f64(out: &mut Vec<u8>, value: f64) {
     out.push(0xcb);
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-/// The head of a str of `length` bytes.
+/// Writes the head of a str of `length` bytes.
 pub fn write_str_head(out: &mut Vec<u8>, length: u32) {
     if length < 32 {
         out.push(0xa0 | length as u8);
@@ -67,21 +67,21 @@ pub fn write_str_head(out: &mut Vec<u8>, length: u32) {
     }
 }
 
-/// A str. `text` need not be UTF-8; at most 4 GiB, what is beyond is cut off.
+/// Writes a str. `text` need not be UTF-8; beyond 4 GiB it is truncated.
 pub fn write_str(out: &mut Vec<u8>, text: &[u8]) {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     write_str_head(out, length);
     out.extend_from_slice(text.get(..length as usize).unwrap_or(text));
 }
 
-/// A bin; at most 4 GiB, what is beyond is cut off.
+/// Writes a bin; beyond 4 GiB it is truncated.
 pub fn write_bin(out: &mut Vec<u8>, data: &[u8]) {
     let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
     write_length(out, [0xc4, 0xc5, 0xc6], length);
     out.extend_from_slice(data.get(..length as usize).unwrap_or(data));
 }
 
-/// The head of an array of `length` values.
+/// Writes the head of an array of `length` values.
 pub fn write_array_len(out: &mut Vec<u8>, length: u32) {
     if length < 16 {
         out.push(0x90 | length as u8);
@@ -94,7 +94,7 @@ pub fn write_array_len(out: &mut Vec<u8>, length: u32) {
     }
 }
 
-/// The head of a map of `length` keys with their values.
+/// Writes the head of a map of `length` pairs.
 pub fn write_map_len(out: &mut Vec<u8>, length: u32) {
     if length < 16 {
         out.push(0x80 | length as u8);
@@ -107,20 +107,20 @@ pub fn write_map_len(out: &mut Vec<u8>, length: u32) {
     }
 }
 
-/// The head of an ext value of `length` bytes (never as fixext).
+/// Writes the head of an ext value of `length` bytes (never as fixext).
 pub fn write_ext_head(out: &mut Vec<u8>, code: i8, length: u32) {
     write_length(out, [0xc7, 0xc8, 0xc9], length);
     out.push(code as u8);
 }
 
-/// An EventTime, as fixext 8.
+/// Writes an EventTime as fixext 8.
 pub fn write_event_time(out: &mut Vec<u8>, seconds: u32, nanos: u32) {
     out.extend_from_slice(&[0xd7, EVENT_TIME as u8]);
     out.extend_from_slice(&seconds.to_be_bytes());
     out.extend_from_slice(&nanos.to_be_bytes());
 }
 
-/// A time: an EventTime from 1970 to 2106, else an integer of seconds (which has no nanoseconds).
+/// Writes a time: an EventTime from 1970 to 2106, otherwise an integer of seconds (without nanoseconds).
 pub fn write_time(out: &mut Vec<u8>, time: Time) {
     match u32::try_from(time.seconds()) {
         Ok(seconds) => write_event_time(out, seconds, time.subsec_nanos()),
@@ -128,7 +128,7 @@ pub fn write_time(out: &mut Vec<u8>, time: Time) {
     }
 }
 
-/// The markers for lengths of 8, 16 and 32 bits, and the length.
+/// Writes a length with its marker, out of those for 8, 16 and 32 bits.
 fn write_length(out: &mut Vec<u8>, markers: [u8; 3], length: u32) {
     if let Ok(length) = u8::try_from(length) {
         out.extend_from_slice(&[markers[0], length]);

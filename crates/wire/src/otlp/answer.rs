@@ -1,18 +1,21 @@
-//! What an exporter is told, in the encoding that it speaks.
+//! The answer to an exporter, in the encoding of its request.
 //!
 //! ```text
 //! ExportLogsServiceResponse   partial_success 1 { rejected_log_records 1 int64 | error_message 2 }
 //! Status                      code 1 | message 2            (google.rpc.Status, for everything but 200)
 //! ```
 
-use super::protobuf::{Field, Fields};
+use super::{
+    protobuf::{Field, Fields},
+    write_protobuf::{bytes, varint},
+};
 use crate::{
     json::{append_string, to_msgpack},
     msgpack::Reader,
     record::{FieldPath, Record, Value},
 };
 
-/// The encoding of a request, and so of its answer.
+/// The encoding of a request and of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `application/x-protobuf`.
@@ -31,16 +34,16 @@ impl Form {
     }
 }
 
-/// The body of a 200. `rejected`: log records that were not taken, and why.
+/// The body of a 200. `rejected`: the number of log records that were not accepted, and the reason.
 pub fn accepted(form: Form, rejected: Option<(u64, &str)>) -> Vec<u8> {
     let mut out = Vec::new();
     match (form, rejected) {
         (Form::Protobuf, None) => {}
         (Form::Protobuf, Some((count, reason))) => {
             let mut partial = vec![0x08];
-            write_varint(count, &mut partial);
-            write_bytes(2, reason.as_bytes(), &mut partial);
-            write_bytes(1, &partial, &mut out);
+            varint(count, &mut partial);
+            bytes(2, reason.as_bytes(), &mut partial);
+            bytes(1, &partial, &mut out);
         }
         (Form::Json, None) => out.extend_from_slice(b"{}"),
         (Form::Json, Some((count, reason))) => {
@@ -55,13 +58,13 @@ pub fn accepted(form: Form, rejected: Option<(u64, &str)>) -> Vec<u8> {
     out
 }
 
-/// The body of an answer that is no 200; `code` is gRPC's (3: invalid argument, 14: unavailable, ...).
+/// The body of an answer with another status; `code` is gRPC's (3: invalid argument, 14: unavailable, ...).
 pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match form {
         Form::Protobuf => {
             out.extend_from_slice(&[0x08, code & 0x7f]);
-            write_bytes(2, reason.as_bytes(), &mut out);
+            bytes(2, reason.as_bytes(), &mut out);
         }
         Form::Json => {
             out.extend_from_slice(format!("{{\"code\":{code},\"message\":").as_bytes());
@@ -72,22 +75,7 @@ pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     out
 }
 
-/// A field of bytes with a number below 16.
-fn write_bytes(number: u8, bytes: &[u8], out: &mut Vec<u8>) {
-    out.push(number << 3 | 2);
-    write_varint(bytes.len() as u64, out);
-    out.extend_from_slice(bytes);
-}
-
-fn write_varint(mut value: u64, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// How many log records an exporter is told were not taken, and why; `None`: all were, or the body says nothing of it.
+/// The number of rejected log records in an answer, and the reason; `None` if all were accepted or the body does not say.
 pub fn rejected(form: Form, body: &[u8]) -> Option<(u64, String)> {
     let (count, reason) = match form {
         Form::Protobuf => {
@@ -118,7 +106,7 @@ pub fn rejected(form: Form, body: &[u8]) -> Option<(u64, String)> {
                 Some(Value::Packed(value)) => Reader::new(value).int().ok(),
                 _ => None,
             };
-            // A 64-bit number is a text in protobuf's JSON.
+            // Protobuf's JSON writes a 64-bit number as a text.
             let number = number.and_then(|number| u64::try_from(number).ok());
             let number = number.or_else(|| text("rejectedLogRecords").parse().ok());
             (number.unwrap_or(0), text("errorMessage"))
@@ -132,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_read_again() {
+    fn a_written_answer_reads_back() {
         for form in [Form::Protobuf, Form::Json] {
             let told = accepted(form, Some((3, "too \"old\"")));
             assert_eq!(rejected(form, &told), Some((3, "too \"old\"".to_owned())));

@@ -1,14 +1,14 @@
-//! Records to log records of OTLP, and those to requests: in protobuf and in JSON.
+//! Encodes records as OTLP log records, and those as requests, in protobuf and JSON.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
-//! The fields that the decoder writes (see [`super`]) become what they were; every other field becomes an attribute of its
-//! name. A field `severity` or `level` with a name that syslog or loggers use sets the severity too, if there is no other.
-//! A record without `resources` gets those that the caller names. The time is the event time; `observed_time_unix_nano`
-//! the record's, else when it was received.
+//! The fields that the decoder writes (see [`super`]) become the OTLP fields that they were; every other field becomes
+//! an attribute of the same name. A field `severity` or `level` with a name that syslog or loggers use also sets the
+//! severity, if there is no other. A record without `resources` gets those of the caller. The time is the event time;
+//! `observed_time_unix_nano` is the record's, otherwise the receive time.
 //!
-//! Integers that 64 bits with a sign cannot hold become text; text that is not UTF-8 becomes bytes. It promises that
-//! nothing recurses and that nothing allocates for each record. It leaves to others: which records make a request.
+//! Integers beyond 64 bits with a sign become text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing
+//! is allocated per record. The caller decides which records make a request.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -24,15 +24,15 @@ use crate::{
 #[derive(Debug)]
 pub struct Encoder {
     form: Form,
-    /// Attributes of the resource of records that have none.
+    /// Attributes of the resource for records that have none.
     resource: Vec<(Box<str>, Renderer)>,
     stack: Stack,
     text: Vec<u8>,
-    /// Names and values of the resource, rendered.
+    /// The rendered attributes of the resource: index and value.
     rendered: Vec<(usize, Vec<u8>)>,
 }
 
-/// What a record stands in: its resource and its scope, each encoded.
+/// The encoded context of a record, its resource and its scope:
 ///
 /// ```text
 /// 0   u32, little endian: length of the resource
@@ -41,8 +41,8 @@ pub struct Encoder {
 const HEAD_BYTES: usize = 4;
 
 impl Encoder {
-    /// An encoder to this form. `resource`: attributes of the resource of records that have no `resources`; what a
-    /// template finds no value for is left out.
+    /// An encoder for this form. `resource`: attributes of the resource for records that have no `resources`; an
+    /// attribute whose template misses a value is left out.
     pub fn new<'t>(
         form: Form,
         resource: impl IntoIterator<Item = (&'t str, &'t Template)>,
@@ -59,10 +59,9 @@ impl Encoder {
         }
     }
 
-    /// Appends the log record that `event` becomes to `out`, and what it stands in to `around`.
+    /// Appends the log record for `event` to `out`, and its context to `around`.
     ///
-    /// # Errors
-    /// [`Unfit`]: then both are as they were.
+    /// # Errors [`Unfit`]: then both are unchanged.
     pub fn record(
         &mut self,
         shared: Shared<'_>,
@@ -149,8 +148,8 @@ impl Encoder {
     }
 }
 
-/// Appends the request that holds these log records, each with what it stands in, as [`Encoder::record`] has written both.
-/// Those with the same around them that follow each other share it.
+/// Appends the request with these log records, each with its context, as written by [`Encoder::record`]. Consecutive
+/// records with the same context share it.
 pub fn write_request<'a>(
     form: Form,
     records: impl Iterator<Item = (&'a [u8], &'a [u8])>,

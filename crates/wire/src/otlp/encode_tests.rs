@@ -1,4 +1,4 @@
-//! What is written is read again: the decoder is the other half.
+//! Written requests are read again with the decoder.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn batch(records: &[Value]) -> Batch {
     }
 }
 
-/// What the decoder reads of the request that holds a batch.
+/// The records that the decoder reads from the request for a batch.
 fn again(form: Form, batch: &Batch) -> Vec<Value> {
     let template = Template::parse("{tag}").unwrap();
     let missing = Template::parse("{nobody}").unwrap();
@@ -94,7 +94,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 #[test]
-fn what_the_decoder_writes_comes_back_as_it_was() {
+fn decoded_records_are_encoded_unchanged() {
     let record = map(vec![
         (
             "message",
@@ -185,7 +185,7 @@ fn a_line_is_a_body_and_records_of_several_resources_keep_their_order() {
 }
 
 #[test]
-fn what_is_too_deep_is_refused_and_leaves_nothing() {
+fn a_record_that_is_too_deep_is_rejected_and_leaves_no_output() {
     let mut value = Value::from(1);
     for _ in 0..=LEVELS_MAX {
         value = Value::Array(vec![value]);
@@ -223,7 +223,7 @@ fn any() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_value_comes_back_in_both_forms(message in any(), a in any(), b in any()) {
+    fn any_value_reads_back_in_both_forms(message in any(), a in any(), b in any()) {
         let record = map(vec![("message", message.clone()), ("a", a.clone()), ("b", b.clone())]);
         for form in [Form::Protobuf, Form::Json] {
             let got = &again(form, &batch(std::slice::from_ref(&record)))[0];

@@ -1,20 +1,21 @@
-//! The records of a request in JSON, one by one.
+//! OTLP in JSON, which is protobuf's JSON mapping except for ids, which are hexadecimal digits.
 //!
-//! Hop: read [decode] send keep take encode write settle. The JSON of OTLP is that of protobuf (`lowerCamelCase` names, as
-//! written in the specification also `snake_case`; 64-bit numbers as texts or numbers) but for ids, which are hexadecimal
-//! digits. The request was made MessagePack in one pass before; here it is walked in place.
+//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. The request was
+//! converted to MessagePack in one pass before; the walk reads that in place.
+
+use std::borrow::Cow;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use millstream_record::Time;
 
 use super::{
-    Bad, LEVELS_MAX, Next,
-    record::{AROUND_BYTES_MAX, Around, Entry, Id, Plain},
+    Bad,
+    record::{CONTEXT_BYTES_MAX, Id, Plain},
+    walk::{Any, Encoding, LogRecord, Repeated, VALUES},
 };
-use crate::msgpack::{
-    ReadError, Reader, write_array_len, write_bin, write_bool, write_f64, write_int, write_map_len,
-    write_nil, write_str,
-};
+use crate::msgpack::{ReadError, Reader};
+
+/// A nil of MessagePack.
+const NIL: &[u8] = &[0xc0];
 
 impl From<ReadError> for Bad {
     fn from(_: ReadError) -> Self {
@@ -22,159 +23,77 @@ impl From<ReadError> for Bad {
     }
 }
 
-/// The elements of a list that are still to come.
+/// The elements of a list that were not read yet.
 #[derive(Clone, Copy, Debug)]
-struct List<'a> {
+pub(super) struct List<'a> {
     left: u32,
     reader: Reader<'a>,
+    unread: &'a [u8],
 }
 
 impl<'a> List<'a> {
     fn new(value: Option<&'a [u8]>) -> Result<Self, Bad> {
-        let empty = Self {
-            left: 0,
-            reader: Reader::new(&[]),
-        };
         let Some(value) = value.filter(|value| !is_nil(value)) else {
-            return Ok(empty);
+            return Ok(Self {
+                left: 0,
+                reader: Reader::new(&[]),
+                unread: &[],
+            });
         };
         let mut reader = Reader::new(value);
         let left = reader.array_len()?;
-        Ok(Self { left, reader })
+        Ok(Self {
+            left,
+            reader,
+            unread: value,
+        })
+    }
+}
+
+/// OTLP in JSON, converted to MessagePack. Where a name occurs twice in a map, the last one counts.
+#[derive(Debug)]
+pub(super) struct Json;
+
+impl<'a> Encoding<'a> for Json {
+    type List = List<'a>;
+
+    fn list(message: &'a [u8], field: Repeated) -> Result<List<'a>, Bad> {
+        List::new(value_of(message, field.names)?)
     }
 
-    fn next(&mut self) -> Result<Option<&'a [u8]>, Bad> {
-        if self.left == 0 {
+    fn count(list: &List<'a>) -> Result<u32, Bad> {
+        Ok(list.left)
+    }
+
+    fn next(list: &mut List<'a>) -> Result<Option<&'a [u8]>, Bad> {
+        if list.left == 0 {
             return Ok(None);
         }
-        self.left -= 1;
-        Ok(Some(self.reader.value()?))
+        list.left -= 1;
+        Ok(Some(list.reader.value()?))
     }
-}
 
-/// A place in a request.
-#[derive(Debug)]
-pub(super) struct Logs<'a> {
-    /// The request itself, until it is begun.
-    whole: Option<&'a [u8]>,
-    resources: Option<List<'a>>,
-    scopes: Option<List<'a>>,
-    records: Option<List<'a>>,
-    waiting: Option<&'a [u8]>,
-    around: Around,
-    values: Values<'a>,
-}
+    /// The whole list: a list of valid MessagePack can always be read to its end.
+    fn unread(list: &List<'a>) -> &'a [u8] {
+        list.unread
+    }
 
-impl<'a> Logs<'a> {
-    pub(super) fn new(packed: &'a [u8]) -> Self {
-        Self {
-            whole: Some(packed),
-            resources: None,
-            scopes: None,
-            records: None,
-            waiting: None,
-            around: Around::default(),
-            values: Values::default(),
+    fn context(message: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Bad> {
+        match value_of(message, [name; 2])? {
+            Some(value) if value.len() > CONTEXT_BYTES_MAX => Err(Bad::TooLong),
+            context => Ok(context),
         }
     }
 
-    pub(super) fn next(&mut self, received: Time, out: &mut Vec<u8>) -> Next<'a> {
-        loop {
-            if let Some(record) = self.waiting {
-                let room = self.around.room(record.len());
-                if out.capacity() - out.len() < room {
-                    return Next::Room(room);
-                }
-                self.waiting = None;
-                return match self.record(record, received, out) {
-                    Ok(()) => Next::Record,
-                    Err(bad) => Next::Bad(record, bad),
-                };
-            }
-            if self.is_over() {
-                return Next::End;
-            }
-            if let Err((bytes, bad)) = self.advance() {
-                return Next::Bad(bytes, bad);
-            }
-        }
+    fn scope_texts(scope: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad> {
+        let name = text(value_of(scope, [b"name"; 2])?)?;
+        let version = text(value_of(scope, [b"version"; 2])?)?;
+        Ok((name, version))
     }
 
-    fn is_over(&self) -> bool {
-        self.whole.is_none()
-            && self.resources.is_none()
-            && self.scopes.is_none()
-            && self.records.is_none()
-    }
-
-    /// One step towards the next record. What cannot be read is left, and given back.
-    fn advance(&mut self) -> Result<(), (&'a [u8], Bad)> {
-        if let Some(list) = &mut self.records {
-            match list.next() {
-                Ok(Some(record)) => self.waiting = Some(record),
-                Ok(None) | Err(_) => self.records = None,
-            }
-        } else if let Some(list) = &mut self.scopes {
-            match list.next() {
-                Ok(Some(scope)) => self.begin_scope(scope).map_err(|bad| (scope, bad))?,
-                Ok(None) | Err(_) => self.scopes = None,
-            }
-        } else if let Some(list) = &mut self.resources {
-            match list.next() {
-                Ok(Some(resource)) => self
-                    .begin_resource(resource)
-                    .map_err(|bad| (resource, bad))?,
-                Ok(None) | Err(_) => self.resources = None,
-            }
-        } else if let Some(request) = self.whole.take() {
-            let list = list_of(request, b"resourceLogs", b"resource_logs");
-            self.resources = Some(list.map_err(|bad| (request, bad))?);
-        }
-        Ok(())
-    }
-
-    fn begin_resource(&mut self, message: &'a [u8]) -> Result<(), Bad> {
-        let map = &mut self.around.resources;
-        map.clear();
-        if let Some(resource) = around(message, b"resource")? {
-            let attributes = List::new(field(resource, b"attributes", b"attributes")?)?;
-            if attributes.left > 0 {
-                self.values.map(attributes, map)?;
-            }
-        }
-        self.scopes = Some(list_of(message, b"scopeLogs", b"scope_logs")?);
-        Ok(())
-    }
-
-    fn begin_scope(&mut self, message: &'a [u8]) -> Result<(), Bad> {
-        let map = &mut self.around.scope;
-        map.clear();
-        if let Some(scope) = around(message, b"scope")? {
-            let name = text(field(scope, b"name", b"name")?)?;
-            let version = text(field(scope, b"version", b"version")?)?;
-            let texts = [("name", name), ("version", version)];
-            let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
-            let attributes = List::new(field(scope, b"attributes", b"attributes")?)?;
-            let length = texts.clone().count() as u32 + u32::from(attributes.left > 0);
-            if length > 0 {
-                write_map_len(map, length);
-            }
-            for (name, text) in texts {
-                write_str(map, name.as_bytes());
-                write_str(map, text);
-            }
-            if attributes.left > 0 {
-                write_str(map, b"attributes");
-                self.values.map(attributes, map)?;
-            }
-        }
-        self.records = Some(list_of(message, b"logRecords", b"log_records")?);
-        Ok(())
-    }
-
-    fn record(&mut self, message: &'a [u8], received: Time, out: &mut Vec<u8>) -> Result<(), Bad> {
+    fn record(message: &'a [u8]) -> Result<LogRecord<'a, List<'a>>, Bad> {
         let mut plain = Plain::default();
-        let (mut body, mut attributes) = (None, List::new(None)?);
+        let (mut body, mut attributes) = (None, None);
         let mut reader = Reader::new(message);
         for _ in 0..reader.map_len()? {
             let name = reader.bytes()?;
@@ -190,7 +109,7 @@ impl<'a> Logs<'a> {
                 b"severityNumber" | b"severity_number" => plain.severity_number = severity(value)?,
                 b"severityText" | b"severity_text" => plain.severity_text = text(Some(value))?,
                 b"body" => body = Some(value),
-                b"attributes" => attributes = List::new(Some(value))?,
+                b"attributes" => attributes = Some(List::new(Some(value))?),
                 b"droppedAttributesCount" | b"dropped_attributes_count" => {
                     plain.dropped = unsigned(value)?;
                 }
@@ -201,112 +120,51 @@ impl<'a> Logs<'a> {
                 _ => {}
             }
         }
-        let mut entry = Entry::begin(&plain, received, out);
-        let written = self.fields(&plain, body, attributes, &mut entry);
-        match written {
-            Ok(()) => entry.end(&self.around),
-            Err(_) => entry.undo(),
+        Ok(LogRecord {
+            plain,
+            body,
+            attributes: attributes.filter(|list| list.left > 0),
+        })
+    }
+
+    fn pair(message: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad> {
+        let key = text(value_of(message, [b"key"; 2])?)?;
+        let value = value_of(message, [b"value"; 2])?;
+        Ok((key, value.unwrap_or(NIL)))
+    }
+
+    fn any(message: &'a [u8]) -> Result<Any<'a, List<'a>>, Bad> {
+        if is_nil(message) {
+            return Ok(Any::Nil);
         }
-        written
-    }
-
-    fn fields(
-        &mut self,
-        plain: &Plain<'a>,
-        body: Option<&'a [u8]>,
-        attributes: List<'a>,
-        entry: &mut Entry<'_>,
-    ) -> Result<(), Bad> {
-        if let Some(body) = body {
-            entry.message();
-            self.values.any(body, entry.out)?;
-        }
-        entry.plain(plain)?;
-        if attributes.left > 0 {
-            entry.name("attributes");
-            self.values.map(attributes, entry.out)?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes values. Keeps its stack from one to the next.
-#[derive(Debug, Default)]
-struct Values<'a> {
-    /// Lists that are open, and whether their elements are pairs.
-    levels: Vec<(List<'a>, bool)>,
-}
-
-impl<'a> Values<'a> {
-    /// An AnyValue.
-    fn any(&mut self, value: &'a [u8], out: &mut Vec<u8>) -> Result<(), Bad> {
-        self.levels.clear();
-        self.begin(value, out)?;
-        self.rest(out)
-    }
-
-    /// A list of KeyValues as a map.
-    fn map(&mut self, pairs: List<'a>, out: &mut Vec<u8>) -> Result<(), Bad> {
-        self.levels.clear();
-        self.open(pairs, true, out)?;
-        self.rest(out)
-    }
-
-    fn rest(&mut self, out: &mut Vec<u8>) -> Result<(), Bad> {
-        while let Some((list, is_map)) = self.levels.last_mut() {
-            let is_map = *is_map;
-            let Some(element) = list.next()? else {
-                self.levels.pop();
-                continue;
-            };
-            if !is_map {
-                self.begin(element, out)?;
-                continue;
-            }
-            write_str(out, text(field(element, b"key", b"key")?)?);
-            match field(element, b"value", b"value")? {
-                Some(value) => self.begin(value, out)?,
-                None => write_nil(out),
+        let mut reader = Reader::new(message);
+        let mut branch = None;
+        for _ in 0..reader.map_len()? {
+            let name = reader.bytes()?;
+            let value = reader.value()?;
+            if BRANCHES.contains(&name) && !is_nil(value) {
+                branch = Some((name, value));
             }
         }
-        Ok(())
-    }
-
-    /// Writes a value, or the head of a list or map.
-    fn begin(&mut self, value: &'a [u8], out: &mut Vec<u8>) -> Result<(), Bad> {
-        let Some((kind, value)) = branch(value)? else {
-            write_nil(out);
-            return Ok(());
+        let Some((name, value)) = branch else {
+            return Ok(Any::Nil);
         };
-        match kind {
-            b"stringValue" | b"string_value" => write_str(out, text(Some(value))?),
-            b"boolValue" | b"bool_value" => write_bool(out, Reader::new(value).bool()?),
-            b"intValue" | b"int_value" => write_int(out, signed(value)?),
-            b"doubleValue" | b"double_value" => write_f64(out, double(value)?),
-            b"bytesValue" | b"bytes_value" => write_base64(text(Some(value))?, out)?,
-            b"arrayValue" | b"array_value" => {
-                self.open(list_of(value, b"values", b"values")?, false, out)?;
+        Ok(match name {
+            b"stringValue" | b"string_value" => Any::Text(text(Some(value))?),
+            b"boolValue" | b"bool_value" => Any::Bool(Reader::new(value).bool()?),
+            b"intValue" | b"int_value" => Any::Int(signed(value)?),
+            b"doubleValue" | b"double_value" => Any::Double(double(value)?),
+            b"bytesValue" | b"bytes_value" => {
+                let bytes = STANDARD.decode(text(Some(value))?);
+                Any::Bytes(Cow::Owned(bytes.map_err(|_| Bad::Type)?))
             }
-            _ => self.open(list_of(value, b"values", b"values")?, true, out)?,
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, list: List<'a>, is_map: bool, out: &mut Vec<u8>) -> Result<(), Bad> {
-        if self.levels.len() >= LEVELS_MAX {
-            return Err(Bad::TooDeep);
-        }
-        if is_map {
-            write_map_len(out, list.left);
-        } else {
-            write_array_len(out, list.left);
-        }
-        self.levels.push((list, is_map));
-        Ok(())
+            b"arrayValue" | b"array_value" => Any::List(Self::list(value, VALUES)?),
+            _ => Any::Map(Self::list(value, VALUES)?),
+        })
     }
 }
 
-/// The names that an AnyValue's value can have.
+/// The names under which an AnyValue can hold its value.
 const BRANCHES: [&[u8]; 14] = [
     b"stringValue",
     b"string_value",
@@ -324,62 +182,30 @@ const BRANCHES: [&[u8]; 14] = [
     b"kvlist_value",
 ];
 
-/// A name and a value.
-type Named<'a> = (&'a [u8], &'a [u8]);
-
-/// The one value of an AnyValue and its name.
-fn branch(value: &[u8]) -> Result<Option<Named<'_>>, Bad> {
-    if is_nil(value) {
-        return Ok(None);
-    }
-    let mut reader = Reader::new(value);
-    let mut found = None;
-    for _ in 0..reader.map_len()? {
-        let name = reader.bytes()?;
-        let value = reader.value()?;
-        if BRANCHES.contains(&name) && !is_nil(value) {
-            found = Some((name, value));
-        }
-    }
-    Ok(found)
-}
-
-/// The value of the field that has one of two names. The last one counts.
-fn field<'a>(map: &'a [u8], name: &[u8], other: &[u8]) -> Result<Option<&'a [u8]>, Bad> {
+/// The value under one of two names. The last one counts.
+fn value_of<'a>(map: &'a [u8], names: [&[u8]; 2]) -> Result<Option<&'a [u8]>, Bad> {
     let mut reader = Reader::new(map);
     let mut found = None;
     for _ in 0..reader.map_len()? {
         let key = reader.bytes()?;
         let value = reader.value()?;
-        if key == name || key == other {
+        if names.contains(&key) {
             found = Some(value).filter(|value| !is_nil(value));
         }
     }
     Ok(found)
 }
 
-fn list_of<'a>(map: &'a [u8], name: &[u8], other: &[u8]) -> Result<List<'a>, Bad> {
-    List::new(field(map, name, other)?)
-}
-
-/// The resource or scope of a message.
-fn around<'a>(message: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Bad> {
-    match field(message, name, name)? {
-        Some(value) if value.len() > AROUND_BYTES_MAX => Err(Bad::TooLong),
-        found => Ok(found),
-    }
-}
-
 fn is_nil(value: &[u8]) -> bool {
-    value.first() == Some(&0xc0)
+    value.first() == NIL.first()
 }
 
-/// A text; one that is missing is empty.
+/// A text; empty if it is missing.
 fn text(value: Option<&[u8]>) -> Result<&[u8], Bad> {
     value.map_or(Ok(&[][..]), |value| Ok(Reader::new(value).bytes()?))
 }
 
-/// A number as a number or as digits in a text.
+/// An integer, written as a number or as a text of digits.
 fn integer(value: &[u8]) -> Result<i128, Bad> {
     let mut reader = Reader::new(value);
     match reader.int() {
@@ -420,7 +246,7 @@ fn double(value: &[u8]) -> Result<f64, Bad> {
     }
 }
 
-/// A severity as its number, or by its name: `SEVERITY_NUMBER_INFO`, `SEVERITY_NUMBER_WARN2`.
+/// A severity, written as a number or by its name: `SEVERITY_NUMBER_INFO`, `SEVERITY_NUMBER_WARN2`.
 fn severity(value: &[u8]) -> Result<i64, Bad> {
     let Ok(name) = Reader::new(value).bytes() else {
         return signed(value);
@@ -443,11 +269,4 @@ fn severity(value: &[u8]) -> Result<i64, Bad> {
         _ => return Err(Bad::Type),
     };
     Ok(first + within)
-}
-
-/// Base64 becomes bin: its bytes are written behind a head of their number.
-fn write_base64(text: &[u8], out: &mut Vec<u8>) -> Result<(), Bad> {
-    let bytes = STANDARD.decode(text).map_err(|_| Bad::Type)?;
-    write_bin(out, &bytes);
-    Ok(())
 }

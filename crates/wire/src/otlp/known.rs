@@ -1,4 +1,4 @@
-//! A record taken apart into what OTLP has names for, and the rest.
+//! Divides a record into the fields that OTLP defines and other fields.
 
 use crate::{
     json::Unfit,
@@ -8,10 +8,10 @@ use crate::{
 
 /// OpenTelemetry's numbers for the severities of syslog, emerg to debug (its logs data model, appendix B).
 const NUMBERS: [u8; 8] = [21, 19, 18, 17, 13, 10, 9, 5];
-/// The longest id: a trace has 16 bytes.
+/// The longest id; a trace id has 16 bytes.
 const ID_BYTES_MAX: usize = 32;
 
-/// The fields of a record, as MessagePack values where they stand; empty: not there.
+/// The fields of a record as slices of MessagePack; empty if missing.
 #[derive(Debug, Default)]
 pub(super) struct Known<'a> {
     pub(super) body: Body<'a>,
@@ -26,7 +26,7 @@ pub(super) struct Known<'a> {
     pub(super) attributes: &'a [u8],
     pub(super) resources: &'a [u8],
     pub(super) scope: &'a [u8],
-    /// The whole record, for its other fields; empty of a line.
+    /// The complete record, for its other fields; empty for a line.
     map: &'a [u8],
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// Of hexadecimal digits.
+    /// Parses hexadecimal digits.
     fn of(value: &[u8]) -> Option<Self> {
         let digits = Reader::new(value).bytes().ok()?;
         let mut id = Self {
@@ -71,7 +71,7 @@ impl Id {
 }
 
 impl<'a> Known<'a> {
-    /// Of a line.
+    /// The fields of a line.
     pub(super) fn line(line: &'a [u8]) -> Self {
         Self {
             body: Body::Text(line),
@@ -79,7 +79,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Of a record.
+    /// The fields of a record.
     pub(super) fn of(map: &'a [u8]) -> Result<Self, Unfit> {
         let mut known = Self {
             map,
@@ -105,7 +105,7 @@ impl<'a> Known<'a> {
         Ok(known)
     }
 
-    /// Takes a field that has a place of its own; false: it is an attribute.
+    /// Stores a field that OTLP defines; false if the field is an attribute.
     fn take(&mut self, name: &[u8], value: &'a [u8]) -> bool {
         match name {
             b"message" => self.body = Body::Value(value),
@@ -125,7 +125,7 @@ impl<'a> Known<'a> {
         true
     }
 
-    /// Calls `each` with the fields that have no place of their own: key and value.
+    /// Calls `each` with key and value of all fields that OTLP does not define.
     pub(super) fn others(
         &self,
         mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,
@@ -138,7 +138,7 @@ impl<'a> Known<'a> {
         for _ in 0..fields.map_len()? {
             let (key, value) = (fields.value()?, fields.value()?);
             let name = Reader::new(key).bytes().unwrap_or_default();
-            // An id that is none is an attribute like any other.
+            // An invalid id becomes an attribute.
             let is_id = matches!(name, b"trace_id" | b"span_id");
             if !unused.take(name, value) || is_id && Id::of(value).is_none() {
                 each(key, value)?;
@@ -148,7 +148,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Calls `each` with key and value of a map; of nothing, not at all.
+/// Calls `each` with key and value of all pairs of a map; `map` may be empty.
 pub(super) fn pairs<'a>(
     map: &'a [u8],
     mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,
@@ -163,7 +163,7 @@ pub(super) fn pairs<'a>(
     Ok(())
 }
 
-/// A scope: texts, and a map as it stands; empty: not there.
+/// A scope: texts, and a map as MessagePack; empty if missing.
 #[derive(Debug, Default)]
 pub(super) struct Scope<'a> {
     pub(super) name: &'a [u8],
@@ -171,7 +171,7 @@ pub(super) struct Scope<'a> {
     pub(super) attributes: &'a [u8],
 }
 
-/// The scope that the field `scope` names.
+/// The scope in the field `scope`.
 pub(super) fn scope_of(scope: &[u8]) -> Result<Scope<'_>, Unfit> {
     let mut found = Scope::default();
     pairs(scope, |key, value| {
@@ -186,7 +186,7 @@ pub(super) fn scope_of(scope: &[u8]) -> Result<Scope<'_>, Unfit> {
     Ok(found)
 }
 
-/// The key of an attribute: text, or what JSON shows of it, in `scratch`.
+/// The key of an attribute: text, or its JSON, written to `scratch`.
 pub(super) fn key_text<'s>(key: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
     match Reader::new(key).bytes() {
         Ok(text) => text,
@@ -198,7 +198,7 @@ pub(super) fn key_text<'s>(key: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] 
     }
 }
 
-/// A text as a MessagePack value.
+/// Writes a text as a MessagePack value.
 pub(super) fn packed_text(text: &[u8], out: &mut Vec<u8>) {
     out.clear();
     write_str(out, text);

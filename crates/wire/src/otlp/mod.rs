@@ -16,13 +16,13 @@
 //! AnyValue       string 1 | bool 2 | int 3 | double 4 fixed64 | array 5 {values 1 *} | kvlist 6 {values 1 *} | bytes 7
 //! ```
 //!
-//! Every log record becomes an entry of the packed encoding. The event time is `time_unix_nano`, else
-//! `observed_time_unix_nano`, else the receive time. Its fields have the names that Vector gives them; what is not set
-//! (zero, empty) is left out:
+//! Every log record becomes an entry of the packed encoding. The event time is `time_unix_nano`, otherwise
+//! `observed_time_unix_nano`, otherwise the receive time. The names of the fields are Vector's; fields that are not set
+//! (zero, empty) are left out:
 //!
-//! | Field | What it is |
+//! | Field | Content |
 //! |---|---|
-//! | `message` | the body: a text, a number, a list or a map, as it came |
+//! | `message` | the body, unchanged: a text, a number, a list or a map |
 //! | `severity_text`, `severity_number` | |
 //! | `attributes` | a map |
 //! | `trace_id`, `span_id` | hexadecimal digits |
@@ -31,19 +31,18 @@
 //! | `resources` | the attributes of the resource: a map |
 //! | `scope` | `name`, `version`, `attributes` |
 //!
-//! This promises: one pass without a tree for each record, nothing recurses, nothing is allocated by what a length says;
-//! a record that cannot be read costs its neighbours nothing. It leaves to others: HTTP, decompression, buffers
-//! (`sources/http`).
+//! `walk` reads requests of both encodings, `protobuf` and `json` take their messages apart. It makes one pass without
+//! a tree per record, nothing recurses, and no length decides about memory. An unreadable record does not affect its
+//! neighbours. HTTP, decompression and buffers are the task of `sources/http`.
 
 mod answer;
-mod any;
 mod encode;
 mod json;
 mod known;
 mod protobuf;
 mod record;
-mod request;
 mod value;
+mod walk;
 mod write_json;
 mod write_protobuf;
 
@@ -59,8 +58,8 @@ use millstream_record::Time;
 pub use answer::{Form, accepted, refused, rejected};
 pub use encode::{Encoder, write_request};
 
-/// Arrays and maps within each other in one value: with those around it they stay below what JSON output shows
-/// ([`crate::json::DEPTH_MAX`]).
+/// The deepest nesting of arrays and maps in one value. With the levels around it, it stays below the limit of JSON
+/// output ([`crate::json::DEPTH_MAX`]).
 pub const LEVELS_MAX: usize = 64;
 
 /// Reads the log records of one request.
@@ -69,31 +68,31 @@ pub struct Logs<'a>(Request<'a>);
 
 #[derive(Debug)]
 enum Request<'a> {
-    Protobuf(request::Logs<'a>),
-    Json(json::Logs<'a>),
+    Protobuf(walk::Logs<'a, protobuf::Protobuf>),
+    Json(walk::Logs<'a, json::Json>),
 }
 
-/// What [`Logs::next`] found.
+/// The result of [`Logs::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// A record: its entry stands at the end of the output.
+    /// A record, whose entry is at the end of the output.
     Record,
-    /// Bytes that cannot be read, as they stand in the request (of JSON: as MessagePack), and why.
+    /// Unreadable bytes, as in the request (for JSON: as MessagePack), and the reason.
     Bad(&'a [u8], Bad),
-    /// The next record may need so many bytes more than the output has: enlarge it, then ask again.
+    /// The next record may need this many more bytes of output: enlarge it, then call again.
     Room(usize),
-    /// The request is at its end.
+    /// The end of the request.
     End,
 }
 
 /// Why something cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// No protobuf, or cut.
+    /// Not protobuf, or truncated.
     Malformed,
-    /// Not of the type that it should be.
+    /// A value of the wrong type.
     Type,
-    /// More than [`LEVELS_MAX`] arrays and maps within each other.
+    /// More than [`LEVELS_MAX`] nested arrays and maps.
     TooDeep,
     /// A resource or scope of more than 1 MiB.
     TooLong,
@@ -102,10 +101,8 @@ pub enum Bad {
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed => f.write_str("no protobuf of the OpenTelemetry protocol"),
-            Self::Type => {
-                f.write_str("a value of another type than the OpenTelemetry protocol has there")
-            }
+            Self::Malformed => f.write_str("not protobuf of the OpenTelemetry protocol"),
+            Self::Type => f.write_str("a value of the wrong type for the OpenTelemetry protocol"),
             Self::TooDeep => write!(f, "more than {LEVELS_MAX} levels of nesting"),
             Self::TooLong => f.write_str("a resource or scope of more than 1 MiB"),
         }
@@ -115,17 +112,17 @@ impl fmt::Display for Bad {
 impl std::error::Error for Bad {}
 
 impl<'a> Logs<'a> {
-    /// Of a request in protobuf.
+    /// Reads a request in protobuf.
     pub fn protobuf(body: &'a [u8]) -> Self {
-        Self(Request::Protobuf(request::Logs::new(body)))
+        Self(Request::Protobuf(walk::Logs::new(body)))
     }
 
-    /// Of a request in JSON that [`crate::json::to_msgpack`] has read.
+    /// Reads a request in JSON, after [`crate::json::to_msgpack`].
     pub fn json(packed: &'a [u8]) -> Self {
-        Self(Request::Json(json::Logs::new(packed)))
+        Self(Request::Json(walk::Logs::new(packed)))
     }
 
-    /// Appends the next record to `out`, within its capacity. `received` is the time of records that have none.
+    /// Appends the next record to `out`, within its capacity. `received` is the time of records without one.
     pub fn next(&mut self, received: Time, out: &mut Vec<u8>) -> Next<'a> {
         match &mut self.0 {
             Request::Protobuf(logs) => logs.next(received, out),

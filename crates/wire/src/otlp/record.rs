@@ -1,4 +1,4 @@
-//! The entry of one log record, whichever encoding it came in.
+//! The entry that a log record becomes, whatever its encoding.
 
 use millstream_record::Time;
 
@@ -8,14 +8,14 @@ use crate::{
     record::MESSAGE,
 };
 
-/// What a record takes beside what stands in the request, at most: the names of its fields, heads, ids as digits.
+/// The most that an entry takes beyond its bytes in the request: field names, heads, ids as digits.
 const NAMES_BYTES: usize = 512;
-/// The longest id that is taken; a trace has 16 bytes.
+/// The longest accepted id; a trace id has 16 bytes.
 const ID_BYTES_MAX: usize = 32;
-/// The longest resource or scope that is taken: it is repeated in each of its records. Real ones have some hundred bytes.
-pub(super) const AROUND_BYTES_MAX: usize = 1 << 20;
+/// The longest accepted resource or scope. Every record repeats them; real ones have some hundred bytes.
+pub(super) const CONTEXT_BYTES_MAX: usize = 1 << 20;
 
-/// The plain fields of a log record; zero and empty are "not set".
+/// The plain fields of a log record; zero and empty mean "not set".
 #[derive(Debug, Default)]
 pub(super) struct Plain<'a> {
     pub(super) time: u64,
@@ -29,7 +29,7 @@ pub(super) struct Plain<'a> {
     pub(super) dropped: u64,
 }
 
-/// An id as its encoding has it.
+/// An id as its encoding writes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Id<'a> {
     /// Bytes, in protobuf.
@@ -44,24 +44,24 @@ impl Default for Id<'_> {
     }
 }
 
-/// What the records of a resource and of a scope share, encoded once. Empty: nothing.
+/// Resource and scope, encoded once for all records that share them; empty if there is none.
 #[derive(Debug, Default)]
-pub(super) struct Around {
+pub(super) struct Context {
     /// A map.
-    pub(super) resources: Vec<u8>,
+    pub(super) resource: Vec<u8>,
     /// A map.
     pub(super) scope: Vec<u8>,
 }
 
-impl Around {
-    /// The most bytes that the entry of a record of so many bytes takes.
+impl Context {
+    /// The most bytes that the entry of a record of `record_bytes` takes.
     pub(super) fn room(&self, record_bytes: usize) -> usize {
-        // A byte of an id becomes two digits, an int of one digit in JSON grows less.
-        record_bytes.saturating_mul(2) + self.resources.len() + self.scope.len() + NAMES_BYTES
+        // A byte of an id becomes two digits; an int of one digit in JSON grows less.
+        record_bytes.saturating_mul(2) + self.resource.len() + self.scope.len() + NAMES_BYTES
     }
 }
 
-/// An entry that is being written.
+/// An entry being written.
 pub(super) struct Entry<'o> {
     pub(super) out: &'o mut Vec<u8>,
     start: usize,
@@ -70,7 +70,7 @@ pub(super) struct Entry<'o> {
 }
 
 impl<'o> Entry<'o> {
-    /// Its head.
+    /// Writes the head.
     pub(super) fn begin(plain: &Plain<'_>, received: Time, out: &'o mut Vec<u8>) -> Self {
         let start = out.len();
         write_array_len(out, 2);
@@ -90,7 +90,7 @@ impl<'o> Entry<'o> {
         }
     }
 
-    /// The plain fields.
+    /// Writes the plain fields.
     pub(super) fn plain(&mut self, plain: &Plain<'_>) -> Result<(), Bad> {
         self.text("severity_text", plain.severity_text);
         if plain.severity_number != 0 {
@@ -106,20 +106,20 @@ impl<'o> Entry<'o> {
         Ok(())
     }
 
-    /// The name of the next field; its value follows.
+    /// Writes the name of the next field. The caller writes its value.
     pub(super) fn name(&mut self, name: &str) {
         write_str(self.out, name.as_bytes());
         self.fields += 1;
     }
 
-    /// The name of the body.
+    /// Writes the name of the body.
     pub(super) fn message(&mut self) {
         self.name(MESSAGE);
     }
 
-    /// What it shares with others, and the end.
-    pub(super) fn end(mut self, around: &Around) {
-        for (name, map) in [("resources", &around.resources), ("scope", &around.scope)] {
+    /// Writes resource and scope, and completes the entry.
+    pub(super) fn end(mut self, context: &Context) {
+        for (name, map) in [("resources", &context.resource), ("scope", &context.scope)] {
             if !map.is_empty() {
                 self.name(name);
                 self.out.extend_from_slice(map);
@@ -130,7 +130,7 @@ impl<'o> Entry<'o> {
         }
     }
 
-    /// Takes back what was written.
+    /// Removes what was written.
     pub(super) fn undo(self) {
         self.out.truncate(self.start);
     }

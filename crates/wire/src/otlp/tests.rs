@@ -9,7 +9,7 @@ use crate::json::{Progress, to_msgpack, write_value};
 
 const RECEIVED: Time = Time(1_600_000_000_000_000_007);
 
-/// A message of protobuf that is being written.
+/// A protobuf message being written.
 #[derive(Clone, Default)]
 struct Message(Vec<u8>);
 
@@ -54,7 +54,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     out
 }
 
-/// A value that both encodings can say.
+/// A value that both encodings support.
 #[derive(Clone, Debug)]
 enum Any {
     Nil,
@@ -138,16 +138,16 @@ fn packed_pairs(pairs: &Pairs) -> Packed {
     Packed::Map(pairs.iter().map(pair).collect())
 }
 
-/// What a decoder found: entries, and bad parts.
+/// The result of a decoder: entries, and bad parts.
 #[derive(Debug, Default, PartialEq)]
-struct Found {
+struct Decoded {
     out: Vec<u8>,
     records: usize,
     bad: Vec<(Vec<u8>, Bad)>,
 }
 
-fn decode(mut logs: Logs<'_>) -> Found {
-    let mut found = Found::default();
+fn decode(mut logs: Logs<'_>) -> Decoded {
+    let mut found = Decoded::default();
     loop {
         let before = found.out.capacity();
         let next = logs.next(RECEIVED, &mut found.out);
@@ -161,11 +161,11 @@ fn decode(mut logs: Logs<'_>) -> Found {
     }
 }
 
-fn protobuf(request: &Message) -> Found {
+fn protobuf(request: &Message) -> Decoded {
     decode(Logs::protobuf(&request.0))
 }
 
-fn json(request: &Value) -> Found {
+fn json(request: &Value) -> Decoded {
     let text = request.to_string();
     let mut packed = Vec::new();
     let read = to_msgpack(text.as_bytes(), &mut packed);
@@ -173,7 +173,7 @@ fn json(request: &Value) -> Found {
     decode(Logs::json(&packed))
 }
 
-fn entries(found: &Found) -> Vec<(Time, Packed)> {
+fn entries(found: &Decoded) -> Vec<(Time, Packed)> {
     let mut rest = &found.out[..];
     let mut entries = Vec::new();
     while !rest.is_empty() {
@@ -185,7 +185,7 @@ fn entries(found: &Found) -> Vec<(Time, Packed)> {
     entries
 }
 
-fn one(found: &Found) -> (Time, Value) {
+fn one(found: &Decoded) -> (Time, Value) {
     let mut text = Vec::new();
     let head = crate::msgpack::entry_head(&found.out, 0).unwrap();
     write_value(&found.out, head.record, &mut text).unwrap();
@@ -224,7 +224,7 @@ fn full_protobuf() -> Message {
         1,
         &vec![("service.name".to_owned(), text("shop"))],
     );
-    // The resource stands behind what it is for.
+    // The resource follows the scope that it belongs to.
     let resource = Message::default().message(2, &logs).message(1, &resource);
     Message::default().message(1, &resource)
 }
@@ -276,7 +276,7 @@ fn every_field_of_a_log_record_has_its_name() {
 }
 
 #[test]
-fn what_is_not_set_is_left_out() {
+fn fields_that_are_not_set_are_left_out() {
     let empty = Message::default().bytes(9, [0; 16]).bytes(10, []);
     let (time, record) = one(&protobuf(&request(&[empty])));
     assert_eq!((time, record), (RECEIVED, json!({})));
@@ -287,22 +287,22 @@ fn what_is_not_set_is_left_out() {
         json!({ "resourceLogs": [] }),
         json!({ "resource_logs": null }),
     ] {
-        assert_eq!(json(&logs), Found::default());
+        assert_eq!(json(&logs), Decoded::default());
     }
-    assert_eq!(protobuf(&Message::default()), Found::default());
+    assert_eq!(protobuf(&Message::default()), Decoded::default());
 }
 
 #[test]
-fn the_observed_time_stands_in_for_the_time() {
+fn a_record_without_a_time_has_the_observed_time() {
     let record = Message::default().fixed64(11, 5_000_000_001);
     assert_eq!(one(&protobuf(&request(&[record]))).0, Time(5_000_000_001));
-    // Beyond 2262 there is no time.
+    // Times end in 2262.
     let record = Message::default().fixed64(1, u64::MAX);
     assert_eq!(one(&protobuf(&request(&[record]))).0, RECEIVED);
 }
 
 #[test]
-fn a_bad_record_costs_its_neighbours_nothing() {
+fn a_bad_record_does_not_affect_its_neighbours() {
     let good = Message::default().message(5, &Any::Text("x".to_owned()).protobuf());
     let deep = (0..LEVELS_MAX + 1).fold(Any::Nil, |value, _| Any::List(vec![value]));
     let bad = [
@@ -330,7 +330,7 @@ fn a_bad_record_costs_its_neighbours_nothing() {
 }
 
 #[test]
-fn a_request_that_is_cut_gives_what_stands_whole() {
+fn a_truncated_request_gives_its_complete_records() {
     let good = Message::default().message(5, &Any::Text("text".to_owned()).protobuf());
     let first = request(&[good.clone(), good.clone()]);
     let second = request(&[good.clone(), good]);
@@ -346,7 +346,7 @@ fn a_request_that_is_cut_gives_what_stands_whole() {
 }
 
 #[test]
-fn a_resource_without_bounds_is_refused() {
+fn an_oversized_resource_is_rejected() {
     let pairs = vec![("a".to_owned(), Any::Text("x".repeat(1 << 20)))];
     let resource = pairs_of(Message::default(), 1, &pairs);
     let one = Message::default().message(1, &resource);
@@ -357,7 +357,7 @@ fn a_resource_without_bounds_is_refused() {
 }
 
 #[test]
-fn json_of_other_types_is_told_and_its_neighbours_are_kept() {
+fn json_with_wrong_types_is_rejected_and_its_neighbours_are_kept() {
     let good = json!({ "body": { "stringValue": "x" } });
     let bad = [
         json!(7),
@@ -390,7 +390,7 @@ fn json_of_other_types_is_told_and_its_neighbours_are_kept() {
 }
 
 #[test]
-fn numbers_come_as_texts_or_numbers() {
+fn numbers_may_be_written_as_texts_or_numbers() {
     let value = |value: Value| {
         let logs =
             json!({ "resourceLogs": [{ "scopeLogs": [{ "logRecords": [{ "body": value }] }] }] });
@@ -403,13 +403,13 @@ fn numbers_come_as_texts_or_numbers() {
     assert_eq!(value(json!({ "int_value": 42 })), json!(42));
     assert_eq!(value(json!({ "doubleValue": 5 })), json!(5.0));
     assert_eq!(value(json!({ "doubleValue": "2.5" })), json!(2.5));
-    // JSON output shows what it has no number for as null.
+    // JSON output writes null for NaN.
     assert_eq!(value(json!({ "doubleValue": "NaN" })), json!(null));
     assert_eq!(value(json!({ "bytesValue": "AAH/" })), json!("AAH/"));
 }
 
 #[test]
-fn answers_are_what_exporters_read() {
+fn answers_have_the_format_that_exporters_read() {
     assert_eq!(accepted(Form::Protobuf, None), b"");
     assert_eq!(accepted(Form::Json, None), b"{}");
     assert_eq!(

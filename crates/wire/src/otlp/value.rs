@@ -1,4 +1,4 @@
-//! MessagePack values as AnyValues: one walk, without recursion, for both encodings.
+//! Writes MessagePack values as AnyValues: one walk, without recursion, for both encodings.
 
 use super::LEVELS_MAX;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     msgpack::Reader,
 };
 
-/// An encoding of AnyValue.
+/// A writer for one encoding of AnyValue.
 pub(super) trait Target {
     fn nil(&mut self);
     fn bool(&mut self, value: bool);
@@ -15,17 +15,17 @@ pub(super) trait Target {
     /// UTF-8.
     fn text(&mut self, value: &str);
     fn bytes(&mut self, value: &[u8]);
-    /// A list or a map begins.
+    /// Begins a list or a map.
     fn open(&mut self, is_map: bool);
-    /// An element of it begins; `key` of a map.
+    /// Begins an element; `key` for a map.
     fn element(&mut self, key: Option<&[u8]>, first: bool);
-    /// The element ends.
+    /// Ends the element.
     fn end_element(&mut self, is_map: bool);
-    /// The list or map ends.
+    /// Ends the list or map.
     fn close(&mut self, is_map: bool);
 }
 
-/// Lists and maps that are being written; kept from one value to the next.
+/// Lists and maps being written. Kept from one value to the next.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     levels: Vec<Level>,
@@ -40,7 +40,7 @@ struct Level {
 }
 
 impl Stack {
-    /// Writes the value that `value` begins with.
+    /// Writes the first value in `value`.
     pub(super) fn write(&mut self, value: &[u8], target: &mut impl Target) -> Result<(), Unfit> {
         self.levels.clear();
         let mut reader = Reader::new(value);
@@ -68,7 +68,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Writes a value, or begins a list or map.
+    /// Writes a scalar, or begins a list or map.
     fn begin(&mut self, reader: &mut Reader<'_>, target: &mut impl Target) -> Result<(), Unfit> {
         let (left, is_map) = match reader.peek()? {
             0x80..=0x8f | 0xde | 0xdf => (reader.map_len()?, true),

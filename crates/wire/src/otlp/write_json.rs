@@ -1,5 +1,5 @@
-//! Log records, resources, scopes and requests in JSON, as protobuf maps to it: 64-bit integers as text, ids as
-//! hexadecimal digits, bytes as base64.
+//! Writes log records, resources, scopes and requests in protobuf's JSON: 64-bit integers as text, ids as hexadecimal
+//! digits, bytes as base64.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use millstream_record::Time;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::json::{Unfit, append_string};
 
-/// An AnyValue that is being written.
+/// An AnyValue being written.
 struct Any<'o>(&'o mut Vec<u8>);
 
 impl Any<'_> {
@@ -39,7 +39,7 @@ impl Target for Any<'_> {
 
     fn double(&mut self, value: f64) {
         self.put("{\"doubleValue\":");
-        // JSON has no number for these; protobuf's JSON writes their names.
+        // JSON has no numbers for these; protobuf's JSON writes their names.
         match value {
             _ if value.is_nan() => self.put("\"NaN\""),
             f64::INFINITY => self.put("\"Infinity\""),
@@ -47,7 +47,7 @@ impl Target for Any<'_> {
             _ => {
                 let mut packed = Vec::with_capacity(9);
                 crate::msgpack::write_f64(&mut packed, value);
-                // A finite float can be shown.
+                // A finite float can always be written.
                 let _ = crate::json::write_value(&packed, 0, self.0);
             }
         }
@@ -95,7 +95,7 @@ impl Target for Any<'_> {
     }
 }
 
-/// An object that is being written: puts commas between its members.
+/// An object being written, with commas between its members.
 struct Object<'o> {
     out: &'o mut Vec<u8>,
     begun: bool,
@@ -107,7 +107,7 @@ impl<'o> Object<'o> {
         Self { out, begun: false }
     }
 
-    /// The name of the next member; its value is appended to what this gives.
+    /// Writes the name of the next member. The caller appends its value to the returned vector.
     fn member(&mut self, name: &str) -> &mut Vec<u8> {
         if std::mem::replace(&mut self.begun, true) {
             self.out.push(b',');
@@ -123,7 +123,7 @@ impl<'o> Object<'o> {
         }
     }
 
-    /// A 64-bit number: as text.
+    /// Writes a 64-bit number as text.
     fn long(&mut self, name: &str, value: u64) {
         if value > 0 {
             self.text(name, value.to_string().as_bytes());
@@ -154,7 +154,7 @@ impl<'o> Object<'o> {
     }
 }
 
-/// KeyValues in an array that is open; `first`: none stands in it yet.
+/// Writes a KeyValue to an open array; `first` if the array is still empty.
 fn pair(
     key: &[u8],
     value: &[u8],
@@ -171,7 +171,7 @@ fn pair(
     Ok(())
 }
 
-/// A log record.
+/// Writes a log record.
 pub(super) fn record(
     known: &Known<'_>,
     (time, received): (Time, Time),
@@ -210,7 +210,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// A resource: the record's, or `names`.
+/// Writes a resource: the record's, or `names`.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,
@@ -233,7 +233,7 @@ pub(super) fn resource<'n>(
     Ok(())
 }
 
-/// A scope.
+/// Writes a scope.
 pub(super) fn scope(
     known: &Known<'_>,
     stack: &mut Stack,
@@ -257,7 +257,7 @@ pub(super) fn scope(
     Ok(())
 }
 
-/// The ResourceLogs of `records` (with commas between them) in one resource and scope; `first` of the request.
+/// Writes the ResourceLogs with `records` (separated by commas) in one resource and scope; `first` in the request.
 pub(super) fn group(first: bool, resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
     if !first {
         out.push(b',');

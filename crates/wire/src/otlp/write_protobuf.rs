@@ -1,4 +1,4 @@
-//! Log records, resources, scopes and requests in protobuf: see the drawing in [`super`].
+//! Writes log records, resources, scopes and requests in protobuf: see the drawing in [`super`].
 
 use millstream_record::Time;
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::json::Unfit;
 
-/// An AnyValue that is being written.
+/// An AnyValue being written.
 struct Any<'o> {
     out: &'o mut Vec<u8>,
-    /// Where the lengths stand of what is open.
+    /// The offsets of the lengths of open messages.
     open: Vec<usize>,
 }
 
@@ -76,13 +76,13 @@ impl Target for Any<'_> {
     }
 }
 
-/// Begins a message of the field that `tag` names; gives where its length stands, one byte so far.
+/// Begins a message of the field with this tag; returns the offset of its length, one byte so far.
 fn begin(tag: u8, out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(&[tag, 0]);
     out.len() - 1
 }
 
-/// Ends the message whose length stands at `at`.
+/// Ends the message whose length is at `at`.
 fn end(at: usize, out: &mut Vec<u8>) {
     let length = out.len() - at - 1;
     if length >= 0x80 {
@@ -103,19 +103,19 @@ fn end(at: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// A field of bytes.
+/// Writes a field of bytes.
 pub(super) fn bytes(number: u8, value: &[u8], out: &mut Vec<u8>) {
     out.push(number << 3 | 2);
     varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }
 
-/// A field of text; what is not UTF-8 in it is replaced, as protobuf allows nothing else.
+/// Writes a field of text; invalid UTF-8 is replaced, because protobuf does not allow it.
 fn text(number: u8, value: &[u8], out: &mut Vec<u8>) {
     bytes(number, String::from_utf8_lossy(value).as_bytes(), out);
 }
 
-fn varint(mut value: u64, out: &mut Vec<u8>) {
+pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -123,7 +123,7 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// A message that is one AnyValue.
+/// Writes a message that is one AnyValue.
 fn any(tag: u8, value: &[u8], stack: &mut Stack, out: &mut Vec<u8>) -> Result<(), Unfit> {
     let at = begin(tag, out);
     let mut target = Any {
@@ -135,7 +135,7 @@ fn any(tag: u8, value: &[u8], stack: &mut Stack, out: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// A KeyValue in the field that `tag` names.
+/// Writes a KeyValue to the field with this tag.
 fn pair(
     tag: u8,
     key: &[u8],
@@ -151,7 +151,7 @@ fn pair(
     Ok(())
 }
 
-/// A log record, without tag and length.
+/// Writes a log record, without tag and length.
 pub(super) fn record(
     known: &Known<'_>,
     (time, received): (Time, Time),
@@ -204,7 +204,7 @@ fn fixed64(number: u8, value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// A resource, without tag and length: the record's, or `names`.
+/// Writes a resource, without tag and length: the record's, or `names`.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,
@@ -225,7 +225,7 @@ pub(super) fn resource<'n>(
     Ok(())
 }
 
-/// A scope, without tag and length.
+/// Writes a scope, without tag and length.
 pub(super) fn scope(
     known: &Known<'_>,
     stack: &mut Stack,
@@ -243,7 +243,7 @@ pub(super) fn scope(
     })
 }
 
-/// The ResourceLogs of `records` (each with tag and length) in one resource and scope.
+/// Writes the ResourceLogs with `records` (each with tag and length) in one resource and scope.
 pub(super) fn group(resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
     let logs = begin(0x0a, out);
     if !resource.is_empty() {

@@ -1,19 +1,19 @@
-//! What a server answers.
+//! The answers of a server.
 
-/// What we call ourselves in the offers.
+/// Our name in offers.
 const SOFTWARE: &str = concat!("millstream,", env!("CARGO_PKG_VERSION"));
 
-/// What a client offers when it opens a session.
+/// A client's offers when it opens a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offers {
-    /// It says which version it speaks.
+    /// It names its protocol version.
     pub version: bool,
     /// It has messages to send.
     pub syslog: bool,
 }
 
 impl Offers {
-    /// Reads `NAME=VALUE` lines; unknown names are stepped over, as the specification wants.
+    /// Parses `NAME=VALUE` lines; unknown names are skipped, as the specification requires.
     pub fn read(data: &[u8]) -> Self {
         let mut offers = Self::default();
         for line in data.split(|byte| *byte == b'\n') {
@@ -28,15 +28,15 @@ impl Offers {
     }
 }
 
-/// `rsp` to an `open` that we take.
+/// `rsp` to an `open` that is accepted.
 pub fn accept(number: u32, out: &mut Vec<u8>) {
     let text = format!("200 OK\nrelp_version=0\nrelp_software={SOFTWARE}\ncommands=syslog");
     response(number, &text, out);
 }
 
-/// `rsp 200` to a message: it is kept.
+/// `rsp 200` to a message: it was kept.
 pub fn acknowledge(number: u32, out: &mut Vec<u8>) {
-    // Per message: no formatting.
+    // Once per message, so without formatting.
     let mut digits = [0; 10];
     let (mut at, mut rest) = (digits.len(), number);
     loop {
@@ -53,18 +53,18 @@ pub fn acknowledge(number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b" rsp 6 200 OK\n");
 }
 
-/// `rsp 500`: it will never be taken. librelp drops a message that is answered so.
+/// `rsp 500`: the message will never be accepted. librelp then drops it.
 pub fn refuse(number: u32, reason: &str, out: &mut Vec<u8>) {
     response(number, &format!("500 {reason}"), out);
 }
 
-/// `rsp` to `close`, and the hint that nothing follows.
+/// `rsp` to `close`, and the hint that the connection ends.
 pub fn closed(number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("{number} rsp 0\n").as_bytes());
     serverclose(out);
 }
 
-/// Says that the session ends from our side.
+/// Announces that the server ends the session.
 pub fn serverclose(out: &mut Vec<u8>) {
     out.extend_from_slice(b"0 serverclose 0\n");
 }

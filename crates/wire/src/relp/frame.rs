@@ -1,83 +1,83 @@
-//! Frames that a client sends.
+//! Reads the frames of a client.
 
 use std::{fmt, ops::Range};
 
 use super::after;
 
-/// Bytes of the longest head: two numbers of 9 digits, a command of 32 letters, three spaces.
+/// The longest head: two numbers of 9 digits, a command of 32 letters, three spaces.
 const HEAD_BYTES_MAX: usize = 9 + 1 + 32 + 1 + 9 + 1;
-/// Digits of a number.
+/// The most digits of a number.
 const DIGITS_MAX: usize = 9;
-/// Letters of a command.
+/// The most letters of a command.
 const LETTERS_MAX: usize = 32;
-/// Bytes of data of any command but `syslog`: offers are a few lines.
+/// The most bytes of data for commands other than `syslog`: offers are a few lines.
 const OTHER_BYTES_MAX: usize = 16 << 10;
 
-/// What a frame asks for.
+/// The command of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Begins the session; its data are the client's offers.
+    /// Begins the session; the data are the client's offers.
     Open,
-    /// Its data are one message.
+    /// The data are one message.
     Syslog,
     /// Ends the session.
     Close,
-    /// Nothing that was offered.
+    /// A command that was not offered.
     Other,
 }
 
-/// What stands at the front of the input. Ranges are of the input.
+/// What is at the front of the input. Ranges refer to the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing whole: give the same bytes again, with more behind them.
+    /// Nothing complete: pass the same bytes again with more after them.
     More,
     /// A frame.
     Frame {
         /// Its number.
         number: u32,
-        /// What it asks for.
+        /// Its command.
         command: Command,
         /// Its data.
         data: Range<usize>,
     },
-    /// A part of a message that is longer than `bytes_max`.
+    /// A part of a message of more than `bytes_max` bytes.
     Part {
         /// The frame's number.
         number: u32,
         /// The data of this part.
         data: Range<usize>,
-        /// With it the frame has come to its end.
+        /// Whether it is the last part.
         last: bool,
     },
 }
 
-/// Why a session cannot go on.
+/// Why a session must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The bytes are no frame.
+    /// The bytes are not a frame.
     NoFrame,
-    /// The number is not the one after the last.
+    /// The number does not follow that of the previous frame.
     Number {
-        /// What came.
+        /// The received number.
         got: u32,
-        /// What should have come.
+        /// The expected number.
         expected: u32,
     },
-    /// A frame that is no message is larger than any such frame.
+    /// The data of another command than `syslog` are too long.
     TooLong,
-    /// The first frame does not open, or a later one does.
+    /// The first frame is not `open`, or a later one is.
     Open,
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFrame => f.write_str("it does not speak RELP"),
+            Self::NoFrame => f.write_str("the peer does not speak RELP"),
             Self::Number { got, expected } => {
-                write!(f, "frame {got} came where {expected} was due")
+                write!(f, "frame {got} arrived instead of frame {expected}")
             }
-            Self::TooLong => f.write_str("a frame that is no message is too long"),
-            Self::Open => f.write_str("a session opens with its first frame and no other"),
+            Self::TooLong => f.write_str("a frame other than `syslog` is too long"),
+            Self::Open => f.write_str("only the first frame of a session may be `open`"),
         }
     }
 }
@@ -88,9 +88,9 @@ pub struct Decoder {
     bytes_max: usize,
     /// The number of the last frame.
     last: u32,
-    /// Of a message of which parts were given out: bytes to come.
+    /// Remaining bytes of a message that is read in parts.
     left: usize,
-    /// In front of the next frame stands the end of one that came in parts.
+    /// The end of a message that was read in parts precedes the next frame.
     ending: bool,
 }
 
@@ -99,12 +99,12 @@ struct Head {
     number: u32,
     command: Command,
     length: usize,
-    /// Bytes up to the data.
+    /// The number of bytes before the data.
     bytes: usize,
 }
 
 impl Decoder {
-    /// At the start of a session; a message of more than `bytes_max` bytes (at least 1) comes in parts.
+    /// The state at the start of a session; a message of more than `bytes_max` bytes (at least 1) is read in parts.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max: bytes_max.max(1),
@@ -114,12 +114,12 @@ impl Decoder {
         }
     }
 
-    /// Whether the input ends within a frame, if it ends behind `waiting` bytes that were not consumed.
+    /// Whether the input ends inside a frame if it ends after `waiting` unconsumed bytes.
     pub fn is_amid(&self, waiting: usize) -> bool {
         waiting > 0 || self.left > 0 || self.ending
     }
 
-    /// What stands at the front of `input`, and how many bytes of it are done with.
+    /// What is at the front of `input`, and the number of bytes consumed.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Step), Refusal> {
         if self.left > 0 {
             return Ok(self.part(input, 0));
@@ -191,7 +191,7 @@ impl Decoder {
     }
 }
 
-/// The same step of an input that has `by` bytes more in front.
+/// The same step for an input with `by` more bytes before it.
 fn moved(step: Step, by: usize) -> Step {
     let moved = |data: Range<usize>| data.start + by..data.end + by;
     match step {
@@ -213,7 +213,7 @@ fn moved(step: Step, by: usize) -> Step {
     }
 }
 
-/// The head of a frame, if it is there whole.
+/// Reads the head of a frame, if it is complete.
 fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
     let near = input.get(..HEAD_BYTES_MAX + 1).unwrap_or(input);
     let Some((number, rest)) = number(near)? else {
@@ -235,7 +235,7 @@ fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
         return Ok(None);
     };
     let rest = if length == 0 {
-        // Some put the second space here too.
+        // Some clients write the second space here, too.
         rest.strip_prefix(b" ").unwrap_or(rest)
     } else {
         match space(rest)? {
@@ -257,7 +257,7 @@ fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
     }))
 }
 
-/// A number that something follows.
+/// Reads a number, if another byte follows it.
 fn number(text: &[u8]) -> Result<Option<(u32, &[u8])>, Refusal> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
     let (mut value, mut count) = (0_u32, 0);
@@ -274,7 +274,7 @@ fn number(text: &[u8]) -> Result<Option<(u32, &[u8])>, Refusal> {
     Ok((!rest.is_empty()).then_some((value, rest)))
 }
 
-/// What is behind a space.
+/// Skips a space.
 fn space(text: &[u8]) -> Result<Option<&[u8]>, Refusal> {
     match text {
         [] => Ok(None),

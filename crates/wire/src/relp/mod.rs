@@ -1,10 +1,10 @@
-//! RELP, as rsyslog's omrelp speaks it: frames, the session's rules, answers.
+//! RELP as rsyslog's omrelp uses it: frames, the rules of a session, answers.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! It promises: a frame is given out once, whole or in parts, in the order of its number; what breaks the rules is told and
-//! nothing after it is taken. It leaves to others when to answer: `rsp` only for what is kept. Numbers start at 1 in
-//! each session, so a frame that comes again cannot be recognised. No I/O, no clock.
+//! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is
+//! reported and ends the session. The caller decides when to answer: `rsp` only for what was kept. Numbers begin at 1
+//! in each session, so a repeated frame cannot be recognised. No I/O, no clock.
 //!
 //! ```text
 //! frame    TXNR SP COMMAND SP DATALEN [SP DATA] LF    TXNR, DATALEN: 1 to 9 digits; COMMAND: 1 to 32 letters;
@@ -27,7 +27,7 @@ pub use frame::{Command, Decoder, Refusal, Step};
 /// The highest number; 1 follows it.
 const NUMBER_MAX: u32 = 999_999_999;
 
-/// The number behind `number`.
+/// The number after `number`.
 pub fn after(number: u32) -> u32 {
     if number >= NUMBER_MAX { 1 } else { number + 1 }
 }

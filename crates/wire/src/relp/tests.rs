@@ -1,13 +1,13 @@
-//! Sessions as librelp has them, and what holds for any input.
+//! Sessions as librelp writes them, and properties of any input.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// As librelp 1.11 opens.
+/// The `open` of librelp 1.11.
 const OPEN: &str = "1 open 86 relp_version=0\nrelp_software=librelp,1.11.0,http://librelp.adiscon.com\ncommands=syslog\n";
 
-/// What came of a session: (number, command, data, whether it came in parts).
+/// The result of a session: (number, command, data, whether it was read in parts).
 type Seen = Vec<(u32, Command, Vec<u8>, bool)>;
 
 fn read<'a>(
@@ -74,7 +74,7 @@ fn a_session_of_librelp_is_read_to_its_end() {
 }
 
 #[test]
-fn what_breaks_the_rules_ends_the_session() {
+fn a_violation_of_the_protocol_ends_the_session() {
     let end = |text: &str| read(20, [format!("{OPEN}{text}").as_bytes()]).1;
     assert_eq!(
         end("3 syslog 1 x\n"),
@@ -99,7 +99,7 @@ fn what_breaks_the_rules_ends_the_session() {
 }
 
 #[test]
-fn a_long_message_comes_in_parts() {
+fn a_long_message_is_read_in_parts() {
     let message = "x".repeat(99);
     let text = format!("{OPEN}2 syslog 99 {message}\n3 syslog 1 y\n");
     let (seen, end) = read(10, text.as_bytes().chunks(3));
@@ -109,7 +109,7 @@ fn a_long_message_comes_in_parts() {
 }
 
 #[test]
-fn answers_are_as_librelp_reads_them() {
+fn answers_have_the_format_that_librelp_reads() {
     let mut out = Vec::new();
     accept(1, &mut out);
     acknowledge(2, &mut out);

@@ -1,9 +1,9 @@
 //! Days of the Gregorian calendar, and seconds since 1970.
 
-/// Seconds of a day.
+/// Seconds per day.
 pub(super) const DAY: i64 = 86_400;
 
-/// Date and time as written.
+/// Date and time of day.
 #[derive(Clone, Copy)]
 pub(super) struct Civil {
     pub(super) year: i64,
@@ -15,7 +15,8 @@ pub(super) struct Civil {
 }
 
 impl Civil {
-    /// Seconds since 1970, as if it were UTC; `None`: there is no such time. A leap second is the first of the next minute.
+    /// Seconds since 1970, as if it were UTC; `None` if there is no such time. A leap second becomes the first second
+    /// of the next minute.
     #[inline(always)]
     pub(super) fn seconds(&self) -> Option<i64> {
         let there_is = (1..=12).contains(&self.month)
@@ -28,7 +29,7 @@ impl Civil {
     }
 }
 
-/// Days of a month in the Gregorian calendar.
+/// The days of a month.
 fn days_of(year: i64, month: i64) -> i64 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
@@ -38,7 +39,7 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days from 1970-01-01: years begin in March, so that the day that is not always there is their last.
+/// Days since 1970-01-01. Years begin in March, so that the leap day is their last day.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -48,7 +49,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// The year, month and day of a number of days from 1970-01-01: the other way round.
+/// Year, month and day for a number of days since 1970-01-01: the inverse.
 pub(super) fn date_of(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -1,75 +1,74 @@
-//! A stream of messages: each to its end, and the records that they become.
+//! Divides a stream into messages and converts them to records.
 //!
-//! A message that is longer than `bytes_max` comes in pieces: each becomes a record with the head of the first, or they
-//! are left over, or only the first is a record. So memory is bounded by `bytes_max`, and no piece looks like a line of
-//! its own that could not be parsed.
+//! A message of more than `bytes_max` bytes is read in pieces. Each piece becomes a record with the header of the
+//! first, or all pieces are rejected, or only the first becomes a record. So memory is bounded by `bytes_max`, and no
+//! piece looks like a separate line without a header.
 
 use std::ops::Range;
 
 use jiff::tz::TimeZone;
 
 use super::{
-    frame::{After, Found, Frames, Framing, trimmed},
+    frame::{After, Frames, Framing, Scanned, trimmed},
     parse::{Parsed, Parser, Received},
     record::str_or_bin,
 };
 use crate::room::Room;
 
-/// What becomes of a message that is too long.
+/// How to handle a message that is too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TooLong {
-    /// Several records, each with the fields of the message and a piece of its text.
+    /// Several records, each with the message's fields and a piece of its text.
     #[default]
     Split,
-    /// A record with its beginning.
+    /// One record with its beginning.
     Truncate,
-    /// It is left over: [`Run::left_over`].
+    /// It is rejected: [`Run::left_over`].
     Reject,
 }
 
-/// How a stream is read.
+/// How to read a stream.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How messages are told apart.
+    /// How messages are separated.
     pub framing: Framing,
     /// The longest message in bytes; at least 1.
     pub bytes_max: usize,
-    /// What becomes of a longer one.
+    /// How to handle a longer message.
     pub too_long: TooLong,
-    /// What has no syslog header is left over, in place of a record with only its text.
+    /// Rejects messages without a syslog header, instead of making records with only a text.
     pub strict: bool,
-    /// The zone of times that name none.
+    /// The zone of times without one.
     pub zone: TimeZone,
 }
 
-/// What [`Decoder::run`] did.
+/// The result of [`Decoder::run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// Bytes of the text that are done with; the others are to be given again, with what follows them.
+    /// The number of bytes consumed; pass the others again, with more after them.
     pub consumed: usize,
-    /// Records that were appended.
+    /// The number of records appended.
     pub records: u32,
-    /// Of these: have no header, only a text.
+    /// Of these, the number without a header.
     pub bare: u32,
-    /// Messages that became several records, or only one of their beginning.
+    /// The number of messages that became several records, or one record with their beginning.
     pub long: u32,
-    /// Bytes that no record has ([`TooLong::Truncate`]).
+    /// The number of bytes that were truncated ([`TooLong::Truncate`]).
     pub dropped: u64,
-    /// Counted messages that the end of the stream cut; what there was of them is a record.
+    /// The number of counted messages that the end of the stream truncated; what arrived of them is a record.
     pub cut: u32,
-    /// The output is full: there may be more to take from the same text.
+    /// The output is full: the same text may hold more messages.
     pub full: bool,
-    /// Stands in the text, before `consumed`, and became no record: it is for the port of rejects. There may be more to
-    /// take from the same text.
+    /// A range of the text, before `consumed`, that is rejected. The same text may hold more messages.
     pub left_over: Option<(Range<usize>, LeftOver)>,
 }
 
-/// Why something became no record.
+/// Why a range was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOver {
-    /// A message, or a piece of one, that is too long.
+    /// A message that is too long, or a piece of one.
     TooLong,
-    /// It has no header of syslog ([`Settings::strict`]).
+    /// It has no syslog header ([`Settings::strict`]).
     NoHeader,
 }
 
@@ -80,24 +79,25 @@ pub struct Decoder {
     parser: Parser,
     too_long: TooLong,
     strict: bool,
-    /// Of a message that comes in pieces.
+    /// The state of a message that is read in pieces.
     pieces: Pieces,
 }
 
-/// A longer head is not repeated in the records of further pieces: it would be held for as long as its peer pleases.
+/// A longer header is not repeated in the records of further pieces, because the peer decides how long it would be
+/// held.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// What is known of a message that comes in pieces.
+/// The state of a message that is read in pieces.
 #[derive(Clone, Debug, Default)]
 struct Pieces {
     began: bool,
     left_over: Option<LeftOver>,
-    /// Its record up to the text; none if that is too long.
+    /// Its record up to the text; `None` if that is too long.
     head: Option<Vec<u8>>,
 }
 
 impl Decoder {
-    /// At the start of a stream.
+    /// The state at the start of a stream.
     pub fn new(settings: Settings) -> Self {
         Self {
             frames: Frames::new(settings.framing, settings.bytes_max.max(1)),
@@ -108,7 +108,7 @@ impl Decoder {
         }
     }
 
-    /// Appends the records of all messages that stand whole in `text` to `out`, until it has `bytes_max` bytes.
+    /// Appends the records of all complete messages in `text` to `out`, until it has `bytes_max` bytes.
     pub fn run(
         &mut self,
         text: &[u8],
@@ -125,12 +125,12 @@ impl Decoder {
                 break;
             }
             match self.frames.next(text, at, after) {
-                Found::Message { start, end, next } => {
+                Scanned::Message { start, end, next } => {
                     at = next;
                     let message = text.get(start..end).unwrap_or_default();
                     self.message(message, start, from, room, &mut run);
                 }
-                Found::Piece {
+                Scanned::Piece {
                     start,
                     end,
                     next,
@@ -140,7 +140,7 @@ impl Decoder {
                     let piece = text.get(start..end).unwrap_or_default();
                     self.piece(piece, start, last, from, room, &mut run);
                 }
-                Found::Nothing { skip } => {
+                Scanned::Nothing { skip } => {
                     at = skip;
                     break;
                 }
@@ -154,7 +154,7 @@ impl Decoder {
         run
     }
 
-    /// Appends the record of one message that stands whole in `text` (a datagram, a frame of RELP), with whatever ends it.
+    /// Appends the record of one complete message (a datagram, a frame of RELP), with any line end.
     pub fn one(&mut self, text: &[u8], from: &Received<'_>, out: &mut Vec<u8>) -> Run {
         let mut run = Run {
             consumed: text.len(),
@@ -164,7 +164,7 @@ impl Decoder {
         run
     }
 
-    /// Appends what a piece of a long message becomes (of a frame of RELP: streams find their pieces themselves).
+    /// Appends the record for a piece of a long message of RELP; streams find their pieces on their own.
     pub fn part(&mut self, text: &[u8], last: bool, from: &Received<'_>, out: &mut Vec<u8>) -> Run {
         let mut run = Run {
             consumed: text.len(),

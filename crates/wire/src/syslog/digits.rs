@@ -1,4 +1,4 @@
-//! The parts of timestamps: numbers of so many digits, and what is behind them.
+//! Parses the parts of timestamps: numbers with a certain number of digits.
 
 use super::civil::Civil;
 
@@ -10,7 +10,7 @@ pub(super) fn month(name: &[u8; 3]) -> Option<i64> {
     i64::try_from(at + 1).ok()
 }
 
-/// A number of at least `min` and at most `max` digits, and what is behind it.
+/// A number of `min` to `max` digits, and the text after it.
 #[inline(always)]
 pub(super) fn number(text: &[u8], min: usize, max: usize) -> Option<(i64, &[u8])> {
     let (mut value, mut rest) = (0, text);
@@ -33,7 +33,7 @@ pub(super) fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
     Some((hour, minute, second, rest))
 }
 
-/// `:ss`, but no leap second.
+/// `:ss`, except a leap second.
 #[inline(always)]
 pub(super) fn second(text: &[u8]) -> Option<(i64, &[u8])> {
     match text {
@@ -64,7 +64,7 @@ pub(super) fn iso_date_time(text: &[u8]) -> Option<(Civil, &[u8])> {
     Some((civil, rest))
 }
 
-/// The nanoseconds of a fraction, if there is one; digits beyond the ninth are not looked at.
+/// The nanoseconds of a fraction, if there is one; digits after the ninth are ignored.
 pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
     let [b'.' | b',', digits @ ..] = text else {
         return (0, text);
@@ -84,18 +84,18 @@ pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
     (nanos, digits.get(count..).unwrap_or_default())
 }
 
-/// The nanoseconds of one to seven digits, read all at once; `None`: they are none, or more.
+/// The nanoseconds of one to seven digits, read at once; `None` for other numbers of digits.
 #[inline(always)]
 pub(super) fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
     let word = u64::from_le_bytes(*text.first_chunk()?);
     let digits = word ^ 0x3030_3030_3030_3030;
-    // The high bit of what is above 9; a carry out of one byte sets it only in those behind, which are not looked at.
+    // The high bit of each byte that is not a digit. A carry sets it only in later bytes, which are not examined.
     let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() / 8;
     if !(1..8).contains(&count) {
         return None;
     }
-    // The digits behind the last are zeros. Pairs, then fours, then eights: each time the first counts more.
+    // Clear the bytes after the last digit. Then combine pairs, fours and eights.
     let digits = digits & ((1 << (8 * count)) - 1);
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;

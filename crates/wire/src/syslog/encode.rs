@@ -1,4 +1,4 @@
-//! Records to syslog messages: the header of RFC 5424 or RFC 3164, in front of a text.
+//! Encodes records as syslog messages: the header of RFC 5424 or RFC 3164 before a text.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
@@ -7,16 +7,17 @@
 //! RFC 3164   <PRI>Nov 21 22:14:15 HOST APP[PROCID]: TEXT
 //! ```
 //!
-//! The fields are those that the decoder of this module writes, so that a relay changes nothing; they are listed in
-//! [`super`]. What a record has not is filled in: priority, host and app as the caller says, `-` for the others. It
-//! promises that a header holds only characters that it may hold, whatever the fields hold, and that nothing allocates
-//! for each record. It leaves to others: the text, and how messages are told apart.
+//! The fields are those of the decoder (see [`super`]), so a relay changes nothing. Missing fields have defaults: the
+//! caller's priority, host and app, `-` for the others. A header holds only allowed characters, whatever the fields
+//! hold, and nothing is allocated per record. The caller writes the text and separates messages.
 
 use jiff::tz::TimeZone;
 
-use super::{priority, structured_text};
+use super::{
+    priority, structured_text,
+    word::{text_of, word},
+};
 use crate::{
-    json,
     msgpack::Reader,
     record::{Record, TimedRecord},
     template::{Renderer, Shared, Template, write_number},
@@ -30,7 +31,7 @@ const MSGID_BYTES_MAX: usize = 32;
 /// The longest tag of RFC 3164.
 const TAG_BYTES_MAX: usize = 32;
 
-/// Which header.
+/// The form of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// RFC 5424.
@@ -39,7 +40,7 @@ pub enum Header {
     Rfc3164,
 }
 
-/// What stands in for fields that a record has not.
+/// Defaults for missing fields.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     /// Facility, 0 to 23.
@@ -52,7 +53,7 @@ pub struct Defaults {
     pub app: Template,
 }
 
-/// Writes headers. One per task: it remembers times.
+/// Writes headers. One per task, because it remembers times.
 #[derive(Debug)]
 pub struct Encoder {
     header: Header,
@@ -64,7 +65,7 @@ pub struct Encoder {
     scratch: Vec<u8>,
 }
 
-/// The fields of a record that a header shows, where they stand.
+/// The fields of a record for a header, as slices.
 #[derive(Default)]
 struct Fields<'a> {
     facility: &'a [u8],
@@ -80,7 +81,7 @@ impl<'a> Fields<'a> {
     fn of(record: Record<'a>) -> Self {
         let mut fields = Self::default();
         if let Record::Packed(map) = record {
-            // A batch holds whole records, so nothing is cut short here.
+            // A batch holds complete records, so this cannot fail.
             let _ = fields.read(map);
         }
         fields
@@ -101,7 +102,7 @@ impl<'a> Fields<'a> {
                 b"structured_data" => &mut self.structured,
                 _ => continue,
             };
-            // Of equal keys the first counts; nil is as if it were not there.
+            // Of equal keys the first one counts; nil counts as missing.
             if field.is_empty() && value != [0xc0] {
                 *field = value;
             }
@@ -111,7 +112,7 @@ impl<'a> Fields<'a> {
 }
 
 impl Encoder {
-    /// An encoder of these headers; times are shown in `zone`.
+    /// An encoder for this form; times are shown in `zone`.
     pub fn new(header: Header, zone: &TimeZone, defaults: &Defaults) -> Self {
         let format = match header {
             Header::Rfc3164 => "%b %e %T",
@@ -132,7 +133,7 @@ impl Encoder {
         }
     }
 
-    /// Appends the header of a record, up to where its text begins.
+    /// Appends the header of a record, up to the start of its text.
     pub fn head(&mut self, shared: Shared<'_>, event: TimedRecord<'_>, out: &mut Vec<u8>) {
         let fields = Fields::of(event.record);
         let facility = number(fields.facility, priority::facility).unwrap_or(self.facility);
@@ -182,7 +183,7 @@ impl Encoder {
         event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) {
-        // Every time there is can be shown in this way.
+        // Every time can be rendered by this format.
         let _ = self.time.render(shared, event, out);
         out.push(b' ');
         self.host(fields, shared, event, out);
@@ -208,13 +209,13 @@ impl Encoder {
     ) {
         text_of(fields.host, &mut self.scratch);
         if self.scratch.is_empty() {
-            // A host that is nowhere is nil.
+            // A missing host is nil.
             let _ = self.host.render(shared, event, &mut self.scratch);
         }
         word(&self.scratch, HOST_BYTES_MAX, b"-", |_| true, out);
     }
 
-    /// The app, in the scratch.
+    /// Writes the app to `scratch`.
     fn app(&mut self, fields: &Fields<'_>, shared: Shared<'_>, event: TimedRecord<'_>) {
         text_of(fields.app, &mut self.scratch);
         if self.scratch.is_empty() {
@@ -223,7 +224,7 @@ impl Encoder {
     }
 }
 
-/// The number of a facility or severity: a name that `named` knows, or a number.
+/// The number of a facility or severity: a name in `named`, or a number.
 fn number(value: &[u8], named: impl Fn(&str) -> Option<u8>) -> Option<u8> {
     if value.is_empty() {
         return None;
@@ -240,35 +241,4 @@ fn number(value: &[u8], named: impl Fn(&str) -> Option<u8>) -> Option<u8> {
             named(str::from_utf8(&text).ok()?)
         }
     }
-}
-
-/// A value as text, in `scratch`: text as it is, nothing as nothing, all else as JSON.
-pub(super) fn text_of(value: &[u8], scratch: &mut Vec<u8>) {
-    scratch.clear();
-    match Reader::new(value).bytes() {
-        Ok(text) => scratch.extend_from_slice(text),
-        Err(_) if value.is_empty() => {}
-        // What JSON cannot show is not shown.
-        Err(_) => drop(json::write_value(value, 0, scratch)),
-    }
-}
-
-/// A word of the header: printable ASCII without spaces, other characters as `_`, at most so long; `nil` if there is none.
-pub(super) fn word(
-    text: &[u8],
-    bytes_max: usize,
-    nil: &[u8],
-    takes: impl Fn(u8) -> bool,
-    out: &mut Vec<u8>,
-) {
-    if text.is_empty() {
-        out.extend_from_slice(nil);
-        return;
-    }
-    let fits = |byte: u8| matches!(byte, 33..=126) && takes(byte);
-    let text = text.get(..bytes_max).unwrap_or(text);
-    out.extend(
-        text.iter()
-            .map(|byte| if fits(*byte) { *byte } else { b'_' }),
-    );
 }

@@ -1,81 +1,81 @@
-//! Where a message ends in a stream: RFC 6587, both ways, told apart for each message.
+//! Finds the end of a message in a stream, by both methods of RFC 6587, chosen for each message.
 //!
 //! ```text
 //! octet counting   MSG-LEN SP MSG        MSG-LEN: decimal, its first digit not 0
-//! lines            MSG LF                or CR LF, or NUL where `<`, LF or nothing follows (Python's SysLogHandler)
+//! lines            MSG LF                or CR LF, or NUL before `<`, LF or the end (Python's SysLogHandler)
 //! ```
 //!
-//! With [`Framing::Auto`] a message that begins with digits, a space and `<` is counted; behind a counted message digits
-//! and a space are enough, as a sender does not change its mind. Empty messages are stepped over.
+//! With [`Framing::Auto`] a message that begins with digits, a space and `<` is counted. After a counted message digits
+//! and a space are enough, because a sender does not change its method. Empty messages are skipped.
 
 use memchr::{memchr, memchr2};
 
-/// How messages are told apart.
+/// How messages are separated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// By what each begins with.
+    /// By the beginning of each message.
     #[default]
     Auto,
-    /// Octet counting. What has no count is taken as a line.
+    /// Octet counting. A message without a count is read as a line.
     Octets,
-    /// At newlines; NUL is a byte as any other, but in front of a newline.
+    /// At newlines; NUL is an ordinary byte except before a newline.
     Lines,
 }
 
-/// What comes behind the text that is there.
+/// What follows the available text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// More, for all we know.
+    /// Probably more.
     More,
     /// Nothing at present.
     Quiet,
-    /// Nothing ever: what has no end yet ends here.
+    /// The end of the stream: an incomplete message ends here.
     End,
 }
 
-/// More digits are no count: a count of so many digits is beyond any message.
+/// More digits are not a count: it would exceed any message.
 const COUNT_DIGITS_MAX: usize = 9;
 
-/// What stands at the start of a text.
+/// What is at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// A message from `start` to `end`; the next one starts at `next` at the earliest.
+pub(super) enum Scanned {
+    /// A message from `start` to `end`; the next one begins at `next` or later.
     Message {
         start: usize,
         end: usize,
         next: usize,
     },
-    /// A piece of a message that is longer than it may be, from `start` to `end`; what follows starts at `next`.
+    /// A piece of a message that is too long, from `start` to `end`; the next part begins at `next`.
     Piece {
         start: usize,
         end: usize,
         next: usize,
         last: bool,
     },
-    /// Nothing whole. What stands before `skip` is not needed any more.
+    /// Nothing complete. The text before `skip` is no longer needed.
     Nothing { skip: usize },
 }
 
-/// The rest of a message of which pieces have been given out.
+/// What remains of a message that is read in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// So many bytes.
+    /// This many bytes.
     Octets(usize),
     /// Up to the end of the line.
     Line,
 }
 
-/// Finds messages.
+/// Finds messages in a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
     framing: Framing,
     bytes_max: usize,
-    /// The last message was counted.
+    /// The previous message was counted.
     counted: bool,
-    /// So many bytes of the message at the front were searched for its end.
+    /// The number of bytes of the current message that were searched for its end.
     searched: usize,
     rest: Option<Rest>,
-    /// Counted messages that the end of the input cut.
+    /// Counted messages that the end of the input truncated.
     pub(super) cut: u32,
 }
 
@@ -91,10 +91,11 @@ impl Frames {
         }
     }
 
-    /// What stands in `text` from `at`; offsets are of `text`. A text that grew is given again from where it was left.
+    /// What is in `text` from `at` on; offsets refer to `text`. After more text has arrived, pass it from where it was
+    /// left.
     #[inline(always)]
-    pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Found {
-        // The common case: a line of an ordinary length.
+    pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Scanned {
+        // The frequent case: a line of ordinary length.
         if self.rest.is_none()
             && self.searched == 0
             && self.framing != Framing::Octets
@@ -107,7 +108,7 @@ impl Frames {
     }
 
     #[inline(never)]
-    fn any(&mut self, text: &[u8], at: usize, after: After) -> Found {
+    fn any(&mut self, text: &[u8], at: usize, after: After) -> Scanned {
         match self.rest {
             Some(Rest::Octets(left)) => return self.octets_on(text, at, left, after),
             Some(Rest::Line) => return self.line(text, at, after),
@@ -120,7 +121,7 @@ impl Frames {
         let rest = text.get(start..).unwrap_or_default();
         // A CR may begin an empty line.
         if rest.is_empty() || (rest == b"\r" && after != After::End) {
-            return Found::Nothing { skip: start };
+            return Scanned::Nothing { skip: start };
         }
         let digits = match self.framing {
             Framing::Lines => 0,
@@ -134,7 +135,9 @@ impl Frames {
         match (rest.get(digits), rest.get(digits + 1)) {
             (Some(b' '), _) if sure => self.octets(text, start, digits, after),
             (Some(b' '), Some(b'<')) => self.octets(text, start, digits, after),
-            (None, _) | (Some(b' '), None) if after != After::End => Found::Nothing { skip: start },
+            (None, _) | (Some(b' '), None) if after != After::End => {
+                Scanned::Nothing { skip: start }
+            }
             _ => {
                 self.counted = false;
                 self.line(text, start, after)
@@ -142,8 +145,8 @@ impl Frames {
         }
     }
 
-    /// A counted message.
-    fn octets(&mut self, text: &[u8], at: usize, digits: usize, after: After) -> Found {
+    /// Finds a counted message.
+    fn octets(&mut self, text: &[u8], at: usize, digits: usize, after: After) -> Scanned {
         let count = text
             .iter()
             .skip(at)
@@ -154,27 +157,27 @@ impl Frames {
         let start = at + digits + 1;
         let there = text.len() - start;
         if count > self.bytes_max {
-            // Not before the first piece is there: the count must not be lost.
+            // Wait for the full first piece, because the count must not be lost.
             if there <= self.bytes_max && after != After::End {
-                return Found::Nothing { skip: at };
+                return Scanned::Nothing { skip: at };
             }
             return self.octets_on(text, start, count, after);
         }
         if there < count && after != After::End {
-            return Found::Nothing { skip: at };
+            return Scanned::Nothing { skip: at };
         }
         self.cut += u32::from(there < count);
         let next = text.len().min(start + count);
         let message = text.get(start..next).unwrap_or_default();
-        Found::Message {
+        Scanned::Message {
             start,
             end: start + trimmed(message).len(),
             next,
         }
     }
 
-    /// The next piece of a counted message of which `left` bytes are to come.
-    fn octets_on(&mut self, text: &[u8], start: usize, left: usize, after: After) -> Found {
+    /// The next piece of a counted message of which `left` bytes remain.
+    fn octets_on(&mut self, text: &[u8], start: usize, left: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
         let (bytes, last) = if left <= self.bytes_max.min(there.len()) {
             (left, true)
@@ -184,10 +187,10 @@ impl Frames {
             self.cut += 1;
             (there.len(), true)
         } else {
-            return Found::Nothing { skip: start };
+            return Scanned::Nothing { skip: start };
         };
         self.rest = (!last).then_some(Rest::Octets(left - bytes));
-        Found::Piece {
+        Scanned::Piece {
             start,
             end: start + bytes,
             next: start + bytes,
@@ -195,11 +198,11 @@ impl Frames {
         }
     }
 
-    /// A line, or the next piece of one that is too long.
+    /// Finds a line, or the next piece of one that is too long.
     #[inline(always)]
-    fn line(&mut self, text: &[u8], start: usize, after: After) -> Found {
+    fn line(&mut self, text: &[u8], start: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
-        // Also a CR or NUL may stand before the end of the longest line.
+        // A CR or NUL may precede the end of the longest line.
         let within = there
             .get(..self.bytes_max.saturating_add(2))
             .unwrap_or(there);
@@ -208,8 +211,8 @@ impl Frames {
                 self.searched = 0;
                 let (end, next) = (start + end, start + next);
                 match self.rest.take() {
-                    None => Found::Message { start, end, next },
-                    Some(_) => Found::Piece {
+                    None => Scanned::Message { start, end, next },
+                    Some(_) => Scanned::Piece {
                         start,
                         end,
                         next,
@@ -219,13 +222,13 @@ impl Frames {
             }
             None if within.len() <= self.bytes_max + 1 => {
                 self.searched = within.len();
-                Found::Nothing { skip: start }
+                Scanned::Nothing { skip: start }
             }
             _ => {
                 self.searched = 0;
                 self.rest = Some(Rest::Line);
                 let end = start + piece(there, self.bytes_max);
-                Found::Piece {
+                Scanned::Piece {
                     start,
                     end,
                     next: end,
@@ -235,10 +238,10 @@ impl Frames {
         }
     }
 
-    /// Where the line ends, without its CR or NUL, and where the next one starts.
+    /// Where the line ends, without its CR or NUL, and where the next one begins.
     #[inline(always)]
     fn line_end(&self, within: &[u8], there: &[u8], after: After) -> Option<(usize, usize)> {
-        // The byte before may be a NUL that waited for what follows.
+        // The last byte may be a NUL that waits for the next byte.
         let mut from = self.searched.saturating_sub(1);
         loop {
             let rest = within.get(from..).unwrap_or_default();
@@ -256,7 +259,7 @@ impl Frames {
                 let line = within.get(..at).unwrap_or_default();
                 return Some((bare(line).len(), at + 1));
             }
-            // The end of a line is found at its LF; `bare` takes the NUL away.
+            // A line ends at its LF; `bare` removes the NUL.
             match there.get(at + 1) {
                 Some(b'<') => return Some((at, at + 1)),
                 None if after != After::More => return Some((at, at + 1)),
@@ -276,7 +279,7 @@ pub(super) fn bare(line: &[u8]) -> &[u8] {
     }
 }
 
-/// A message of a datagram or a counted one without the LF, CR LF or NUL at its end.
+/// A datagram or counted message without the LF, CR LF or NUL at its end.
 #[inline(always)]
 pub(super) fn trimmed(message: &[u8]) -> &[u8] {
     let message = message.strip_suffix(&[0]).unwrap_or(message);
@@ -286,7 +289,7 @@ pub(super) fn trimmed(message: &[u8]) -> &[u8] {
     }
 }
 
-/// Bytes of empty lines at the start of `text`, and of ends of lines that some senders put behind a counted message.
+/// The length of empty lines at the start of `text`, and of line ends that some senders write after a counted message.
 fn blanks(text: &[u8], counted: bool) -> usize {
     let mut rest = text;
     loop {
@@ -298,7 +301,7 @@ fn blanks(text: &[u8], counted: bool) -> usize {
     }
 }
 
-/// How many digits stand at the start of `text`, if a count can begin so; one more than a count has if there are more.
+/// The number of digits at the start of `text`, if they can be a count; one more than allowed if there are more.
 fn digits(text: &[u8]) -> usize {
     if text.first() == Some(&b'0') {
         return 0;
@@ -307,8 +310,8 @@ fn digits(text: &[u8]) -> usize {
     digits.take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// How much of `text`, which has `bytes_max` bytes at least, becomes a piece: up to three fewer, so that no character is
-/// cut.
+/// The length of the next piece of `text`, which has at least `bytes_max` bytes: up to three fewer, so that no
+/// character is divided.
 fn piece(text: &[u8], bytes_max: usize) -> usize {
     let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let mut near = (bytes_max.saturating_sub(3).max(1)..=bytes_max).rev();

@@ -1,19 +1,20 @@
-//! What stood between the time and the text of the last message, and the fields it became: host, app, procid, msgid; the
-//! same for structured data.
+//! Remembers the bytes between the time and the text of the last message, and their fields: host, app, procid, msgid.
+//! The same for structured data.
 //!
 //! ```text
 //! <13>Nov 21 06:40:31 web-1 sshd[4242]: TEXT
 //!                     [     words     ]          a4"host" a5"web-1" a3"app" a4"sshd" a6"procid" a4"4242"
 //! ```
-//! A stream shows the same words many times in a row. Words that are equal byte for byte mean the same, so their fields
-//! are copied and not made again. What is remembered is nothing but that: a message with other words never sees it.
+//!
+//! A stream repeats the same words many times. Equal bytes have the same meaning, so their fields are copied instead of
+//! parsed. Nothing else is remembered: a message with other words is not affected.
 
 /// Longer fields are not remembered.
 pub(super) const FIELDS_BYTES: usize = 256;
-/// Most are stored in one go of so many bytes.
+/// Most fields fit into one store of this size.
 pub(super) const FIELDS_MOSTLY: usize = 64;
 
-/// Ones and then zeros: a window of it is the mask for any length.
+/// Ones, then zeros: a window of it is the mask for any length.
 const MASK: [u8; 2 * MASK_BYTES] = {
     let mut mask = [0; 2 * MASK_BYTES];
     let mut at = 0;
@@ -31,12 +32,12 @@ pub(super) struct Known<const WORDS: usize> {
     words: [u8; WORDS],
     /// All ones where a byte of `words` counts.
     mask: [u8; WORDS],
-    /// Bytes of the words; 0: nothing is known.
+    /// The length of the words; 0 if none are known.
     length: usize,
-    /// As they stand in a record, one behind the other.
+    /// The fields as in a record.
     pub(super) fields: [u8; FIELDS_BYTES],
     pub(super) fields_length: usize,
-    /// How many fields.
+    /// The number of fields.
     pub(super) count: u8,
 }
 
@@ -52,13 +53,13 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// What is behind the words that `text` begins with, if they are known.
+    /// The text after the known words, if `text` begins with them.
     #[inline(always)]
     pub(super) fn behind<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
         let same = match text.first_chunk::<WORDS>() {
             Some(start) => {
                 let pairs = start.iter().zip(&self.words).zip(&self.mask);
-                // No early end: that becomes vector code.
+                // No early exit, so that the compiler vectorises it.
                 pairs.fold(0, |differ, ((a, b), mask)| differ | ((a ^ b) & mask)) == 0
             }
             None => text.starts_with(self.words.get(..self.length)?),
@@ -70,7 +71,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// Stores the fields at the front of `place`, and perhaps more, which does not count.
+    /// Stores the fields at the front of `place`, and possibly bytes after them that do not count.
     #[inline(always)]
     pub(super) fn store(&self, place: &mut [u8]) {
         if self.fields_length <= FIELDS_MOSTLY {
@@ -85,7 +86,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// Remembers the `count` fields of words.
+    /// Remembers the `count` fields of the words.
     #[inline(always)]
     pub(super) fn learn(&mut self, words: &[u8], fields: &[u8], count: u8) {
         self.length = 0;
@@ -114,7 +115,7 @@ mod tests {
     const WORDS: usize = 64;
 
     #[test]
-    fn words_are_known_when_all_of_them_are_the_same() {
+    fn words_are_known_only_if_all_of_them_are_equal() {
         let mut known = Known::<WORDS>::new();
         assert_eq!(known.behind(&[0; 100]), None, "at first nothing is known");
         for length in 1..=WORDS {
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_forgotten_as_a_whole() {
+    fn words_that_are_too_long_are_not_remembered() {
         let mut known = Known::<WORDS>::new();
         known.learn(b"words", b"fields", 1);
         known.learn(&[b'w'; WORDS + 1], b"fields", 1);

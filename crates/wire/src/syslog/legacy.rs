@@ -1,4 +1,4 @@
-//! RFC 3164 and its relatives, behind the priority: a time, perhaps a host, perhaps a tag with a process id, a text.
+//! RFC 3164 and its variants after the priority: a time, an optional host, an optional tag with a process id, a text.
 //!
 //! ```text
 //! Mmm dd hh:mm:ss SP HOST SP TAG[PID]: TEXT     RFC 3164; the time may also be one of RFC 3339 (rsyslog, hammer)
@@ -8,8 +8,8 @@
 //! Mmm dd yyyy hh:mm:ss HOST : TEXT              Cisco ASA
 //! ```
 //!
-//! A word is a host only behind a time, and a tag only if a colon and a space or a bracketed number end it: what is in
-//! doubt belongs to the text.
+//! A word is a host only after a time, and a tag only before a colon and a space or a bracketed number. Otherwise it
+//! belongs to the text.
 
 use millstream_record::Time;
 
@@ -19,10 +19,10 @@ use super::{
     words::find,
 };
 
-/// A longer word is no tag (RFC 3164 allows 32, RFC 5424 48; file names are used too).
+/// A longer word is not a tag (RFC 3164 allows 32 bytes, RFC 5424 48; file names occur as well).
 const TAG_BYTES_MAX: usize = 128;
 
-/// What stands behind the time that `rest` begins with.
+/// Parses what follows the time at the start of `rest`.
 #[inline(always)]
 pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header<'a> {
     let mut header = Header {
@@ -39,7 +39,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
             tagged(text, &mut header);
             return header;
         }
-        // A character that belongs to no time: what follows is text.
+        // Not part of a time: the text begins here.
         _ => {
             header.message = text;
             return header;
@@ -54,7 +54,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     };
     header.host = host;
     tagged(behind, &mut header);
-    // With a space behind it nothing of the text can change what the tag is.
+    // The space after it separates the tag from the text.
     if !header.app.is_empty()
         && stamp.time.is_some()
         && let Some(words) = text.get(..text.len() - header.message.len())
@@ -65,19 +65,19 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     header
 }
 
-/// The host at the start of `text`, and what is behind it; `None`: a tag stands there, or the last word.
+/// The host at the start of `text`, and the text after it; `None` before a tag or at the last word.
 #[inline(always)]
 fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (host, rest) = text.split_at_checked(find([b' '], text)?)?;
     let (_, others) = host.split_first()?;
-    // An address of IPv6 may end with two colons.
+    // An IPv6 address may end with two colons.
     let is_tag = host.ends_with(b":") && !host.ends_with(b"::");
     // `[::1]` is a host, `su[123]` is a tag.
     let brackets = find([b'['], others).is_some();
     (!is_tag && !brackets).then_some((host, rest.get(1..)?))
 }
 
-/// The tag, the process id and the message of `text`.
+/// The tag, the process id and the message in `text`.
 #[inline(always)]
 fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     header.message = text;
@@ -89,7 +89,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
         return;
     };
     match rest {
-        // ASA puts a space in front of the colon.
+        // ASA writes a space before the colon.
         [b' ', b':', b' ', b'%', ..] if header.host.is_empty() => {
             header.host = tag;
             tagged(rest.get(3..).unwrap_or_default(), header);
@@ -110,7 +110,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
             let message = match behind {
                 [b']', b':', b' ', message @ ..] | [b']', b' ', message @ ..] => message,
                 [b']', b':'] | [b']'] => &[],
-                // glibc puts a space there, others do not.
+                // glibc writes a space there, others do not.
                 [b']', b':', message @ ..] => message,
                 _ => return,
             };
@@ -122,7 +122,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     }
 }
 
-/// The bytes of a name of a zone at the start of `text` that a colon and a space end: `UTC: `, `CEST: `.
+/// The length of the name of a zone at the start of `text`, before a colon and a space: `UTC: `, `CEST: `.
 #[inline(always)]
 fn zone_word(text: &[u8]) -> Option<usize> {
     if !text.first()?.is_ascii_uppercase() {
@@ -134,8 +134,8 @@ fn zone_word(text: &[u8]) -> Option<usize> {
     ((3..=5).contains(&count) && behind.starts_with(b": %")).then_some(count)
 }
 
-/// Behind the time stand the name of a zone and Cisco's text. Names other than UTC's mean different zones in different
-/// places: those times are of the zone that is set.
+/// After the time follow the name of a zone and Cisco's text. Names other than UTC mean different zones in different
+/// places, so such times are in the configured zone.
 #[cold]
 fn in_zone<'a>(
     rest: &'a [u8],
@@ -153,7 +153,7 @@ fn in_zone<'a>(
     header
 }
 
-/// What does not begin with its time: Cisco's forms, or no header at all.
+/// A message that does not begin with its time: Cisco's forms, or no header.
 #[cold]
 pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a> {
     if let Some(header) = cisco(rest, clock, now) {
@@ -164,12 +164,12 @@ pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a
     header
 }
 
-/// `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`, or a colon and a space in front of the time, or one of them.
+/// `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`, or the time after a colon and a space, or after one of them.
 fn cisco<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Option<Header<'a>> {
     let text = rest.strip_prefix(b":").unwrap_or(rest);
     let mut text = text.strip_prefix(b" ").unwrap_or(text);
     let (mut sequence, mut host): (&[u8], &[u8]) = (b"", b"");
-    // The syslog process counts, and so may the device.
+    // The syslog process counts messages, and the device may count, too.
     for _ in 0..3 {
         let text_at = match text {
             [b'*' | b'.', behind @ ..] => behind,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_a_tag_only_if_it_ends_as_one() {
+    fn a_word_is_a_tag_only_before_a_colon_or_a_bracketed_number() {
         let tag = |text: &'static str| {
             let mut header = Header::default();
             tagged(text.as_bytes(), &mut header);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_behind_the_time_is_a_host_unless_it_is_a_tag() {
+    fn a_word_after_the_time_is_a_host_unless_it_is_a_tag() {
         let host = |text: &'static str| {
             host(text.as_bytes()).map(|(host, _)| str::from_utf8(host).unwrap())
         };

@@ -1,19 +1,21 @@
-//! Syslog as it is sent: RFC 3164 and what devices make of it, RFC 5424 with structured data, both framings of RFC 6587.
+//! Syslog as it is sent: RFC 3164 and the variants of devices, RFC 5424 with structured data, both framings of RFC
+//! 6587.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! Messages become records of the packed encoding, appended straight to a batch's body in one pass. It promises: no byte
-//! of a message's text is changed; what cannot be parsed is a record too, the whole line as `message`; nothing is
-//! remembered from one message for the next but what equal bytes mean ([`known`], and how a time is counted; the head of
-//! one that is too long, for its own pieces); no split of the input changes the records; nothing allocates for each record. No I/O, no clock: who calls says when it was received.
+//! Messages become records of the packed encoding, appended to a batch's body in one pass. The bytes of a message's
+//! text never change. A message that cannot be parsed becomes a record with the whole line as `message`. Records do not
+//! depend on how the input is divided or on earlier messages; the state between messages is only a cache for equal
+//! bytes ([`known`], times) and the header of a message that is read in pieces. Nothing is allocated per record. No
+//! I/O, no clock: the caller passes the receive time.
 //!
 //! ```text
-//! [EventTime, { "facility": str, "severity": str,    when the message has a priority
-//!               "host": str,                         the message's, else what the caller says
-//!               "peer": str,                         only if the caller says one (datagrams of many senders)
-//!               "app", "procid", "msgid": str,       when the message has them
+//! [EventTime, { "facility": str, "severity": str,    if the message has a priority
+//!               "host": str,                         the message's, otherwise the caller's
+//!               "peer": str,                         only if the caller passes one (datagrams of many senders)
+//!               "app", "procid", "msgid": str,       if the message has them
 //!               "structured_data": {id: {name: value, or [values]}},
-//!               "sequence", "timestamp": str,        Cisco's number; a time of the right form that names no date
+//!               "sequence", "timestamp": str,        Cisco's number; a time of the right form that is not a valid date
 //!               "message": str, or bin if it is not UTF-8 }]
 //! ```
 
@@ -30,6 +32,7 @@ mod record;
 mod structured;
 mod structured_text;
 mod time;
+mod word;
 mod words;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One message: what its header says, and the record that it becomes.
+//! Parses the header of a message and writes its record.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -13,27 +13,27 @@ use super::{
 };
 use crate::room::Room;
 
-/// What is known of a message from outside.
+/// What is known about a message besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// When.
+    /// The receive time.
     pub now: Time,
-    /// The field `host` where the message names none.
+    /// The field `host` of messages without one.
     pub host: &'a [u8],
-    /// The field `peer`, where the batch does not say whom it is from.
+    /// The field `peer`, if the batch does not have it.
     pub peer: Option<&'a [u8]>,
 }
 
 /// How much of a message was understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A priority or a time at least.
+    /// At least a priority or a time.
     Header,
-    /// Nothing: the record has the whole of it as `message`.
+    /// Nothing: the record has the complete line as `message`.
     Nothing,
 }
 
-/// What the header of a message says. Text that is not there is empty.
+/// The header of a message. Missing texts are empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Header<'a> {
     pub(super) priority: Option<u8>,
@@ -42,20 +42,20 @@ pub(super) struct Header<'a> {
     pub(super) app: &'a [u8],
     pub(super) procid: &'a [u8],
     pub(super) msgid: &'a [u8],
-    /// The number that Cisco's devices count their messages with.
+    /// The sequence number of Cisco's devices.
     pub(super) sequence: &'a [u8],
-    /// A time that names no date that there is, as it came.
+    /// A time that is not a valid date, as it was written.
     pub(super) timestamp: &'a [u8],
-    /// All that stands between the time and the text (in RFC 5424 the structured data), if host, app, procid and msgid
-    /// follow from it alone and the host is named.
+    /// The bytes between the time and the text (in RFC 5424 before the structured data), if host, app, procid and msgid
+    /// follow from them alone and the host is present.
     pub(super) words: &'a [u8],
-    /// From the bracket of the first element; `message` starts where it does.
+    /// From the bracket of the first element on; `message` begins there.
     pub(super) structured: bool,
     pub(super) message: &'a [u8],
 }
 
-/// Parses messages. Holds nothing of them but what the bytes of the last header mean: its time, its words in either
-/// form, and its structured data.
+/// Parses messages. It remembers only the meaning of the last header's bytes: its time, its words in either form, and
+/// its structured data.
 #[derive(Clone, Debug)]
 pub struct Parser {
     clock: Clock,
@@ -65,7 +65,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser that takes times that name no zone as of `zone`.
+    /// A parser for which times without a zone are in `zone`.
     pub fn new(zone: TimeZone) -> Self {
         Self {
             clock: Clock::new(zone),
@@ -75,12 +75,12 @@ impl Parser {
         }
     }
 
-    /// Appends the record of one message (without what ends it) to `out`.
+    /// Appends the record of one message (without its end) to `out`.
     pub fn message(&mut self, message: &[u8], from: &Received<'_>, out: &mut Vec<u8>) -> Parsed {
         self.write(message, from, &mut Room::new(out)).0
     }
 
-    /// The same; also says where in `room` the message's text begins.
+    /// As [`Parser::message`]; also returns where in `room` the text begins.
     #[inline(always)]
     pub(super) fn write(
         &mut self,
@@ -94,7 +94,7 @@ impl Parser {
         }
     }
 
-    /// A message of a time and with words that were seen last: nothing but the text is new.
+    /// A message with the time and the words of the last one: only the text is new.
     #[inline(always)]
     fn again(
         &mut self,
@@ -112,7 +112,7 @@ impl Parser {
         };
         let known = if modern { &self.modern } else { &self.legacy };
         let behind = known.behind(text)?;
-        // The fields have no peer between them.
+        // The remembered fields contain no peer.
         if from.peer.is_some() {
             return None;
         }
@@ -156,7 +156,7 @@ impl Parser {
         (Parsed::Header, written)
     }
 
-    /// A record with nothing but a text, whatever that begins with.
+    /// Writes a record with only a text.
     pub(super) fn bare(
         &mut self,
         message: &[u8],
@@ -170,7 +170,7 @@ impl Parser {
         record::write(&header, from, &mut self.data, room).0
     }
 
-    /// What the header says, and whether it is one of RFC 5424; `None`: there is none.
+    /// The header, and whether it is of RFC 5424; `None` if there is none.
     #[inline(always)]
     pub(super) fn header<'a>(&mut self, line: &'a [u8], now: Time) -> Option<(Header<'a>, bool)> {
         let Some((priority, rest)) = priority::read(line) else {
@@ -189,7 +189,7 @@ impl Parser {
         Some((header, is_modern))
     }
 
-    /// A line may begin with its time, as in a file that a syslog daemon wrote.
+    /// A line may begin with its time, as in a file written by a syslog daemon.
     #[cold]
     fn without_priority<'a>(&mut self, line: &'a [u8], now: Time) -> Option<Header<'a>> {
         if line.first() == Some(&b'<') {
@@ -207,7 +207,7 @@ impl Parser {
         }
     }
 
-    /// RFC 5424 behind the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
+    /// RFC 5424 after the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
     #[inline(always)]
     fn modern<'a>(&mut self, text: &'a [u8]) -> Option<Header<'a>> {
         let mut header = Header::default();
@@ -240,18 +240,19 @@ impl Parser {
     }
 }
 
-/// What stands behind the words of RFC 5424: whether it is structured data, and from there on, or the message.
+/// What follows the words of RFC 5424: whether it is structured data, and the bytes from there on, or the message.
 #[inline(always)]
 fn data(rest: &[u8]) -> (bool, &[u8]) {
     match rest {
         [b'-'] => (false, &[]),
         [b'-', b' ', rest @ ..] => (false, structured::without_mark(rest)),
-        // What is no structured data is the message.
+        // Anything other than structured data is the message.
         _ => (rest.first() == Some(&b'['), rest),
     }
 }
 
-/// A field of the header, empty if it is nil, and what is behind the space behind it. The last field may end the message.
+/// A field of the header, empty if it is nil, and the bytes after the following space. The last field may end the
+/// message.
 #[inline(always)]
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (word, rest) = text.split_at_checked(find([b' '], text)?)?;

@@ -1,6 +1,6 @@
-//! Priorities: `<PRI>` at the start of a message, and what a record with it begins with.
+//! Priorities: `<PRI>` at the start of a message, and the start of a record with it.
 
-/// Facilities by number, as rsyslog and syslog.conf call them (RFC 5424, table 1).
+/// Facilities by number, with the names of rsyslog and syslog.conf (RFC 5424, table 1).
 pub(crate) const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
     "ftp", "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4",
@@ -10,19 +10,19 @@ pub(crate) const FACILITIES: [&str; 24] = [
 pub(crate) const SEVERITIES: [&str; 8] = [
     "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
 ];
-/// Priorities there are: facility * 8 + severity.
+/// The number of priorities: facility * 8 + severity.
 const PRIORITIES: usize = FACILITIES.len() * SEVERITIES.len();
 
-/// What stands before the fields of a record that has a time but no priority.
+/// The bytes before the fields of a record without a priority.
 pub(super) const BARE_BYTES: usize = 12;
-/// Room for the longest start of a record (`authpriv`, `warning`: 47 bytes), rounded up to what is stored at once.
+/// Room for the longest start of a record (`authpriv`, `warning`: 47 bytes), rounded up to one store.
 pub(super) const START_BYTES: usize = 48;
-/// Where the time's eight bytes stand.
+/// The offset of the time's eight bytes.
 pub(super) const TIME_AT: usize = 3;
-/// Where the head of the map stands.
+/// The offset of the map's head.
 pub(super) const MAP_AT: usize = 11;
 
-/// The start of a record, to be stored whole; then time and head of the map are written over it.
+/// The start of a record, stored at once; time and head of the map are then overwritten.
 ///
 /// ```text
 /// 0   92                       array of 2
@@ -74,7 +74,7 @@ const fn append(start: &mut Start, text: &str) {
     start.length += 1 + text.len();
 }
 
-/// What a record of this priority begins with.
+/// The start of a record with this priority.
 #[inline(always)]
 pub(super) fn start(priority: Option<u8>) -> &'static Start {
     priority
@@ -82,7 +82,7 @@ pub(super) fn start(priority: Option<u8>) -> &'static Start {
         .unwrap_or(&BARE)
 }
 
-/// The priority at the start of `line`, and what is behind it: `<`, one to three digits, `>`, 191 at most.
+/// The priority at the start of `line`, and the bytes after it: `<`, one to three digits, `>`, at most 191.
 #[inline(always)]
 pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
     let digit = |byte: u8| byte.wrapping_sub(b'0');
@@ -97,13 +97,13 @@ pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
         }
         _ => return None,
     };
-    // A last character that is no digit counts 10 at least: it must be told by itself.
+    // A last character that is not a digit counts as 10 or more, so it needs its own check.
     let last = line.get(line.len() - rest.len() - 2)?;
     let fits = last.is_ascii_digit() && (value as usize) < PRIORITIES;
     fits.then_some((value as u8, rest))
 }
 
-/// Other names of severities that records have, beside those of [`SEVERITIES`].
+/// Other names of severities in records, in addition to [`SEVERITIES`].
 const OTHER_SEVERITIES: [(&str, u8); 10] = [
     ("emergency", 0),
     ("panic", 0),
@@ -117,12 +117,12 @@ const OTHER_SEVERITIES: [(&str, u8); 10] = [
     ("verbose", 7),
 ];
 
-/// The number of a facility: by its name, or a number from 0 to 23.
+/// The number of a facility, by its name or a number from 0 to 23.
 pub fn facility(name: &str) -> Option<u8> {
     of(&FACILITIES, name)
 }
 
-/// The number of a severity: by its name or one of the names that loggers give it, or a number from 0 to 7.
+/// The number of a severity, by its name, a name that loggers use, or a number from 0 to 7.
 pub fn severity(name: &str) -> Option<u8> {
     let other = || {
         let found = OTHER_SEVERITIES
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priorities_are_one_to_three_digits_up_to_191() {
+    fn priorities_have_one_to_three_digits_up_to_191() {
         assert_eq!(read(b"<0>x"), Some((0, &b"x"[..])));
         assert_eq!(read(b"<13>"), Some((13, &b""[..])));
         assert_eq!(read(b"<191>"), Some((191, &b""[..])));

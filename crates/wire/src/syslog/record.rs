@@ -1,4 +1,4 @@
-//! The record that a message becomes: see the drawing in [`super`].
+//! Writes the record of a message: see the drawing in [`super`].
 
 use millstream_record::Time;
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::{record::MESSAGE, room::Room};
 
-/// Where a record's parts stand.
+/// Offsets of a record's parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// Where it begins.
+    /// Its start.
     pub(super) start: usize,
-    /// Where the value of `message` begins, which is its last.
+    /// The value of `message`, which is the last field.
     pub(super) message: usize,
 }
 
-/// Where the fields from `host` to `msgid` stand, and how many they are.
+/// The range of the fields from `host` to `msgid`, and their number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     pub(super) start: usize,
@@ -28,16 +28,16 @@ pub(super) struct Fields {
     pub(super) count: u8,
 }
 
-/// Longer words in front of the text are not remembered.
+/// Longer words before the text are not remembered.
 pub(super) const WORDS: usize = 64;
-/// Nor is longer structured data.
+/// Longer structured data are not remembered.
 pub(super) const DATA: usize = 128;
-/// Bytes of the longest head of a str or bin.
+/// The longest head of a str or bin.
 const HEAD_BYTES_MAX: usize = 5;
 /// The key of the text.
 const MESSAGE_KEY: [u8; 8] = *b"\xa7message";
 
-/// Appends the record of a message whose words are known.
+/// Appends the record of a message with known words.
 #[inline(always)]
 pub(super) fn again(
     priority: u8,
@@ -75,7 +75,7 @@ pub(super) fn again(
     Some(self::message(start, message, room))
 }
 
-/// Appends structured data, which may be that of the last message; what is behind it.
+/// Appends structured data, which may be those of the last message; returns the bytes after them.
 #[inline(always)]
 fn structured_data<'a>(
     message: &'a [u8],
@@ -89,7 +89,7 @@ fn structured_data<'a>(
     }
     let start = room.position();
     let (behind, message_at) = structured::write(message, room)?;
-    // With the space behind it nothing of the text can change what it is.
+    // The space after it separates it from the text.
     if let Some(words) = message.get(..message_at)
         && words.last() == Some(&b' ')
     {
@@ -107,7 +107,7 @@ fn message(start: usize, message: &[u8], room: &mut Room<'_>) -> Written {
     Written { start, message: at }
 }
 
-/// Appends the record; also says where its fields stand.
+/// Appends the record; also returns the range of its fields.
 #[inline(always)]
 pub(super) fn write(
     header: &Header<'_>,
@@ -190,8 +190,8 @@ impl Key<'_> {
     }
 }
 
-/// The start of a record before 1970 or after 2106: its time is an integer (`d3` and eight bytes). Where the head of the
-/// map stands.
+/// The start of a record before 1970 or after 2106, whose time is an integer (`d3` and eight bytes). Returns the offset
+/// of the map's head.
 #[cold]
 fn far_away(template: &priority::Start, time: Time, room: &mut Room<'_>) -> usize {
     room.bytes(&[0x92, 0xd3]);
@@ -203,7 +203,7 @@ fn far_away(template: &priority::Start, time: Time, room: &mut Room<'_>) -> usiz
     map_at
 }
 
-/// Fields that hardly any message has; how many.
+/// Writes rare fields; returns their number.
 #[inline(always)]
 fn rare(header: &Header<'_>, room: &mut Room<'_>) -> u8 {
     if header.sequence.is_empty() && header.timestamp.is_empty() {
@@ -223,7 +223,7 @@ fn rare(header: &Header<'_>, room: &mut Room<'_>) -> u8 {
     fields
 }
 
-/// A str, or a bin if it is not UTF-8.
+/// Writes a str, or a bin if it is not UTF-8.
 #[inline(always)]
 pub(super) fn str_or_bin(value: &[u8], room: &mut Room<'_>) {
     let length = value.len();
@@ -261,7 +261,7 @@ fn bin_head(length: usize, room: &mut Room<'_>) {
     }
 }
 
-/// The head of a str of `length` bytes, or of a bin if `like` is not UTF-8.
+/// Writes the head of a str of `length` bytes, or of a bin if `like` is not UTF-8.
 pub(super) fn head(like: &[u8], length: usize, room: &mut Room<'_>) {
     if str::from_utf8(like).is_ok() {
         crate::lines::str_head(room, length);
@@ -270,7 +270,7 @@ pub(super) fn head(like: &[u8], length: usize, room: &mut Room<'_>) {
     }
 }
 
-/// Stores a head and a value one behind the other; the bytes of the head, and whether all of the value is ASCII.
+/// Stores a head and a value; returns the length of the head, and whether the whole value is ASCII.
 #[inline(always)]
 fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize, bool) {
     let mut seen = 0x80;
@@ -283,17 +283,18 @@ fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize,
     (N, seen < 0x80)
 }
 
-/// Bytes that are copied at once.
+/// Bytes per copy.
 const BLOCK: usize = 32;
 
-/// Copies `from` to a place of its length; gives all its bytes or'ed, so that one pass tells whether they are ASCII.
+/// Copies `from` to a place of the same length; returns the OR of all its bytes, so that one pass also shows whether
+/// they are ASCII.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) -> u8 {
     let (Some(last), Some(last_to)) = (from.last_chunk::<BLOCK>(), to.last_chunk_mut::<BLOCK>())
     else {
         return copy_few(to, from);
     };
-    // What is less than a block at the end is part of the last one, which may overlap the one before.
+    // A partial block at the end is part of the last full block, which may overlap the previous one.
     let mut seen = *last;
     *last_to = *last;
     let (blocks, _) = from.as_chunks::<BLOCK>();
@@ -307,7 +308,7 @@ fn copy(to: &mut [u8], from: &[u8]) -> u8 {
     seen.iter().fold(0, |all, byte| all | byte)
 }
 
-/// The same for less than a block: two halves that may overlap.
+/// As above, for less than a block: two halves that may overlap.
 #[inline(always)]
 fn copy_few(to: &mut [u8], from: &[u8]) -> u8 {
     if let Some(seen) = halves::<16>(to, from) {
@@ -324,7 +325,7 @@ fn copy_few(to: &mut [u8], from: &[u8]) -> u8 {
     seen
 }
 
-/// Copies from `N` to twice as many bytes; `None`: they are fewer.
+/// Copies `N` to twice as many bytes; `None` if there are fewer.
 #[inline(always)]
 fn halves<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<u8> {
     let (first, last) = (from.first_chunk::<N>()?, from.last_chunk::<N>()?);

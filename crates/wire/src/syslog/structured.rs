@@ -1,18 +1,18 @@
-//! Structured data of RFC 5424: `[id name="value" ...][id ...]`, to a map of maps.
+//! Parses structured data of RFC 5424, `[id name="value" ...][id ...]`, and writes a map of maps.
 //!
-//! Within a value `\"`, `\\` and `\]` stand for `"`, `\` and `]`; any other backslash is one. A name that comes several
-//! times in a row (the RFC allows it: `ip="192.0.2.1" ip="192.0.2.129"`) has an array of the values.
+//! In a value `\"`, `\\` and `\]` mean `"`, `\` and `]`; any other backslash is literal. A name that occurs several
+//! times in a row (the RFC allows it: `ip="192.0.2.1" ip="192.0.2.129"`) gets an array of the values.
 
 use memchr::{memchr, memchr2};
 
 use super::record::{head, str_or_bin};
 use crate::room::Room;
 
-/// The mark that says "this is UTF-8", in front of a message.
+/// The byte order mark before a message in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Writes the key and the map for the elements that `text` begins with; gives the message behind them, and where what
-/// parts them ends. `None`: that is no structured data, and nothing is written.
+/// Writes the key and the map for the elements at the start of `text`. Returns the message after them, and where the
+/// separator ends. `None` if it is not structured data; then nothing is written.
 #[inline(never)]
 pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], usize)> {
     let start = room.position();
@@ -40,7 +40,7 @@ fn elements<'a>(mut text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// One element behind its bracket; gives what is behind the other bracket.
+/// Writes one element, after its opening bracket; returns the bytes after the closing bracket.
 fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     let (id, mut text) = name(text, room)?;
     let map = Map::open(room);
@@ -51,7 +51,7 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
                 map.close(count, room);
                 return Some(rest);
             }
-            // In front of the closing bracket it parts nothing.
+            // Before the closing bracket a space separates nothing.
             [b' ', rest @ ..] if rest.first() == Some(&b']') => rest,
             [b' ', rest @ ..] => {
                 let (length, seen) = name_length(rest);
@@ -70,7 +70,7 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// The id of an element, written as a key, and what is behind it.
+/// Writes the id of an element as a key; returns the bytes after it.
 fn name<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], &'a [u8])> {
     let (length, seen) = name_length(text);
     let (id, rest) = text.split_at_checked(length)?;
@@ -78,7 +78,7 @@ fn name<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], &'a [u8])>
     Some((id, rest))
 }
 
-/// How many bytes of a name stand at the start of `text`, and all of them or'ed.
+/// The length of the name at the start of `text`, and the OR of its bytes.
 #[inline(always)]
 fn name_length(text: &[u8]) -> (usize, u8) {
     let mut seen = 0;
@@ -91,7 +91,7 @@ fn name_length(text: &[u8]) -> (usize, u8) {
     (text.len(), seen)
 }
 
-/// Writes a name whose bytes or'ed are `seen`; `None`: it is none.
+/// Writes a name; `seen` is the OR of its bytes. `None` if it is not valid.
 #[inline(always)]
 fn key(name: &[u8], seen: u8, room: &mut Room<'_>) -> Option<()> {
     if name.is_empty() || (seen >= 0x80 && str::from_utf8(name).is_err()) {
@@ -101,7 +101,7 @@ fn key(name: &[u8], seen: u8, room: &mut Room<'_>) -> Option<()> {
     Some(())
 }
 
-/// Writes a value; gives what is behind its closing quote.
+/// Writes a value; returns the bytes after its closing quote.
 #[inline(always)]
 fn value<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     let first = memchr2(b'"', b'\\', text)?;
@@ -115,7 +115,7 @@ fn value<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// The same for a value with backslashes.
+/// Writes a value with backslashes.
 #[cold]
 fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     let (mut raw, mut escapes) = (0, 0);
@@ -131,12 +131,12 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
         }
     }
     let (mut value, behind) = text.split_at_checked(raw)?;
-    // A backslash is a character of its own in UTF-8: with or without them it is the same.
+    // A backslash is a separate character in UTF-8, so the value is valid with and without them.
     head(value, value.len() - escapes, room);
     while let Some(at) = memchr(b'\\', value) {
         let escapes = matches!(value.get(at + 1), Some(b'"' | b'\\' | b']'));
         room.bytes(value.get(..at)?);
-        // Either the character that the backslash is in front of, or the backslash itself.
+        // The escaped character, or the backslash itself.
         room.byte(*value.get(at + usize::from(escapes))?);
         value = value.get(at + 1 + usize::from(escapes)..)?;
     }
@@ -144,7 +144,7 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     behind.get(1..)
 }
 
-/// A message without the mark in front of it, if it is what the mark says.
+/// The message without a byte order mark, if it is valid UTF-8.
 #[inline(always)]
 pub(super) fn without_mark(message: &[u8]) -> &[u8] {
     match message.strip_prefix(BYTE_ORDER_MARK) {
@@ -153,7 +153,7 @@ pub(super) fn without_mark(message: &[u8]) -> &[u8] {
     }
 }
 
-/// A map whose size is known when it is written: head `de nn nn`.
+/// A map whose size is known when it was written: head `de nn nn`.
 struct Map {
     at: usize,
 }
@@ -170,14 +170,14 @@ impl Map {
     }
 }
 
-/// The values of a name: one, or an array (`dc nn nn`) once there are more.
+/// The values of a name: one, or an array (`dc nn nn`) of several.
 struct Values {
     at: usize,
     count: u16,
 }
 
 impl Values {
-    /// The first comes here.
+    /// Before the first value.
     fn at(room: &Room<'_>) -> Self {
         Self {
             at: room.position(),
@@ -185,7 +185,7 @@ impl Values {
         }
     }
 
-    /// One more comes.
+    /// Adds a value.
     fn grow(&mut self, room: &mut Room<'_>) -> Option<()> {
         if self.count == 1 {
             room.insert(self.at, 3);

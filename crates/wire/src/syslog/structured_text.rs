@@ -1,20 +1,19 @@
-//! Structured data of RFC 5424 out of a map of maps: the other way round than `structured`.
+//! Writes a map of maps as structured data of RFC 5424: the inverse of `structured`.
 //!
 //! ```text
 //! {"x@1": {"k": "v\"1", "ip": ["a", "b"]}, "y@1": {}}     [x@1 k="v\"1" ip="a" ip="b"][y@1]
 //! ```
 
-use super::encode::{text_of, word};
+use super::word::{text_of, word};
 use crate::msgpack::Reader;
 
-/// The longest name there is.
+/// The longest name.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Appends structured data, or `-` if `value` is none: no map, or a map with nothing in it. What is no map within it is
-/// left out.
+/// Writes structured data, or `-` if `value` is not a map or is empty. Elements that are not maps are left out.
 pub(super) fn write(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
     let start = out.len();
-    // A batch holds whole values; what is no map ends it at once.
+    // A batch holds complete values; a value that is not a map ends this at once.
     let _ = elements(value, scratch, out);
     if out.len() == start {
         out.push(b'-');
@@ -43,7 +42,7 @@ fn elements(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> Option<()
     Some(())
 }
 
-/// One name with its value, or with each of a list.
+/// Writes a name with its value, or with each value of a list.
 fn values_of(key: &[u8], value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> Option<()> {
     let mut one = |value: &[u8]| {
         out.push(b' ');

@@ -1,7 +1,7 @@
-//! Timestamps: RFC 3164 (no year, no zone), RFC 3339, and the forms between that devices send.
+//! Timestamps: RFC 3164 (no year, no zone), RFC 3339, and the forms in between that devices send.
 //!
-//! The year rule: a date without a year is of the year that brings it nearest to the receive time, so that the last
-//! second of December that comes in January is of the year before.
+//! A date without a year gets the year that brings it closest to the receive time, so that the last second of December,
+//! received in January, belongs to the previous year.
 
 use jiff::{civil::DateTime, tz::TimeZone};
 use millstream_record::Time;
@@ -11,30 +11,30 @@ use super::{
     digits::{clock_time, few_digits, fraction, iso_date_time, month, number, offset, second},
 };
 
-/// A date without a year that is this near to the receive time is nearest in its year, whatever the year's length.
+/// A date without a year that is this close to the receive time needs no comparison with other years.
 const SURELY_NEAREST: i64 = 180 * DAY;
-/// Bytes of `Mmm dd hh:mm`.
+/// Length of `Mmm dd hh:mm`.
 const SHORT_BYTES: usize = 12;
-/// Bytes of `Mmm dd hh:mm:ss`.
+/// Length of `Mmm dd hh:mm:ss`.
 const SHORT_WHOLE_BYTES: usize = SHORT_BYTES + 3;
-/// Bytes of `YYYY-MM-DDThh:mm`.
+/// Length of `YYYY-MM-DDThh:mm`.
 const MINUTE_BYTES: usize = 16;
 
-/// Reads timestamps. Remembers the last minute in either form, as a stream shows the same one many times. (Clocks are set
-/// at whole minutes, so that it is one minute in any zone.)
+/// Reads timestamps. Remembers the last minute in both forms, because a stream repeats it many times. (Clocks are
+/// adjusted at full minutes, so a minute has one offset in any zone.)
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
     utc: bool,
-    /// Without a year: as it was written, and when it begins.
+    /// Without a year: the text, and the start of the minute.
     short: [u8; SHORT_BYTES],
     short_seconds: i64,
-    /// With one: as it was written, and when it begins as if it were one of UTC.
+    /// With a year: the text, and the start of the minute as if it were UTC.
     minute: [u8; MINUTE_BYTES],
     minute_seconds: i64,
 }
 
-/// A time that was read, and its bytes.
+/// A time and the length of its text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) seconds: i64,
@@ -42,12 +42,12 @@ pub(super) struct Moment {
     pub(super) length: usize,
 }
 
-/// What stands where a time may stand.
+/// A text in the form of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// `None`: it has the form of a time, but names no date that there is.
+    /// `None` if it is not a valid date.
     pub(super) time: Option<Time>,
-    /// Its bytes.
+    /// Its length.
     pub(super) length: usize,
 }
 
@@ -57,15 +57,14 @@ impl Clock {
             utc: zone == TimeZone::UTC,
             zone,
             short: [0; SHORT_BYTES],
-            // Near to no time.
+            // Not close to any time.
             short_seconds: i64::MIN / 2,
             minute: *b"1970-01-01T00:00",
             minute_seconds: 0,
         }
     }
 
-    /// The time at the start of `text` if it is of the minute that was read last. A space must stand behind one without a
-    /// year.
+    /// The time at the start of `text`, if it is in the last minute. A time without a year must be followed by a space.
     #[inline(always)]
     pub(super) fn again(&self, text: &[u8], now: Time) -> Option<Moment> {
         let (short, rest) = text.split_first_chunk::<SHORT_BYTES>()?;
@@ -76,7 +75,7 @@ impl Clock {
         let seconds = self.short_seconds + second;
         let near = (seconds - now.seconds()).abs() < SURELY_NEAREST;
         match rest {
-            // A year behind the time makes it another one.
+            // A year after the time makes it another time.
             [b' ', b'0'..=b'9', a, b, c, ..] if [a, b, c].into_iter().all(u8::is_ascii_digit) => {
                 None
             }
@@ -89,7 +88,7 @@ impl Clock {
         }
     }
 
-    /// The same for a time as [`Clock::iso`] reads it: with its zone, and up to eight digits of a fraction.
+    /// As above, for a time that [`Clock::iso`] reads: with its zone, and up to eight digits of a fraction.
     #[inline(always)]
     pub(super) fn iso_again(&self, text: &[u8]) -> Option<Moment> {
         let (minute, rest) = text.split_first_chunk::<MINUTE_BYTES>()?;
@@ -129,7 +128,7 @@ impl Clock {
         }
     }
 
-    /// `yyyy Mmm dd hh:mm:ss`, as Cisco's NX-OS has it.
+    /// `yyyy Mmm dd hh:mm:ss`, as in Cisco's NX-OS.
     #[cold]
     fn year_first(&mut self, text: &[u8], now: Time) -> Option<Stamp> {
         let (year, rest) = number(text, 4, 4)?;
@@ -139,8 +138,8 @@ impl Clock {
         Some(stamp)
     }
 
-    /// `Mmm dd hh:mm:ss` with a day of one or two characters, and what devices add: a fraction behind the seconds, a year
-    /// behind the day or behind the time.
+    /// `Mmm dd hh:mm:ss` with a day of one or two characters, and the additions of devices: a fraction after the
+    /// seconds, a year after the day or after the time.
     #[inline(never)]
     fn short(&mut self, text: &[u8], mut year: Option<i64>, now: Time) -> Option<Stamp> {
         let month = month(text.first_chunk()?)?;
@@ -177,7 +176,7 @@ impl Clock {
             Some(_) => self.local(civil),
             None => self.nearest(civil, now),
         };
-        // So long it is with its seconds as the last three bytes, unless it has a fraction.
+        // This is its length if the seconds are the last three bytes, unless it has a fraction.
         if let (Some(seconds), Some(short)) = (seconds, text.first_chunk())
             && year.is_none()
             && length == SHORT_WHOLE_BYTES
@@ -191,7 +190,7 @@ impl Clock {
         })
     }
 
-    /// `YYYY-MM-DDThh:mm:ss`, with a space for the `T`, a fraction, and `Z`, `+hh:mm`, `+hhmm`, or no zone.
+    /// `YYYY-MM-DDThh:mm:ss`, with a space instead of the `T`, a fraction, and `Z`, `+hh:mm`, `+hhmm`, or no zone.
     #[inline(always)]
     pub(super) fn iso(&mut self, text: &[u8]) -> Option<Stamp> {
         match self.iso_again(text) {
@@ -223,7 +222,7 @@ impl Clock {
         })
     }
 
-    /// Remembers the minute of a time that there is, if it is written with two digits for each part.
+    /// Remembers the minute of a valid time, if each of its parts has two digits.
     fn learn_minute(&mut self, text: &[u8], civil: Civil) {
         if let Some(seconds) = civil.seconds()
             && let Some(minute) = text.first_chunk()
@@ -238,7 +237,7 @@ impl Clock {
     fn nearest(&self, civil: Civil, now: Time) -> Option<i64> {
         let (year, ..) = date_of(now.seconds().div_euclid(DAY));
         let candidates = [year - 1, year, year + 1].map(|year| Civil { year, ..civil });
-        // A zone moves all three alike, so it does not count here. February 29 is not there in every year.
+        // The zone shifts all three candidates equally, so it does not matter here. February 29 is not in every year.
         let far = |civil: &Civil| Some((civil.seconds()? - now.seconds()).abs());
         let nearest = candidates
             .iter()
@@ -246,7 +245,7 @@ impl Clock {
         self.local(*nearest.min_by_key(|(far, _)| *far)?.1)
     }
 
-    /// The seconds of a time in the zone; where clocks are set back it is the earlier one.
+    /// The seconds of a local time; where clocks are set back, the earlier of two.
     fn local(&self, civil: Civil) -> Option<i64> {
         let seconds = civil.seconds()?;
         if self.utc {
@@ -265,7 +264,7 @@ impl Clock {
         Some(zoned.ok()?.as_second() + civil.second / 60)
     }
 
-    /// The time at the start of `text` as one of UTC: what stands behind it said so.
+    /// The time at the start of `text` as UTC, because the text after it says so.
     #[cold]
     pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
         Self::new(TimeZone::UTC).read(text, now)
@@ -294,13 +293,13 @@ mod tests {
         let zone = TimeZone::get(zone).unwrap();
         let mut clock = Clock::new(zone);
         let first = clock.read(text.as_bytes(), at(now)).unwrap();
-        // The second time it may come from memory.
+        // The second time it may be remembered.
         assert_eq!(clock.read(text.as_bytes(), at(now)), Some(first));
         (first.time, first.length)
     }
 
     #[test]
-    fn a_date_without_a_year_is_of_the_year_that_brings_it_nearest() {
+    fn a_date_without_a_year_gets_the_year_closest_to_the_receive_time() {
         for (now, text, expected) in [
             (
                 "2026-01-01T00:00:05Z",
@@ -327,7 +326,7 @@ mod tests {
                 "Oct 11 22:14:15 h",
                 "2025-10-11T22:14:15Z",
             ),
-            // The nearest February 29 there is.
+            // The nearest February 29.
             (
                 "2025-03-01T00:00:00Z",
                 "Feb 29 12:00:00 h",
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn times_without_a_zone_are_of_the_zone_that_is_set() {
+    fn times_without_a_zone_are_in_the_configured_zone() {
         let now = "2026-07-21T00:00:00Z";
         let berlin = |text| read("Europe/Berlin", now, text).0;
         assert_eq!(
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_read_to_its_end() {
+    fn every_form_of_a_timestamp_is_parsed() {
         let now = "2026-11-21T00:00:00Z";
         for (text, expected, length) in [
             ("Nov 21 06:40:31.123 x", "2026-11-21T06:40:31.123Z", 19),
@@ -393,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_form_without_a_date_is_told_apart_from_no_time() {
+    fn an_invalid_date_is_distinguished_from_text_that_is_not_a_time() {
         let now = "2026-11-21T00:00:00Z";
         for text in [
             "Feb 30 00:00:00",

@@ -1,8 +1,8 @@
-//! Where a word ends: words are short, so that eight bytes are looked at in one, without a call.
+//! Finds the end of a word. Words are short, so eight bytes are tested at once, without a call.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The index of the first byte that is one of `ends`.
+/// The index of the first byte that is in `ends`.
 #[inline(always)]
 pub(super) fn find<const N: usize>(ends: [u8; N], text: &[u8]) -> Option<usize> {
     let (words, rest) = text.as_chunks::<8>();
@@ -10,7 +10,7 @@ pub(super) fn find<const N: usize>(ends: [u8; N], text: &[u8]) -> Option<usize> 
     for word in words {
         let word = u64::from_le_bytes(*word);
         let flags = ends.iter().fold(0, |flags, end| {
-            // Zero where it is that byte; the lowest high bit that is set is that of the first zero.
+            // Zero where the byte is equal; the lowest set high bit belongs to the first zero.
             let differs = word ^ (ONES * u64::from(*end));
             flags | differs.wrapping_sub(ONES) & !differs
         });
@@ -32,7 +32,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_a_look_at_every_byte_finds(text in "[a :\\[\u{80}-\u{ff}\u{0}-\u{5}!;Z\\\\]{0,40}") {
+        fn the_first_end_is_the_same_as_in_a_bytewise_search(text in "[a :\\[\u{80}-\u{ff}\u{0}-\u{5}!;Z\\\\]{0,40}") {
             let text = text.as_bytes();
             let every = |ends: &[u8]| text.iter().position(|byte| ends.contains(byte));
             prop_assert_eq!(find(*b" ", text), every(b" "));

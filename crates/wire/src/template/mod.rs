@@ -1,20 +1,20 @@
-//! Templates: text with places for the values of a batch, the fields of a record and its time.
+//! Templates: text with placeholders for the values of a batch, the fields of a record and its time.
 //!
 //! ```text
 //! {tag}                the tag; {host}, {path}, {kubernetes.pod}: the values that the records of a batch share
 //! {.field} {.a.b}      a field of the record; {."a.b"} with characters that need quotes
-//! {host|unknown}       with a default, where the value is missing (or nil)
-//! {.field:json}        the same as JSON (text within quotes), also of {tag} and {host}
+//! {host|unknown}       with a default, used if the value is missing (or nil)
+//! {.field:json}        the same as JSON (text in quotes), also for {tag} and {host}
 //! {record}             the whole record as a JSON object
 //! {time}               the event time: RFC 3339, nanoseconds, Z
 //! {time:unix_ms}       as a number: unix, unix_ms, unix_us, unix_ns
 //! %Y-%m-%d %T.%9f %z   strftime of the event time, in the node's time zone
-//! {time:%b %e}         the same within braces
+//! {time:%b %e}         the same in braces
 //! {{ }} %%             { } %
 //! ```
 //!
-//! - [`Template`]: what the configuration says, checked.
-//! - [`Renderer`]: a template at work: it remembers the text of the seconds it has seen, so that a busy stream pays for a
+//! - [`Template`]: a parsed and checked template.
+//! - [`Renderer`]: renders a template. It remembers the text of recent seconds, so that a busy stream converts to a
 //!   time zone once a second.
 
 mod clock;
@@ -30,7 +30,6 @@ use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-pub(crate) use clock::Rfc3339;
 pub(crate) use render::write_number;
 pub use render::{Missing, Renderer, Shared};
 
@@ -43,24 +42,24 @@ pub struct Template {
     parts: Arc<[Part]>,
 }
 
-/// What the text of a template depends on: how often it must be rendered.
+/// What the text of a template depends on, and so how often it must be rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depends {
-    /// On nothing: once.
+    /// Nothing: once.
     Nothing,
-    /// On the tag or the values of the batch: once a batch.
+    /// The tag or the values of the batch: once per batch.
     Batch,
-    /// On the event time (and the batch): see [`Renderer::same_time`].
+    /// The event time (and the batch): see [`Renderer::same_time`].
     Time,
-    /// On a field: for every record.
+    /// A field: for every record.
     Record,
 }
 
-/// The text is no template.
+/// The text is not a valid template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} at byte {offset} of the template: {help}")]
 pub struct TemplateError {
-    /// Where, in bytes.
+    /// The offset of the error in bytes.
     pub offset: usize,
     /// What is wrong there.
     pub message: String,
@@ -72,7 +71,7 @@ pub struct TemplateError {
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
     Literal(Box<[u8]>),
-    /// The tag; it is always there.
+    /// The tag, which is never missing.
     Tag,
     /// A value of the batch.
     Value {
@@ -82,7 +81,7 @@ enum Part {
     /// A field of the record.
     Field {
         path: FieldPath,
-        /// As missing values are reported: with its dot.
+        /// The name in [`Missing`]: with its dot.
         name: Arc<str>,
         default: Option<Box<str>>,
     },
@@ -129,15 +128,14 @@ impl Unix {
 enum Changes {
     EveryMinute,
     EverySecond,
-    /// It shows fractions of a second of no fixed length.
+    /// It has fractions of a second of no fixed length.
     Always,
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
-    /// # Errors
-    /// [`TemplateError`] says where and what to write instead.
+    /// # Errors [`TemplateError`] with the place and what to write instead.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         Ok(Self {
             text: text.into(),
@@ -145,7 +143,7 @@ impl Template {
         })
     }
 
-    /// As it was written.
+    /// The text of the template.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -156,13 +154,13 @@ impl Template {
         each.max().unwrap_or(Depends::Nothing)
     }
 
-    /// Whether its text holds the whole event time: RFC 3339 or a number.
+    /// Whether its text holds the complete event time: RFC 3339 or a number.
     pub(crate) fn shows_event_time(&self) -> bool {
         let is_time = |part: &Part| matches!(part, Part::Time | Part::Unix(_));
         self.parts.iter().any(is_time)
     }
 
-    /// The batch's values it asks for, without the tag and the time, each with its default.
+    /// The values of the batch that it uses, without the tag and the time, each with its default.
     pub fn values(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.parts.iter().filter_map(|part| match part.plain() {
             Part::Value { name, default } => Some((&**name, default.as_deref())),
@@ -170,7 +168,7 @@ impl Template {
         })
     }
 
-    /// What it is when it is one value and nothing else: such a template keeps the type of its value.
+    /// The value, if the template is a single value: such a template keeps the type of its value.
     pub(crate) fn single(&self) -> Single<'_> {
         match &*self.parts {
             [Part::Field { path, default, .. }] => Single::Field(path, default.as_deref()),
@@ -191,7 +189,7 @@ impl Part {
         }
     }
 
-    /// What it shows, whether or not it is shown as JSON.
+    /// The part itself, without the conversion to JSON.
     fn plain(&self) -> &Self {
         match self {
             Self::Json(part) => part,
@@ -200,7 +198,7 @@ impl Part {
     }
 }
 
-/// A template that is one value: see [`Template::single`].
+/// A template that is a single value: see [`Template::single`].
 pub(crate) enum Single<'a> {
     Field(&'a FieldPath, Option<&'a str>),
     Time,

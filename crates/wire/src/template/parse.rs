@@ -1,4 +1,4 @@
-//! From the text of a template to its parts.
+//! Parses the text of a template.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
             '}' if reader.rest().starts_with("}}") => reader.push('}', 2),
             '%' if reader.rest().starts_with("%%") => reader.push('%', 2),
             '{' => reader.place()?,
-            '}' => return Err(reader.error("a `}` that closes nothing", "write `}}` for `}`")),
+            '}' => return Err(reader.error("a `}` without a `{`", "write `}}` for `}`")),
             '%' => reader.directive()?,
             other => reader.push(other, other.len_utf8()),
         }
@@ -34,9 +34,9 @@ struct Reader<'a> {
     text: &'a str,
     at: usize,
     parts: Vec<Part>,
-    /// Text that is no part yet.
+    /// Text that is not a part yet.
     literal: String,
-    /// A strftime format that is no part yet; text between its directives is in it.
+    /// A strftime format that is not a part yet, with the text between its directives.
     clock: Option<(String, Changes)>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes `length` bytes of the template as the one character they stand for.
+    /// Consumes `length` bytes of the template, which mean this character.
     fn push(&mut self, character: char, length: usize) {
         self.at += length;
         match (&mut self.clock, character) {
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Makes parts of what is pending.
+    /// Completes the pending part.
     fn flush(&mut self) {
         if let Some((format, changes)) = self.clock.take() {
             self.parts.push(Part::Clock {
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
             Some(form) if form != JSON || matches!(name, "time" | "record") => {
                 return Err(self.error(
                     "a form on a value that has none",
-                    "`time` has forms such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, `{record}` always is",
+                    "`time` has forms such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, and `{record}` always is",
                 ));
             }
             _ if name == "time" => Part::Time,
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
             },
             _ => {
                 return Err(self.error(
-                    format!("`{{{inner}}}`, which names no value"),
+                    format!("`{{{inner}}}`, which is not the name of a value"),
                     "a value is `{tag}`, `{time}`, a value of the batch such as `{host}`, or a field such as `{.level}`; write `{{` for `{`",
                 ));
             }
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         if inner.contains('|') && !matches!(part, Part::Value { .. }) {
             return Err(self.error(
                 "a default that is never used",
-                "tag, time and record are always there",
+                "tag, time and record are never missing",
             ));
         }
         self.part(as_form(part, form.is_some()), end + 2);
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
                 '{' | '|' => {
                     return Err(self.error(
                         format!("a `{character}` within `{{time:...}}`"),
-                        "the format is strftime such as `{time:%b %e}`; the time is always there and needs no default",
+                        "the format is strftime such as `{time:%b %e}`; the time is never missing and needs no default",
                     ));
                 }
                 other => self.push(other, other.len_utf8()),
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `{.path}`, `{.path:json}`, and both with `|default`; `inner` starts behind the brace.
+    /// `{.path}`, `{.path:json}`, both with an optional `|default`; `inner` begins after the brace.
     fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
         let (path, length) = FieldPath::read(inner).map_err(|error| TemplateError {
             offset: self.at + 1 + error.offset,
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
             Some(close) if rest.starts_with('|') => (rest.get(1..close), length + close),
             _ => {
                 self.at += 1 + length;
-                return Err(self.error("a field that is not closed", "after the field comes `}` or `|` with a default; a part with other characters stands in quotes"));
+                return Err(self.error("a field that is not closed", "after the field comes `}` or `|` with a default; a part with other characters needs quotes"));
             }
         };
         let part = Part::Field {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
             "unix_us" => Ok(Unix::Micros),
             "unix_ns" => Ok(Unix::Nanos),
             _ => Err(self.error(
-                format!("`{unit}`, which is no form of the time"),
+                format!("`{unit}`, which is not a form of the time"),
                 "`{time}` is RFC 3339, `{time:unix}`, `{time:unix_ms}`, `{time:unix_us}` and `{time:unix_ns}` are numbers, and `{time:%F %T}` is strftime",
             )),
         }
@@ -208,14 +208,14 @@ impl<'a> Reader<'a> {
             .skip(1)
             .find(|(_, c)| !matches!(c, '-' | '_' | '0'..='9' | '^' | '#' | '.' | ':'));
         let Some((letter_at, letter)) = letter_at else {
-            return Err(self.error("a `%` with nothing behind it", "write `%%` for `%`"));
+            return Err(self.error("a `%` at the end", "write `%%` for `%`"));
         };
         let directive = rest
             .get(..letter_at + letter.len_utf8())
             .unwrap_or_default();
         if let Err(error) = strtime::format(directive, &Zoned::default()) {
             return Err(self.error(
-                format!("`{directive}`, which is no part of a time ({error})"),
+                format!("`{directive}`, which is not a part of a time ({error})"),
                 "such as `%Y %m %d %H %M %S %F %T %3f %9f %z`; write `%%` for `%`",
             ));
         }
@@ -233,7 +233,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds a directive to the strftime format that is pending, or starts one with the text that stands before it.
+    /// Adds a directive to the pending strftime format, or begins one with the text before it.
     fn clock(&mut self, directive: &str, changes: Changes) {
         let (format, often) = self.clock.get_or_insert_with(|| {
             let before = std::mem::take(&mut self.literal).replace('%', "%%");
@@ -249,13 +249,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The prefix of a form of the time.
+/// The prefix of the time's forms.
 const TIME_FORM: &str = "time:";
 
 /// The form of a value as JSON.
 const JSON: &str = "json";
 
-/// A part as it is, or as JSON. The time has forms of its own.
+/// A part unchanged, or as JSON. The time has its own forms.
 fn as_form(part: Part, json: bool) -> Part {
     match part {
         Part::Tag | Part::Value { .. } | Part::Field { .. } if json => Part::Json(Box::new(part)),
@@ -263,7 +263,7 @@ fn as_form(part: Part, json: bool) -> Part {
     }
 }
 
-/// Names of a batch's values: `host`, `kubernetes.pod`.
+/// Whether this can be the name of a batch's value: `host`, `kubernetes.pod`.
 fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name

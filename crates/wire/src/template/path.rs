@@ -1,17 +1,18 @@
-//! Values as parts of a path: none can leave the directory that the template's own text names.
+//! Values in paths: no value can leave the directory that the template's own text names.
 //!
 //! ```text
-//! `/`, NUL, other control characters, bytes that are no UTF-8     each becomes _
-//! a value of dots only, an empty value                            become _
-//! a value of more than 200 bytes                                  is cut there
+//! `/`, NUL, other control characters, bytes that are not UTF-8    each becomes _
+//! a value of only dots, an empty value                            become _
+//! a value of more than 200 bytes                                  is truncated
 //! ```
-//! So every part of the path in which a value stands holds a character that is no dot: no value, and no two values side
-//! by side, can make `.` or `..`.
+//!
+//! So every component of the path with a value has a character that is not a dot: no value, and no two adjacent values,
+//! can make `.` or `..`.
 
-/// Longest value: names of files take 255 bytes, and the template adds text of its own.
+/// The longest value: file names have up to 255 bytes, and the template adds its own text.
 pub(super) const VALUE_BYTES_MAX: usize = 200;
 
-/// Appends `value` as a part of a path.
+/// Appends `value` as a component of a path.
 pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
     if value.iter().all(|&byte| byte == b'.') {
         out.push(b'_');
@@ -39,8 +40,8 @@ pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a value as a part of the path or the query of a URL (RFC 3986): what is not unreserved is escaped. A value of
-/// dots only would be read as a way out: it becomes `_`.
+/// Appends a value to the path or the query of a URL (RFC 3986); characters that are not unreserved are escaped. A
+/// value of only dots would leave the directory, so it becomes `_`.
 pub(super) fn write_escaped(value: &[u8], out: &mut Vec<u8>) {
     if value.iter().all(|byte| *byte == b'.') {
         out.push(b'_');

@@ -1,7 +1,7 @@
-//! A template at work.
+//! Renders templates.
 //!
-//! Hop: read decode send keep take [encode] write settle. Promises: no allocation once the buffers have their size; a
-//! text that cannot be rendered leaves nothing behind.
+//! Hop: read decode send keep take [encode] write settle. There is no allocation once the buffers have grown, and a
+//! failed rendering leaves no output.
 
 use std::{fmt, sync::Arc};
 
@@ -10,22 +10,23 @@ use millstream_record::{Batch, Time, Values};
 
 use super::{
     Depends, Part, Template,
-    clock::{Clock, Rfc3339, key, nanos_text},
+    clock::{Clock, key},
     path,
 };
 use crate::{
     json::{self, InvalidUtf8},
     record::{MESSAGE, Record, TimedRecord, Value},
+    rfc3339::{Rfc3339, nanos_text},
     room::Room,
 };
 
 /// The name of the whole record.
 const RECORD: &str = "record";
 
-/// A value that a template asks for is not there and has no default: the record cannot be written.
+/// A value of a template is missing and has no default: the record cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Missing {
-    /// As the template names it.
+    /// The name in the template.
     pub name: Arc<str>,
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What all records of a batch share, as far as templates ask for it.
+/// What all records of a batch share, as far as templates can use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
     /// The tag.
@@ -59,22 +60,22 @@ impl<'a> From<&'a Batch> for Shared<'a> {
     }
 }
 
-/// A template with what it remembers of the times it has rendered. One per task.
+/// Renders a template and remembers times. One per task.
 #[derive(Clone, Debug)]
 pub struct Renderer {
     template: Template,
     zone: TimeZone,
-    /// How values stand in it.
+    /// How values are written.
     written: Written,
-    /// For each strftime part, in order.
+    /// One per strftime part, in order.
     clocks: Vec<Clock>,
     rfc3339: Rfc3339,
-    /// One value, before it becomes a part of a path.
+    /// A value before it becomes a component of a path.
     value: Vec<u8>,
 }
 
 impl Renderer {
-    /// Renders text: values stand in it as they are. strftime shows the time in `zone`.
+    /// Renders text: values are unchanged. strftime shows the time in `zone`.
     pub fn text(template: &Template, zone: TimeZone) -> Self {
         let clocks = template.parts.iter().filter_map(|part| match part {
             Part::Clock { format, changes } => Some(Clock::new(format, *changes)),
@@ -90,9 +91,9 @@ impl Renderer {
         }
     }
 
-    /// Renders a path (or the path of a URL): every value is one part of it and cannot leave the directory that the
-    /// template's own text names. `/`, control characters and bytes that are no UTF-8 become `_`; so do an empty value
-    /// and a value of dots only. Values are cut at 200 bytes.
+    /// Renders a path (or the path of a URL): every value is one component and cannot leave the directory that the
+    /// template's own text names. `/`, control characters and bytes that are not UTF-8 become `_`; so do an empty value
+    /// and a value of only dots. Values are truncated at 200 bytes.
     pub fn path(template: &Template, zone: TimeZone) -> Self {
         Self {
             written: Written::Path,
@@ -100,8 +101,8 @@ impl Renderer {
         }
     }
 
-    /// Renders the path and query of a URL: every byte of a value but letters, digits and `-._~` is escaped, and a value
-    /// of dots only becomes `_`.
+    /// Renders the path and query of a URL: every byte of a value except letters, digits and `-._~` is escaped, and a
+    /// value of only dots becomes `_`.
     pub fn url(template: &Template, zone: TimeZone) -> Self {
         Self {
             written: Written::Url,
@@ -109,7 +110,7 @@ impl Renderer {
         }
     }
 
-    /// The same text where values that are not UTF-8 are written in this way; None: as they are, and as base64 in JSON.
+    /// Replaces values that are not UTF-8 in this way; `None`: they are unchanged, and base64 in JSON.
     pub(crate) fn invalid_utf8(self, how: Option<InvalidUtf8>) -> Self {
         Self {
             written: Written::Text(how),
@@ -122,7 +123,7 @@ impl Renderer {
         self.template.depends()
     }
 
-    /// Whether the text surely is the same at both times, all else being equal.
+    /// Whether the text is certainly the same at both times, all other inputs being equal.
     pub fn same_time(&self, a: Time, b: Time) -> bool {
         self.template.parts.iter().all(|part| match part {
             Part::Time | Part::Unix(_) | Part::Fraction(_) => a == b,
@@ -141,8 +142,7 @@ impl Renderer {
 
     /// Appends the text for one record, or with [`Record::None`] for a batch.
     ///
-    /// # Errors
-    /// [`Missing`]: then `out` is as it was.
+    /// # Errors [`Missing`]: then `out` is unchanged.
     pub fn render(
         &mut self,
         shared: Shared<'_>,
@@ -216,10 +216,9 @@ impl Renderer {
         Ok(())
     }
 
-    /// The text for what concerns a whole batch: as [`Renderer::render`] without a record, at the batch's receive time.
+    /// Appends the text for a batch: as [`Renderer::render`] without a record, at the batch's receive time.
     ///
-    /// # Errors
-    /// [`Missing`]: then `out` is as it was.
+    /// # Errors [`Missing`]: then `out` is unchanged.
     pub fn render_batch(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), Missing> {
         let event = TimedRecord {
             time: batch.received,
@@ -229,19 +228,19 @@ impl Renderer {
     }
 }
 
-/// How values stand in the text.
+/// How values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
-    /// As they are, or rewritten where they are not UTF-8.
+    /// Unchanged, or replaced if they are not UTF-8.
     Text(Option<InvalidUtf8>),
-    /// As parts of a path.
+    /// As components of a path.
     Path,
     /// As parts of a URL.
     Url,
 }
 
 impl Written {
-    /// Room for JSON.
+    /// A room for JSON.
     fn room(self, out: &mut Vec<u8>) -> Room<'_> {
         match self {
             Self::Text(how) => Room::with(out, how),
@@ -259,7 +258,7 @@ fn write_value(value: &[u8], written: Written, out: &mut Vec<u8>) {
     }
 }
 
-/// A tag, a value or a field as JSON; a default as a JSON string.
+/// Writes a tag, a value or a field as JSON; a default as a JSON string.
 fn json_part(
     part: &Part,
     shared: Shared<'_>,
@@ -297,7 +296,7 @@ fn json_part(
     Ok(())
 }
 
-/// The whole record as JSON.
+/// Writes the whole record as JSON.
 fn record(record: Record<'_>, room: &mut Room<'_>) -> Result<(), Missing> {
     let missing = || Missing {
         name: RECORD.into(),
@@ -316,7 +315,7 @@ fn record(record: Record<'_>, room: &mut Room<'_>) -> Result<(), Missing> {
     }
 }
 
-/// A value that is no text: as JSON.
+/// Writes a value that is not a text as JSON.
 fn write_other(value: Value<'_>, room: &mut Room<'_>) -> Option<()> {
     match value {
         Value::Line(_) => None,
@@ -324,7 +323,7 @@ fn write_other(value: Value<'_>, room: &mut Room<'_>) -> Option<()> {
     }
 }
 
-/// A number in decimal digits.
+/// Writes a number in decimal digits.
 pub(crate) fn write_number(number: i64, out: &mut Vec<u8>) {
     let mut digits = [0; json::INTEGER_BYTES];
     out.extend_from_slice(json::digits(i128::from(number), &mut digits));

@@ -1,4 +1,4 @@
-//! Templates against jiff, and paths against whoever wants to leave their directory.
+//! Templates compared with jiff, and values that try to leave their directory.
 
 use std::path::{Component, Path};
 
@@ -110,7 +110,7 @@ fn fields_are_found_at_any_depth_and_shown_as_text() {
 }
 
 #[test]
-fn a_template_knows_what_it_depends_on() {
+fn a_template_reports_what_it_depends_on() {
     for (text, depends) in [
         ("plain %%", Depends::Nothing),
         ("{host|x}{tag}", Depends::Batch),
@@ -128,17 +128,17 @@ fn a_template_knows_what_it_depends_on() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_place() {
+fn errors_have_a_place() {
     for (text, offset, message) in [
         ("ab{", 2, "a `{` that is not closed"),
-        ("ab}", 2, "a `}` that closes nothing"),
-        ("{}", 0, "`{}`, which names no value"),
-        ("{a b}", 0, "`{a b}`, which names no value"),
-        ("{time:ms}", 0, "`ms`, which is no form of the time"),
+        ("ab}", 2, "a `}` without a `{`"),
+        ("{}", 0, "`{}`, which is not the name of a value"),
+        ("{a b}", 0, "`{a b}`, which is not the name of a value"),
+        ("{time:ms}", 0, "`ms`, which is not a form of the time"),
         (
             "{time:iso8601}",
             0,
-            "`iso8601`, which is no form of the time",
+            "`iso8601`, which is not a form of the time",
         ),
         ("{time:%H|x}", 8, "a `|` within `{time:...}`"),
         ("{tag:x}", 0, "a form on a value that has none"),
@@ -147,7 +147,7 @@ fn mistakes_are_named_with_their_place() {
         ("x{.a b..c}", 7, "an empty part"),
         ("{.a", 3, "a field that is not closed"),
         ("{.\"a}", 2, "a quote that is not closed"),
-        ("50%", 2, "a `%` with nothing behind it"),
+        ("50%", 2, "a `%` at the end"),
     ] {
         let error = Template::parse(text).unwrap_err();
         assert_eq!(
@@ -161,13 +161,13 @@ fn mistakes_are_named_with_their_place() {
     assert!(
         error
             .message
-            .starts_with("`%?`, which is no part of a time"),
+            .starts_with("`%?`, which is not a part of a time"),
         "{error}"
     );
 }
 
 #[test]
-fn values_stay_one_part_of_a_path() {
+fn a_value_is_one_component_of_a_path() {
     for (tag, expected) in [
         ("web.front", "/srv/web.front.log"),
         ("../../etc/passwd", "/srv/.._.._etc_passwd.log"),
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn remembered_times_are_those_of_jiff(
+    fn remembered_times_equal_those_of_jiff(
         seconds in prop::collection::vec(prop_oneof![
             -9_000_000_000_i64..9_000_000_000,
             1_700_000_000_i64..1_700_000_200,
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_template_or_an_error_within_it(text in "[{}%.|:\"\\\\a-zé0-9 ]{0,20}") {
+    fn any_text_is_a_template_or_an_error_with_an_offset_in_it(text in "[{}%.|:\"\\\\a-zé0-9 ]{0,20}") {
         match Template::parse(&text) {
             Ok(template) => {
                 let _ = run(&mut Renderer::path(&template, TimeZone::UTC), "t", Record::Line(b"x"), TIME);
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn field_paths_read_as_they_are_written(parts in prop::collection::vec(".{0,5}", 1..4)) {
+    fn written_field_paths_read_back(parts in prop::collection::vec(".{0,5}", 1..4)) {
         let quoted: String = parts
             .iter()
             .map(|part| format!(".\"{}\"", part.replace('\\', "\\\\").replace('"', "\\\"")))
@@ -258,7 +258,7 @@ proptest! {
 }
 
 #[test]
-fn values_are_json_where_the_template_says_so() {
+fn values_are_json_if_the_template_says_so() {
     let map = Record::Packed(b"\x82\xa1a\xa3x\"y\xa1n\x93\x01\xc0\xc3");
     let rendered = |text: &str, record| render(text, record).unwrap();
     assert_eq!(
@@ -295,7 +295,7 @@ fn values_are_json_where_the_template_says_so() {
 }
 
 #[test]
-fn no_value_changes_the_parts_of_a_url() {
+fn no_value_changes_the_structure_of_a_url() {
     let template = Template::parse("/{.a}/x?q={.a}").unwrap();
     let mut renderer = Renderer::url(&template, TimeZone::UTC);
     let mut url = |value: &[u8]| {

@@ -1,7 +1,8 @@
-//! The requests of a producer and their answers, each in one version that every broker since Kafka 2.4 speaks.
+//! A producer's requests and their answers, each in one version that all brokers since Kafka 2.4 support.
 //!
-//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions are from before
-//! the "flexible" ones. Only Produce has two: brokers that look like Kafka 2.1 (older Redpanda) do not name bad records.
+//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions precede the
+//! "flexible" ones. Only Produce has two: brokers on the level of Kafka 2.1 (older Redpanda) do not report which
+//! records are bad.
 
 mod produce;
 mod transactions;
@@ -15,7 +16,7 @@ pub(super) use transactions::{
     AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, Identity, InitProducerId, TxnOffsetCommit,
 };
 
-/// A request: what it is called, its key and version, how it is written and its answer read.
+/// A request: its name, key and version, its encoding, and the decoding of its answer.
 pub(super) trait Request {
     const NAME: &'static str;
     const KEY: i16;
@@ -24,7 +25,7 @@ pub(super) trait Request {
 
     fn write(&self, out: &mut Vec<u8>);
 
-    /// None: the answer ends early or says what cannot be.
+    /// `None` if the answer ends early or is invalid.
     fn read(answer: &mut Take<'_>) -> Option<Self::Answer>;
 }
 
@@ -60,7 +61,7 @@ impl Request for SaslHandshake<'_> {
     const NAME: &'static str = "SaslHandshake";
     const KEY: i16 = 17;
     const VERSION: i16 = 1;
-    /// The error, and the mechanisms that there are.
+    /// The error, and the supported mechanisms.
     type Answer = (i16, Vec<String>);
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -80,7 +81,7 @@ impl Request for SaslAuthenticate<'_> {
     const NAME: &'static str = "SaslAuthenticate";
     const KEY: i16 = 36;
     const VERSION: i16 = 0;
-    /// The error and its text, and what the server says.
+    /// The error with its text, and the server's message.
     type Answer = (i16, Option<String>, Vec<u8>);
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -92,7 +93,7 @@ impl Request for SaslAuthenticate<'_> {
     }
 }
 
-/// Asks for brokers and topics. A topic that is not there is made if the broker is set so.
+/// Requests brokers and topics. A topic that does not exist is created if the broker's settings say so.
 pub(super) struct Metadata<'a> {
     pub(super) topics: &'a [String],
 }
@@ -108,7 +109,7 @@ pub(super) struct Cluster {
 pub(super) struct TopicMetadata {
     pub(super) error: i16,
     pub(super) name: String,
-    /// Number and leader; -1: none at the moment.
+    /// Number and leader; -1 if there is none at the moment.
     pub(super) partitions: Vec<(i32, i32)>,
 }
 
@@ -165,7 +166,7 @@ impl Request for Metadata<'_> {
     }
 }
 
-/// Whom a coordinator coordinates.
+/// What a coordinator coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Coordinates {
     Group = 0,
@@ -203,7 +204,7 @@ impl Request for FindCoordinator<'_> {
     }
 }
 
-/// Partitions by their topics, as several requests have them.
+/// Partitions by topic, as several requests list them.
 pub(super) type Partitions = Vec<(String, Vec<i32>)>;
 
 fn put_partitions(out: &mut Vec<u8>, topics: &Partitions) {
@@ -225,7 +226,7 @@ pub(super) struct OffsetFetch<'a> {
 
 pub(super) struct Fetched {
     pub(super) error: i16,
-    /// -1: there is none.
+    /// -1 if there is none.
     pub(super) offset: i64,
     pub(super) metadata: String,
 }
@@ -268,7 +269,7 @@ impl Request for OffsetFetch<'_> {
     }
 }
 
-/// A topic of one partition, replicated as the broker does by default.
+/// A topic with one partition and the broker's default replication.
 pub(super) struct CreateTopic<'a> {
     pub(super) name: &'a str,
     pub(super) timeout_ms: i32,
@@ -290,7 +291,7 @@ impl Request for CreateTopic<'_> {
         out.count(0);
         out.count(0);
         out.i32(self.timeout_ms);
-        // Not only validated.
+        // Create, do not only validate.
         out.i8(0);
     }
 
@@ -381,9 +382,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Small numbers are likely: counts and lengths that lead further in.
+        /// Small numbers are likely, so that counts and lengths pass the first checks.
         #[test]
-        fn no_answer_does_harm(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 3 => 0..4_u8, 1 => any::<u8>()], 0..200)) {
+        fn no_answer_makes_the_reader_panic(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 3 => 0..4_u8, 1 => any::<u8>()], 0..200)) {
             read_each_answer(&bytes);
         }
     }

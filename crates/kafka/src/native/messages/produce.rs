@@ -1,12 +1,12 @@
-//! Produce: batches of records to one broker. They are not copied into one piece with what frames them.
+//! Produce: batches of records for one broker. Batches are sent from where they are, not copied next to their framing.
 
 use crate::native::wire::{Put, Take};
 
-/// Key and versions of Produce, whose body is not copied into one piece: see [`produce_head`].
+/// Key and versions of Produce. Its body is sent in pieces: see [`produce_head`].
 pub(in super::super) const PRODUCE: i16 = 0;
 pub(in super::super) const PRODUCE_VERSIONS: [i16; 2] = [7, 8];
 
-/// The head of a Produce request (versions 7 and 8): up to the count of its topics.
+/// The head of a Produce request (versions 7 and 8), up to the number of its topics.
 pub(in super::super) fn produce_head(
     out: &mut Vec<u8>,
     transactional_id: Option<&str>,
@@ -20,26 +20,26 @@ pub(in super::super) fn produce_head(
     out.count(topics);
 }
 
-/// What stands in front of the batches of a topic in a Produce request.
+/// The framing before the batches of a topic.
 pub(in super::super) fn produce_topic(out: &mut Vec<u8>, topic: &str, partitions: usize) {
     out.string(topic);
     out.count(partitions);
 }
 
-/// What stands in front of a partition's batch of `bytes` bytes.
+/// The framing before a partition's batch of `bytes` bytes.
 pub(in super::super) fn produce_partition(out: &mut Vec<u8>, partition: i32, bytes: usize) {
     out.i32(partition);
     out.count(bytes);
 }
 
-/// What a broker says of one batch.
+/// The answer for one batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Produced {
     pub(in super::super) topic: String,
     pub(in super::super) partition: i32,
     pub(in super::super) error: i16,
     pub(in super::super) text: Option<String>,
-    /// The records that the batch is refused for, by their places in it, if it says so.
+    /// The records for which the batch was rejected, by their index, if the broker reports them.
     pub(in super::super) bad: Vec<(i32, Option<String>)>,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_broker_says_of_bad_records_is_read() {
+    fn the_bad_records_in_an_answer_are_read() {
         let mut out = Vec::new();
         out.count(1);
         out.string("t");

@@ -1,9 +1,9 @@
-//! The requests of a transaction: who the producer is, what belongs to the transaction, how it ends.
+//! The requests of a transaction: the producer's identity, the partitions and groups of the transaction, its end.
 
 use super::{Partitions, Request, put_partitions};
 use crate::native::wire::{Put, Take};
 
-/// Who a producer is, to the brokers.
+/// A producer's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Identity {
     pub(in super::super) id: i64,
@@ -41,7 +41,7 @@ impl Request for InitProducerId<'_> {
     }
 }
 
-/// Topics with an error for each partition.
+/// Reads topics with an error for each partition.
 fn take_errors(answer: &mut Take<'_>) -> Option<Vec<(String, i32, i16)>> {
     let topics = answer.array(|topic| {
         let name = topic.string()?;

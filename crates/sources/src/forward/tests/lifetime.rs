@@ -272,7 +272,7 @@ fn options_that_make_no_sense_are_reported() {
     assert!(problems("{ listen: [] }").contains("names no address"));
     assert!(problems("{ listen: \"0.0.0.0:24224\" }").contains("tcp://0.0.0.0:24224"));
     assert!(problems("{ listen: \"tcp://:24224\" }").contains("tcp://0.0.0.0:24224"));
-    assert!(problems("{ listen: \"tcp://a:b\" }").contains("no port"));
+    assert!(problems("{ listen: \"tcp://a:b\" }").contains("not a port"));
     assert!(problems("{ listen: \"unix://\" }").contains("no path"));
     assert!(
         problems("{ listen: \"tcp://a\", limits: { frame: 2GiB, connections: 0 } }")

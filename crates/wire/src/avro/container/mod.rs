@@ -1,4 +1,4 @@
-//! Avro object container files of Flume's events, byte for byte as Flume's serializer `avro_event` writes them.
+//! Avro object container files with Flume's events, identical to those of Flume's serializer `avro_event`.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
@@ -8,16 +8,16 @@
 //! map        long 2 | twice: string, bytes | 00
 //!
 //! null       the records
-//! deflate    RFC 1951, without a head
+//! deflate    RFC 1951, without a header
 //! snappy     its raw format (no frames), and the CRC-32 of the records, 4 bytes big endian
 //! zstandard  a frame of RFC 8878
 //! ```
-//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full and whenever the caller says so: what was
-//! written up to the end of one is a whole file.
 //!
-//! This promises: the same records, sync marker and ends of blocks always become the same bytes (no clock and no random
-//! number is asked); nothing is allocated for a record. It leaves to others: where the bytes go, and when a block ends
-//! early.
+//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full and when the caller says so.
+//! The bytes up to the end of any block are a complete file.
+//!
+//! The same records, sync marker and block ends always give the same bytes (no clock, no random numbers), and nothing
+//! is allocated per record. The caller decides where the bytes go and when a block ends early.
 
 mod pack;
 #[cfg(test)]
@@ -32,17 +32,16 @@ use crate::format::{Encoder, Reject};
 
 pub use pack::{Codec, Packer};
 
-/// What Flume's events look like, as Flume writes it.
+/// The schema of Flume's events, as Flume writes it.
 pub const SCHEMA: &str = r#"{"type":"record","name":"Event","fields":[{"name":"headers","type":{"type":"map","values":"string"}},{"name":"body","type":"bytes"}]}"#;
 
-/// What a file starts with.
+/// The first bytes of a file.
 const MAGIC: &[u8; 4] = b"Obj\x01";
-/// Bytes of the marker between blocks.
+/// Length of the marker between blocks.
 const SYNC_BYTES: usize = 16;
-/// A block is full with so many bytes, before it is compressed: what stays in the second-level cache, and what snappy
-/// looks back.
+/// The size of a full block before compression: it fits into the second-level cache, and snappy looks back this far.
 const BLOCK_BYTES: usize = 64 << 10;
-/// A block that a long record has made larger gives its memory back.
+/// A larger block, enlarged by a long record, is freed after use.
 const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 
 /// The marker between the blocks of a file.
@@ -50,8 +49,8 @@ const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 pub struct Sync(pub [u8; SYNC_BYTES]);
 
 impl Sync {
-    /// The marker that belongs to `seed`: what names the file, such as sink and position. The same seed gives the same
-    /// marker; different ones never the same, for all practical purposes.
+    /// The marker for `seed`, which names the file, such as sink and position. The same seed gives the same marker;
+    /// different seeds give different ones for all practical purposes.
     pub fn of(seed: &[u8]) -> Self {
         let digest = Sha256::digest(seed);
         let mut sync = [0; SYNC_BYTES];
@@ -62,7 +61,7 @@ impl Sync {
     }
 }
 
-/// One file: the block that is being filled.
+/// A file and its current block.
 #[derive(Debug)]
 pub struct Container {
     sync: Sync,
@@ -80,11 +79,11 @@ impl Container {
         }
     }
 
-    /// Appends what the file starts with.
+    /// Appends the file's header.
     pub fn begin(&self, codec: Codec, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         write_long(out, 2);
-        // In the order in which Java's hash map gives them.
+        // In the order of Java's hash map.
         for (name, value) in [("avro.schema", SCHEMA), ("avro.codec", codec.name())] {
             for text in [name, value] {
                 write_long(out, text.len() as u64);
@@ -95,11 +94,10 @@ impl Container {
         out.extend_from_slice(&self.sync.0);
     }
 
-    /// Encodes the records that stand in `range` of the batch's body with an encoder of `format: avro_event`; appends to `out`
-    /// the blocks that became full, and to `rejects` what cannot be written. Gives how many records were taken.
+    /// Encodes the records in `range` of the batch's body with an encoder of `format: avro_event`. Appends full blocks
+    /// to `out` and records that cannot be written to `rejects`. Returns the number of records that were encoded.
     ///
-    /// # Errors
-    /// The codec found no memory.
+    /// # Errors The codec ran out of memory.
     pub fn encode(
         &mut self,
         encoder: &mut Encoder,
@@ -124,15 +122,14 @@ impl Container {
         Ok(records)
     }
 
-    /// Bytes of the block that is being filled, as they are before compression.
+    /// The size of the current block before compression.
     pub fn waiting_bytes(&self) -> usize {
         self.block.len()
     }
 
-    /// Ends the block, if there is anything in it: then all that was encoded stands in `out`.
+    /// Ends the current block if it is not empty. Then `out` holds everything that was encoded.
     ///
-    /// # Errors
-    /// The codec found no memory.
+    /// # Errors The codec ran out of memory.
     pub fn end_block(&mut self, packer: &mut Packer, out: &mut Vec<u8>) -> io::Result<()> {
         if self.records == 0 {
             return Ok(());
@@ -149,7 +146,7 @@ impl Container {
     }
 }
 
-/// A number that is not below zero.
+/// Writes a number that is not negative.
 fn write_long(out: &mut Vec<u8>, value: u64) {
     let mut bits = value << 1;
     while bits >= 0x80 {

@@ -1,4 +1,4 @@
-//! The codecs of blocks: one packer serves every file of a sink, since blocks know nothing of each other.
+//! The codecs of blocks. Blocks are independent, so one packer serves all files of a sink.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 
@@ -9,15 +9,15 @@ use flate2::{Compress, Compression, FlushCompress, Status};
 
 use crate::compression::{self, Members};
 
-/// Level of deflate, and Avro's own default.
+/// Level of deflate; Avro's default.
 const DEFLATE_LEVEL: u32 = 6;
-/// Room that is made when a block turns out longer than what there is.
+/// The output grows by this when a block does not fit.
 const STEP_BYTES: usize = 64 << 10;
 
-/// How the blocks of a file are compressed.
+/// Compression of a file's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Codec {
-    /// Not at all.
+    /// None.
     #[default]
     Null,
     /// RFC 1951.
@@ -29,7 +29,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// What a file calls it.
+    /// Its name in a file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -40,22 +40,22 @@ impl Codec {
     }
 }
 
-/// Compresses blocks. The same block always becomes the same bytes.
+/// Compresses blocks. The same block always gives the same bytes.
 pub struct Packer {
     engine: Engine,
-    /// The compressed block. For snappy as long as the longest one yet, so that it is zeroed once.
+    /// The compressed block. For snappy as long as the longest one so far, so that it is zeroed only once.
     packed: Vec<u8>,
 }
 
 enum Engine {
     Null,
     Deflate(Compress),
-    // It holds its hash table.
+    // Boxed, because it contains its hash table.
     Snappy(Box<snap::raw::Encoder>),
     Zstandard(Members),
 }
 
-/// A block as it stands in the file.
+/// A block as written to the file.
 pub(super) struct Packed<'a> {
     bytes: &'a [u8],
     crc: Option<u32>,
@@ -75,15 +75,14 @@ impl Packed<'_> {
 }
 
 impl Packer {
-    /// A packer of this codec.
+    /// A packer for this codec.
     ///
-    /// # Errors
-    /// The library found no memory.
+    /// # Errors The library ran out of memory.
     pub fn new(codec: Codec) -> io::Result<Self> {
         let engine = match codec {
             Codec::Null => Engine::Null,
             Codec::Deflate => {
-                // No head: without one the window cannot be told, so it is the largest there is.
+                // Without a header the reader cannot know the window, so it is the largest one.
                 Engine::Deflate(Compress::new(Compression::new(DEFLATE_LEVEL), false))
             }
             Codec::Snappy => Engine::Snappy(Box::new(snap::raw::Encoder::new())),
@@ -111,7 +110,7 @@ impl Packer {
                     packed.resize(most, 0);
                 }
                 let length = encoder.compress(block, packed)?;
-                // A digest of 32 bits.
+                // The algorithm's 32 bits in a u64.
                 crc = Some(checksum(CrcAlgorithm::Crc32IsoHdlc, block) as u32);
                 packed.get(..length).unwrap_or_default()
             }

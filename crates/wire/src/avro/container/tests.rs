@@ -1,5 +1,5 @@
-//! Files as Java's Avro writes them (`testdata`, by Avro 1.11.4 with the marker `0123456789abcdef`), and every record through a
-//! reader that knows nothing of the writer. That Avro's own readers agree is shown by the program's test `hdfs`.
+//! Files as Java's Avro writes them (`testdata`, by Avro 1.11.4 with the marker `0123456789abcdef`), and every record
+//! through an independent reader. The program's test `hdfs` shows that Avro's own readers agree.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
 const SYNC: Sync = Sync(*b"0123456789abcdef");
 const CODECS: [Codec; 4] = [Codec::Null, Codec::Deflate, Codec::Snappy, Codec::Zstandard];
 
-/// An event as a reader sees it.
+/// An event as a reader returns it.
 type Seen = (BTreeMap<String, String>, Vec<u8>);
 
 fn bare() -> Options {
@@ -82,7 +82,7 @@ fn map(fields: &[(&str, Value)]) -> Value {
     Value::Map(pairs.map(|(k, v)| ((*k).into(), v.clone())).collect())
 }
 
-/// A file of these batches, with the end of a block behind each; what was rejected.
+/// A file with these batches, each ending its block; and the rejects.
 fn file(options: &Options, codec: Codec, batches: &[Batch]) -> (Vec<u8>, Vec<Reject>) {
     let mut encoder = options.encoder(&TimeZone::UTC).unwrap();
     let mut packer = Packer::new(codec).unwrap();
@@ -186,7 +186,7 @@ fn events(options: &Options, batch: &Batch) -> Vec<Seen> {
 }
 
 #[test]
-fn a_file_is_byte_for_byte_what_flume_writes() {
+fn a_file_is_identical_to_flumes() {
     let first = map(&[("host", "a".into()), ("message", "first".into())]);
     let second = map(&[("message", "second".into())]);
     let batches = [packed(&[first]), packed(&[second])];
@@ -199,7 +199,8 @@ fn a_file_is_byte_for_byte_what_flume_writes() {
     for (codec, java) in CODECS.into_iter().zip(java) {
         let (ours, _) = file(&bare(), codec, &batches);
         assert_eq!(read(&ours), read(java), "{codec:?}");
-        // Two compressors need not make the same of a block, but here three do; our zstandard has a checksum.
+        // Compressors may produce different output for the same block, but three of ours do not; our zstandard adds a
+        // checksum.
         if codec != Codec::Zstandard {
             assert_eq!(ours, java, "{codec:?}");
         }
@@ -310,7 +311,7 @@ fn the_event_time_is_a_header_unless_the_record_has_one() {
 }
 
 #[test]
-fn flume_gets_the_headers_of_its_syslog_sources() {
+fn headers_can_have_the_names_of_flumes_syslog_sources() {
     let record = |facility: &str, severity: &str| {
         map(&[
             ("facility", facility.into()),
@@ -319,7 +320,7 @@ fn flume_gets_the_headers_of_its_syslog_sources() {
             ("message", "text".into()),
         ])
     };
-    // Each twice: as it is learnt, and as it is known.
+    // Each twice: to learn it, and to recognise it.
     let records = [
         record("user", "notice"),
         record("user", "notice"),
@@ -395,7 +396,7 @@ fn the_body_may_be_another_field() {
 }
 
 #[test]
-fn more_headers_than_a_byte_counts() {
+fn a_record_may_have_more_headers_than_fit_into_a_one_byte_count() {
     let names: Vec<String> = (0..200).map(|n| format!("field{n:03}")).collect();
     let fields: Vec<(&str, Value)> = names.iter().map(|name| (&name[..], "x".into())).collect();
     let [(headers, _)] = &events(&bare(), &packed(&[map(&fields)]))[..] else {
@@ -409,12 +410,12 @@ fn a_block_ends_when_it_is_full() {
     let text = format!("{}\n", "x".repeat(999)).repeat(200);
     let (bytes, _) = file(&bare(), Codec::Null, &[lines(&text)]);
     let records: Vec<usize> = read(&bytes).iter().map(Vec::len).collect();
-    // A record takes 1002 bytes, and 66 of them fill a block of 64 KiB.
+    // A record has 1002 bytes, so 66 of them fill a block of 64 KiB.
     assert_eq!(records, [66, 66, 66, 2]);
 }
 
 #[test]
-fn what_cannot_be_written_is_told_and_its_neighbours_stay() {
+fn records_that_cannot_be_written_are_rejected_and_their_neighbours_stay() {
     let bad = Value::Map(vec![(Value::Array(Vec::new()), "x".into())]);
     let good = map(&[("message", "a".into())]);
     let batch = packed(&[good.clone(), bad, good]);
@@ -424,7 +425,7 @@ fn what_cannot_be_written_is_told_and_its_neighbours_stay() {
 }
 
 #[test]
-fn the_same_again_gives_the_same_bytes() {
+fn equal_input_gives_equal_bytes() {
     let batch = lines(&"some text that repeats\n".repeat(5000));
     for codec in CODECS {
         let batches = [batch.clone(), batch.clone()];
@@ -449,7 +450,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// What the documented rules say.
+/// The result by the documented rules.
 fn text(value: &Value) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     match value {

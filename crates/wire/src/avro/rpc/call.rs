@@ -1,7 +1,7 @@
-//! Calls: their events become packed entries while they arrive.
+//! Decodes calls: their events become packed entries while they arrive.
 //!
-//! Hop: read [decode] send keep take encode write settle. A cut value is waited for; what was decoded of its call before is
-//! not looked at again. Nothing is written beyond the capacity of the output: who owns it enlarges it.
+//! Hop: read [decode] send keep take encode write settle. An incomplete value waits for more bytes; completed parts of
+//! its call are not read again. Nothing is written beyond the capacity of the output; its owner enlarges it.
 
 use std::fmt;
 
@@ -17,102 +17,102 @@ use crate::{
     record::MESSAGE,
 };
 
-/// The longest name of a message that is waited for; ours have 6 and 11 bytes.
+/// The longest name of a message; ours have 6 and 11 bytes.
 const NAME_BYTES_MAX: usize = 256;
-/// What a text takes beside its bytes, at most.
+/// The most bytes that a text takes beyond its own.
 const STR_HEAD_BYTES: usize = 5;
 /// An entry up to its first field: array of 2, EventTime, map of up to 15 fields.
 const ENTRY_HEAD_BYTES: usize = 12;
-/// Where the time stands in an entry.
+/// The offset of the time in an entry.
 const TIME_AT: usize = 1;
-/// Where the map stands in an entry.
+/// The offset of the map in an entry.
 const MAP_AT: usize = 11;
-/// So many bytes more has the header of a map of any length.
+/// The header of a map of any length has up to this many more bytes.
 const MAP_GROWS_BYTES: usize = 4;
-/// The header that gives the event time, in milliseconds since 1970.
+/// The header with the event time, in milliseconds since 1970.
 const TIMESTAMP: &[u8] = b"timestamp";
 
 /// Decodes the calls of one connection.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Whether a handshake has matched: then calls come without.
+    /// Whether a handshake has succeeded: then later calls have none.
     agreed: bool,
-    state: State,
+    state: Expected,
     /// The answer to the handshake of this call.
     handshake: Vec<u8>,
-    /// Where the output of this call starts.
+    /// Where the output of this call begins.
     start: usize,
     records: u32,
     entry: Entry,
     is_batch: bool,
 }
 
-/// What comes next in the call.
+/// The next part of the call.
 #[derive(Debug, Default)]
-enum State {
+enum Expected {
     #[default]
     Start,
     Handshake,
-    /// Metadata: so many pairs of its block.
+    /// Metadata: remaining pairs of the block.
     Meta(u64),
     Name,
-    /// Events: so many of the block.
+    /// Events: remaining ones of the block.
     Events(u64),
-    /// Headers: so many of the block; and so many events behind this one.
+    /// Headers: remaining ones of the block, and the events after this one.
     Headers(u64, u64),
     Body(u64),
-    /// Nothing.
+    /// The end.
     End,
-    /// Nothing but a handshake was wanted, or was possible.
+    /// The call was only a handshake, or could not get further.
     Greeting,
     Refused(Fault),
 }
 
-/// The entry that is being written.
+/// The entry being written.
 #[derive(Debug, Default)]
 struct Entry {
     start: usize,
     fields: u32,
 }
 
-/// How far [`Calls::feed`] came.
+/// The progress of [`Calls::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fed {
-    /// All that is whole is taken.
+    /// All complete values were consumed.
     More,
-    /// The output needs so many bytes more than it has: enlarge it, then feed what is left.
+    /// The output needs this many more bytes: enlarge it, then feed the remaining input.
     Room(usize),
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// The answer to its handshake; empty: it had none.
+    /// The answer to its handshake; empty if it had none.
     pub handshake: &'a [u8],
-    /// The records that stand behind the output of the call before; `None`: it was nothing but a handshake. After a fault
-    /// nothing of it stands there.
+    /// The number of its records, at the end of the output; `None` if it was only a handshake. After a fault its
+    /// records are removed.
     pub result: Result<Option<u32>, Fault>,
 }
 
-/// Why a call cannot be taken. All of it is the peer's doing, and nothing of the call is kept.
+/// Why a call was not accepted. The fault is the peer's; nothing of the call is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A number or length that cannot be.
+    /// An impossible number or length.
     Malformed,
-    /// It ends within a value.
+    /// It ends inside a value.
     Cut,
-    /// Bytes behind its last value: its events are others than ours.
+    /// Bytes follow its last value: its events have another schema.
     Longer,
     /// A message that is neither `append` nor `appendBatch`.
     Message,
-    /// A protocol whose events are no headers and body.
+    /// A protocol whose events are not headers and a body.
     Protocol,
     /// A handshake above the limit.
     Handshake,
 }
 
 impl Fault {
-    /// Whether the connection cannot go on: no handshake stands.
+    /// Whether the connection must be closed because there is no handshake.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Protocol | Self::Handshake)
     }
@@ -121,21 +121,21 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the call holds a number or length that cannot be",
-            Self::Cut => "the call ends within a value",
-            Self::Longer => "the call goes on behind its last value",
+            Self::Malformed => "the call contains an invalid number or length",
+            Self::Cut => "the call ends inside a value",
+            Self::Longer => "the call continues after its last value",
             Self::Message => {
-                "no message of AvroSourceProtocol: `append` and `appendBatch` are known"
+                "not a message of AvroSourceProtocol: only `append` and `appendBatch` are supported"
             }
             Self::Protocol => "a protocol other than Flume's AvroSourceProtocol",
-            Self::Handshake => "no handshake of Avro RPC, or one that is too long",
+            Self::Handshake => "not a handshake of Avro RPC, or one that is too long",
         })
     }
 }
 
 impl std::error::Error for Fault {}
 
-/// Why a step was not made.
+/// Why a step could not be completed.
 enum Stop {
     Short,
     Room(usize),
@@ -152,27 +152,27 @@ impl From<ReadError> for Stop {
 }
 
 impl Calls {
-    /// For a new connection.
+    /// The state of a new connection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes from the front of `input` what is whole, and appends the entries that it becomes to `out`; gives the bytes
-    /// taken. Give it the rest again with more behind it. `received` is the time of events that have none.
+    /// Consumes complete values from the front of `input` and appends the entries to `out`. Returns the number of bytes
+    /// consumed; feed the others again with more bytes. `received` is the time of events without one.
     pub fn feed(&mut self, input: &[u8], received: Time, out: &mut Vec<u8>) -> (usize, Fed) {
-        if let State::Start = self.state {
+        if let Expected::Start = self.state {
             self.start = out.len();
             self.records = 0;
             self.handshake.clear();
             self.state = if self.agreed {
-                State::Meta(0)
+                Expected::Meta(0)
             } else {
-                State::Handshake
+                Expected::Handshake
             };
         }
         let mut taken = 0;
         loop {
-            if let State::Refused(_) | State::Greeting = self.state {
+            if let Expected::Refused(_) | Expected::Greeting = self.state {
                 return (input.len(), Fed::More);
             }
             let mut reader = Reader::at(input, taken);
@@ -180,20 +180,20 @@ impl Calls {
                 Ok(()) => taken = reader.position(),
                 Err(Stop::Short) => return (taken, Fed::More),
                 Err(Stop::Room(bytes)) => return (taken, Fed::Room(bytes)),
-                Err(Stop::Fault(fault)) => self.state = State::Refused(fault),
+                Err(Stop::Fault(fault)) => self.state = Expected::Refused(fault),
             }
         }
     }
 
-    /// The call has ended; `left`: bytes of it that [`Calls::feed`] has not taken. The next one may come.
+    /// Ends the call; `left` is the number of bytes that [`Calls::feed`] did not consume. The next call may follow.
     pub fn end(&mut self, left: usize, out: &mut Vec<u8>) -> Outcome<'_> {
         let result = match std::mem::take(&mut self.state) {
-            State::End if left == 0 => Ok(Some(self.records)),
-            State::End => Err(Fault::Longer),
-            State::Greeting => Ok(None),
-            State::Refused(fault) => Err(fault),
-            State::Start if self.agreed => Err(Fault::Cut),
-            State::Start | State::Handshake => Err(Fault::Handshake),
+            Expected::End if left == 0 => Ok(Some(self.records)),
+            Expected::End => Err(Fault::Longer),
+            Expected::Greeting => Ok(None),
+            Expected::Refused(fault) => Err(fault),
+            Expected::Start if self.agreed => Err(Fault::Cut),
+            Expected::Start | Expected::Handshake => Err(Fault::Handshake),
             _ => Err(Fault::Cut),
         };
         if result.is_err() {
@@ -206,18 +206,18 @@ impl Calls {
         }
     }
 
-    /// Where the call that is under way starts in the output.
+    /// Where the current call begins in the output.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// The output before [`Calls::start`] was taken away.
+    /// Adjusts to the removal of the output before [`Calls::start`].
     pub fn rebase(&mut self) {
         self.entry.start = self.entry.start.saturating_sub(self.start);
         self.start = 0;
     }
 
-    /// One value.
+    /// Reads one value.
     fn step(
         &mut self,
         reader: &mut Reader<'_>,
@@ -226,50 +226,50 @@ impl Calls {
         out: &mut Vec<u8>,
     ) -> Result<(), Stop> {
         self.state = match self.state {
-            State::Handshake => self.handshake(reader, input)?,
-            State::Meta(0) => match reader.block()? {
-                0 => State::Name,
-                pairs => State::Meta(pairs),
+            Expected::Handshake => self.handshake(reader, input)?,
+            Expected::Meta(0) => match reader.block()? {
+                0 => Expected::Name,
+                pairs => Expected::Meta(pairs),
             },
-            State::Meta(pairs) => {
+            Expected::Meta(pairs) => {
                 reader.bytes()?;
                 reader.bytes()?;
-                State::Meta(pairs - 1)
+                Expected::Meta(pairs - 1)
             }
-            State::Name => self.name(reader, received, out)?,
-            State::Events(0) => match reader.block()? {
-                0 => State::End,
-                events => State::Events(events),
+            Expected::Name => self.name(reader, received, out)?,
+            Expected::Events(0) => match reader.block()? {
+                0 => Expected::End,
+                events => Expected::Events(events),
             },
-            State::Events(events) => {
+            Expected::Events(events) => {
                 self.begin_entry(received, out)?;
-                State::Headers(0, events - 1)
+                Expected::Headers(0, events - 1)
             }
-            State::Headers(0, events) => match reader.block()? {
-                0 => State::Body(events),
-                headers => State::Headers(headers, events),
+            Expected::Headers(0, events) => match reader.block()? {
+                0 => Expected::Body(events),
+                headers => Expected::Headers(headers, events),
             },
-            State::Headers(headers, events) => {
+            Expected::Headers(headers, events) => {
                 let (name, value) = (reader.bytes()?, reader.bytes()?);
                 self.header(name, value, out)?;
-                State::Headers(headers - 1, events)
+                Expected::Headers(headers - 1, events)
             }
-            State::Body(events) => {
+            Expected::Body(events) => {
                 let body = reader.bytes()?;
                 self.end_entry(body, out)?;
                 match self.is_batch {
-                    true => State::Events(events),
-                    false => State::End,
+                    true => Expected::Events(events),
+                    false => Expected::End,
                 }
             }
-            State::End if reader.position() == input.len() => return Err(Stop::Short),
-            State::End => return Err(Stop::Fault(Fault::Longer)),
-            State::Start | State::Greeting | State::Refused(_) => return Err(Stop::Short),
+            Expected::End if reader.position() == input.len() => return Err(Stop::Short),
+            Expected::End => return Err(Stop::Fault(Fault::Longer)),
+            Expected::Start | Expected::Greeting | Expected::Refused(_) => return Err(Stop::Short),
         };
         Ok(())
     }
 
-    fn handshake(&mut self, reader: &mut Reader<'_>, input: &[u8]) -> Result<State, Stop> {
+    fn handshake(&mut self, reader: &mut Reader<'_>, input: &[u8]) -> Result<Expected, Stop> {
         let request = match Request::read(reader) {
             Ok(request) if reader.position() <= HANDSHAKE_BYTES_MAX => request,
             Err(ReadError::Short) if input.len() <= HANDSHAKE_BYTES_MAX => return Err(Stop::Short),
@@ -280,9 +280,9 @@ impl Calls {
         match matched {
             Match::Both | Match::Client => {
                 self.agreed = true;
-                Ok(State::Meta(0))
+                Ok(Expected::Meta(0))
             }
-            Match::None => Ok(State::Greeting),
+            Match::None => Ok(Expected::Greeting),
             Match::Incompatible => Err(Stop::Fault(Fault::Protocol)),
         }
     }
@@ -292,7 +292,7 @@ impl Calls {
         reader: &mut Reader<'_>,
         received: Time,
         out: &mut Vec<u8>,
-    ) -> Result<State, Stop> {
+    ) -> Result<Expected, Stop> {
         let length = reader.length()?;
         if length > NAME_BYTES_MAX {
             return Err(Stop::Fault(Fault::Message));
@@ -300,20 +300,20 @@ impl Calls {
         match reader.take(length)? {
             b"appendBatch" => {
                 self.is_batch = true;
-                Ok(State::Events(0))
+                Ok(Expected::Events(0))
             }
             b"append" => {
                 self.is_batch = false;
                 self.begin_entry(received, out)?;
-                Ok(State::Headers(0, 0))
+                Ok(Expected::Headers(0, 0))
             }
             // Avro's ping.
-            b"" => Ok(State::Greeting),
+            b"" => Ok(Expected::Greeting),
             _ => Err(Stop::Fault(Fault::Message)),
         }
     }
 
-    /// The head of an entry, with the receive time and room for the number of its fields.
+    /// Writes the head of an entry, with the receive time and room for the number of fields.
     fn begin_entry(&mut self, received: Time, out: &mut Vec<u8>) -> Result<(), Stop> {
         ensure(out, ENTRY_HEAD_BYTES)?;
         self.entry = Entry {
@@ -364,7 +364,7 @@ impl Calls {
     }
 }
 
-/// Whether `out` has room for so many bytes more.
+/// Checks that `out` has room for `bytes` more bytes.
 fn ensure(out: &Vec<u8>, bytes: usize) -> Result<(), Stop> {
     match out.capacity() - out.len() >= bytes {
         true => Ok(()),
@@ -382,7 +382,7 @@ fn put(out: &mut Vec<u8>, place: usize, bytes: &[u8]) {
     }
 }
 
-/// Milliseconds since 1970 as an EventTime can say them (until 2106).
+/// Milliseconds since 1970 as an EventTime (until 2106).
 fn event_time(text: &[u8]) -> Option<(u32, u32)> {
     let millis: u64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let seconds = u32::try_from(millis / 1000).ok()?;

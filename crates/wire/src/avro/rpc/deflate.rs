@@ -1,19 +1,19 @@
-//! Deflate as Flume's agents use it (`compression-type = deflate`): each direction of the connection is one endless zlib
-//! stream (RFC 1950), flushed behind every call.
+//! Deflate as Flume's agents use it (`compression-type = deflate`): each direction of the connection is one endless
+//! zlib stream (RFC 1950), flushed after every call.
 //!
-//! Hop: read [decode] send keep take encode write settle. The output of a step is what the caller has room for, so a stream
-//! that expands a thousandfold costs time of its own connection and no memory.
+//! Hop: read [decode] send keep take encode write settle. The caller's buffer bounds the output of a step, so a stream
+//! that expands a thousandfold costs its own connection time but no memory.
 
 use std::fmt;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// Flume's own level.
+/// Flume's level.
 const LEVEL: u32 = 6;
-/// Room for a step of compression: an answer takes one.
+/// The output of a step of compression; an answer needs one step.
 const STEP_BYTES: usize = 256;
 
-/// The bytes are no zlib stream, or damaged.
+/// The bytes are not a zlib stream, or it is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -27,7 +27,7 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// The stream that comes in.
+/// The incoming stream.
 pub struct Inflate {
     engine: Decompress,
     ended: bool,
@@ -43,11 +43,11 @@ impl Default for Inflate {
 }
 
 impl Inflate {
-    /// Decompresses from the front of `input` into the spare room of `output`; gives the bytes taken. When the room is full
-    /// there may be more, also after the last byte of the input. What follows the end of the stream is passed over.
+    /// Decompresses from the front of `input` into the spare capacity of `output` and returns the bytes consumed. If
+    /// the output is full there may be more, even after the last byte of the input. Bytes after the end of the stream
+    /// are skipped.
     ///
-    /// # Errors
-    /// [`Corrupt`]: close the connection.
+    /// # Errors [`Corrupt`]: close the connection.
     pub fn inflate(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<usize, Corrupt> {
         if self.ended {
             return Ok(input.len());
@@ -61,7 +61,7 @@ impl Inflate {
             Ok(Status::StreamEnd) => self.ended = true,
             Err(_) => return Err(Corrupt),
         }
-        // Not more than the input has.
+        // At most the length of the input.
         Ok((self.engine.total_in() - before) as usize)
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Debug for Inflate {
     }
 }
 
-/// The stream that goes out.
+/// The outgoing stream.
 pub struct Deflate(Compress);
 
 impl Default for Deflate {
@@ -82,17 +82,17 @@ impl Default for Deflate {
 }
 
 impl Deflate {
-    /// Appends `bytes` to the stream and flushes it, so that the peer can read all of them.
+    /// Compresses `bytes` and flushes, so that the peer can read all of them.
     pub fn deflate(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let mut taken = 0;
         loop {
             out.reserve(STEP_BYTES);
             let before = self.0.total_in();
             let rest = bytes.get(taken..).unwrap_or_default();
-            // It fails only in a state that is never reached: the stream is never ended.
+            // It fails only after the end of the stream, which never comes.
             let done = self.0.compress_vec(rest, out, FlushCompress::Sync).is_err();
             taken += (self.0.total_in() - before) as usize;
-            // Room that is left says that everything is out.
+            // Spare capacity means that everything was written.
             if done || (taken == bytes.len() && out.len() < out.capacity()) {
                 return;
             }

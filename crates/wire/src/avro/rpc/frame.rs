@@ -1,54 +1,54 @@
-//! Frames of Avro's Netty transport: calls are cut into buffers of any size, which belong together by their frame.
+//! Frames of Avro's Netty transport: a call is divided into buffers of any size; a frame holds all buffers of a call.
 //!
 //! ```text
-//! 0   serial    i32, big endian: the answer carries it
-//! 4   n         i32: buffers that follow
+//! 0   serial    i32, big endian: repeated in the answer
+//! 4   n         i32: number of buffers
 //! 8   length    i32  \  n times
 //!     bytes          /
 //! ```
 
 use std::fmt;
 
-/// Takes the frames of one connection apart.
+/// Reads the frames of one connection.
 #[derive(Debug)]
 pub struct Frames {
     bytes_max: usize,
     serial: u32,
-    /// Buffers whose length was not read yet; `None`: between two frames.
+    /// Buffers whose length was not read yet; `None` between two frames.
     buffers: Option<u32>,
-    /// Bytes of the buffer at the front that are still to come.
+    /// Remaining bytes of the current buffer.
     left: usize,
-    /// What the frame has taken so far, with its lengths.
+    /// The size of the frame so far, with its lengths.
     taken: usize,
     /// Bytes of the connection that were consumed.
     offset: u64,
 }
 
-/// What stands at the front of the input.
+/// What is at the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing whole: read more behind what is there.
+    /// Nothing complete: read more bytes.
     More,
-    /// That many bytes of the call, behind what was consumed: take them, then go on.
+    /// This many bytes of the call follow the consumed bytes: take them, then continue.
     Bytes(usize),
-    /// The call is whole.
+    /// The call is complete.
     End {
-        /// What its answer carries.
+        /// The serial number for the answer.
         serial: u32,
     },
 }
 
-/// Why nothing more can be read from the connection.
+/// Why the connection cannot be read further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A count or length below zero: not this protocol.
+    /// A negative count or length: another protocol.
     Malformed {
-        /// The byte of the connection it was found at.
+        /// The offset in the connection.
         offset: u64,
     },
     /// A frame above the limit.
     TooLarge {
-        /// The byte of the connection it was found at.
+        /// The offset in the connection.
         offset: u64,
         /// The limit.
         bytes_max: usize,
@@ -72,7 +72,7 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Frames {
-    /// For a new connection, whose frames may have `bytes_max` bytes.
+    /// The state of a new connection whose frames may have `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -84,16 +84,15 @@ impl Frames {
         }
     }
 
-    /// Whether a frame has begun: the end of the connection cuts it.
+    /// Whether a frame is incomplete, so that the end of the connection would truncate it.
     pub fn is_amid(&self, left: usize) -> bool {
         left > 0 || self.buffers.is_some()
     }
 
-    /// What stands at the front of `input`, and how many bytes of it that took: drop these, then ask again. After
-    /// [`Step::More`] give it the same bytes with more behind them.
+    /// What is at the front of `input`, and the number of bytes consumed: drop these, then call again. After
+    /// [`Step::More`] pass the same bytes with more after them.
     ///
-    /// # Errors
-    /// [`Refusal`]: close the connection.
+    /// # Errors [`Refusal`]: close the connection.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Step), Refusal> {
         let mut at = 0;
         loop {
@@ -144,7 +143,7 @@ impl Frames {
         self.taken = 0;
         self.serial = serial;
         self.buffers = Some(count);
-        // Each buffer has a length at least.
+        // Each buffer has at least a length.
         self.take(count as usize * 4, at)?;
         self.taken = 0;
         Ok(())

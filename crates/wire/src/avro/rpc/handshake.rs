@@ -1,7 +1,8 @@
-//! The handshake at the start of a connection: both sides learn whether they mean the same protocol.
+//! The handshake at the start of a connection, by which both sides learn whether they use the same protocol.
 //!
-//! A client names its protocol by the MD5 of its text. Flume's is known since 1.x (the same in 1.9 and 1.11); of any other
-//! the text is asked for (NONE) and looked at, so that a client with another comment in its protocol is taken as well.
+//! A client identifies its protocol by the MD5 of its text. That of Flume is the same from 1.9 to 1.11. For any other
+//! hash the text is requested (NONE) and inspected, so that a client whose protocol only has another comment is
+//! accepted, too.
 
 use super::{protocol::is_compatible, write_bytes, write_long};
 use crate::avro::{ReadError, Reader};
@@ -9,7 +10,7 @@ use crate::avro::{ReadError, Reader};
 /// The longest handshake; real ones have 40 bytes, or 2 KiB with the text of the protocol.
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 32 << 10;
 
-/// MD5 of the text of Flume's own protocol, which differs from [`PROTOCOL`] by a comment only.
+/// MD5 of Flume's own protocol text, which differs from [`PROTOCOL`] only by a comment.
 const FLUME_HASH: [u8; 16] = [
     0x86, 0xaa, 0xda, 0xe2, 0xc4, 0x54, 0x74, 0xc0, 0xfe, 0x93, 0xff, 0xd0, 0xf2, 0x35, 0x0a, 0x65,
 ];
@@ -17,7 +18,7 @@ const FLUME_HASH: [u8; 16] = [
 pub(super) const PROTOCOL_HASH: [u8; 16] = [
     0x30, 0xda, 0x54, 0x05, 0x9d, 0xf7, 0x2d, 0x95, 0x84, 0xb8, 0x67, 0xd5, 0x20, 0x2e, 0x20, 0x69,
 ];
-/// What we speak.
+/// Our protocol.
 pub(super) const PROTOCOL: &str = concat!(
     r#"{"protocol":"AvroSourceProtocol","namespace":"org.apache.flume.source.avro","types":["#,
     r#"{"type":"enum","name":"Status","symbols":["OK","FAILED","UNKNOWN"]},"#,
@@ -27,30 +28,30 @@ pub(super) const PROTOCOL: &str = concat!(
     r#""appendBatch":{"request":[{"name":"events","type":{"type":"array","items":"AvroFlumeEvent"}}],"response":"Status"}}}"#,
 );
 
-/// What the client asks for.
+/// A client's handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
     client_hash: [u8; 16],
-    /// The text of its protocol, if it sends it.
+    /// The text of its protocol, if it sent it.
     client_protocol: Option<&'a [u8]>,
     server_hash: [u8; 16],
 }
 
-/// How a handshake ends.
+/// The result of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// Each knows the other's.
+    /// Both sides know the other's protocol.
     Both,
-    /// We know the client's, it does not know ours.
+    /// We know the client's, but not the reverse.
     Client,
     /// We do not know the client's: it sends the text with its next call.
     None,
-    /// It means something else.
+    /// The protocols are incompatible.
     Incompatible,
 }
 
 impl<'a> Request<'a> {
-    /// Reads it.
+    /// Reads a handshake.
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, ReadError> {
         let client_hash = hash(reader)?;
         let client_protocol = match reader.long()? {
@@ -71,7 +72,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Whether we can understand each other.
+    /// Compares the protocols.
     pub(super) fn judge(&self) -> Match {
         let known = [FLUME_HASH, PROTOCOL_HASH];
         let client = known.contains(&self.client_hash);

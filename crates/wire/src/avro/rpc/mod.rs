@@ -1,4 +1,4 @@
-//! Avro RPC as Flume's agents speak it (`AvroSourceProtocol`), the receiver's side, without I/O.
+//! Avro RPC as Flume's agents use it (`AvroSourceProtocol`), the receiver's side, without I/O.
 //!
 //! On the line: read -> [decode] -> send -> keep.
 //!
@@ -20,12 +20,12 @@
 //! {timestamp: "1700000000123", host: "a"}, "text"   ->   [1700000000.123, {timestamp: "1700000000123", host: "a", message: "text"}]
 //! ```
 //!
-//! Every header is a field, a text, in its order; the body is `message`, byte for byte. A header that is called `message`
-//! itself becomes [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it)
-//! gives the event time; without a sound one it is the receive time.
+//! Every header becomes a text field, in order; the body becomes `message`, unchanged. A header with the name `message`
+//! becomes [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is
+//! the event time; without a valid one it is the receive time.
 //!
-//! This promises: no length is believed before its bytes are there, nothing is looked at twice but the head of a cut value,
-//! nothing recurses. It leaves to others: reading, buffers, answers in order (`sources/flume`).
+//! No length is trusted before its bytes have arrived, only the head of an incomplete value is read twice, and nothing
+//! recurses. Reading, buffers and the order of answers are the task of `sources/flume`.
 
 mod call;
 mod deflate;
@@ -40,11 +40,11 @@ pub use call::{Calls, Fault, Fed, Outcome};
 pub use deflate::{Corrupt, Deflate, Inflate};
 pub use frame::{Frames, Refusal, Step};
 
-/// What a header called `message` becomes: the body has that name.
+/// The field for a header called `message`, because the body has that name.
 pub const MESSAGE_HEADER: &str = "message_header";
 
-/// Appends the frame that answers the call `serial`: `handshake` is what [`Outcome`] gave, `failure` the text of a call that
-/// was refused; without one it says that the call is kept.
+/// Appends the frame that answers the call `serial`. `handshake` is from [`Outcome`]; `failure` is the reason for
+/// refusing the call, none if the call was stored.
 pub fn write_answer(out: &mut Vec<u8>, serial: u32, handshake: &[u8], failure: Option<&str>) {
     let mut answer = handshake.to_vec();
     // No metadata.
@@ -52,7 +52,7 @@ pub fn write_answer(out: &mut Vec<u8>, serial: u32, handshake: &[u8], failure: O
     match failure {
         None => answer.extend_from_slice(&[0, STATUS_OK]),
         Some(text) => {
-            // It is an error, and of its union the first branch: a string.
+            // An error, as the first branch of its union: a string.
             answer.extend_from_slice(&[1, 0]);
             write_bytes(&mut answer, text.as_bytes());
         }
@@ -60,12 +60,12 @@ pub fn write_answer(out: &mut Vec<u8>, serial: u32, handshake: &[u8], failure: O
     frame::write_frame(out, serial, &answer);
 }
 
-/// Appends the frame that answers a call that was nothing but a handshake.
+/// Appends the frame that answers a call which was only a handshake.
 pub fn write_greeting(out: &mut Vec<u8>, serial: u32, handshake: &[u8]) {
     frame::write_frame(out, serial, handshake);
 }
 
-/// `Status.OK`, as an enum is written.
+/// `Status.OK`, encoded as an enum.
 const STATUS_OK: u8 = 0;
 
 /// A long.

@@ -1,6 +1,6 @@
-//! Whether the protocol that a client describes is the one we decode: its two messages take events of headers and body.
+//! Checks whether a client's protocol is the one we decode: its two messages carry events of headers and a body.
 //!
-//! Names and order decide, as Avro says; comments, namespaces and Java's annotations do not.
+//! Names and order decide, as Avro's specification says; comments, namespaces and Java's annotations do not matter.
 
 use crate::{
     json::{Progress, to_msgpack},
@@ -43,7 +43,7 @@ fn takes_events(protocol: &[u8]) -> Option<bool> {
     Some(sound > 0)
 }
 
-/// The name of the record that is an event: first the map of headers, then the body, nothing else.
+/// The name of the record for events: only the map of headers, then the body.
 fn record_of_events(types: Vec<&[u8]>) -> Option<&[u8]> {
     types.into_iter().find_map(|kind| {
         let fields = list(field(kind, "fields")?)?;
@@ -60,7 +60,7 @@ fn record_of_events(types: Vec<&[u8]>) -> Option<&[u8]> {
     })
 }
 
-/// The name of a primitive type, written plainly or as `{"type": NAME, ...}`.
+/// The name of a primitive type, written as a name or as `{"type": NAME, ...}`.
 fn primitive(kind: &[u8]) -> Option<&[u8]> {
     text(kind).or_else(|| text(field(kind, "type")?))
 }
@@ -83,7 +83,7 @@ fn field<'a>(map: &'a [u8], name: &str) -> Option<&'a [u8]> {
     None
 }
 
-/// The elements of an array: as many as the text of a handshake can hold.
+/// The elements of an array; the text of a handshake bounds their number.
 fn list(array: &[u8]) -> Option<Vec<&[u8]>> {
     let mut reader = Reader::new(array);
     let count = reader.array_len().ok()?;

@@ -77,7 +77,7 @@ fn append(event: &Event) -> Vec<u8> {
     out
 }
 
-/// A frame whose call is cut into buffers of `size` bytes.
+/// A frame whose call is divided into buffers of `size` bytes.
 fn frame(serial: u32, call: &[u8], size: usize) -> Vec<u8> {
     let buffers: Vec<&[u8]> = call.chunks(size).collect();
     let mut out = serial.to_be_bytes().to_vec();
@@ -89,7 +89,7 @@ fn frame(serial: u32, call: &[u8], size: usize) -> Vec<u8> {
     out
 }
 
-/// One call as a server sees it.
+/// A call as a server sees it.
 #[derive(Debug, PartialEq)]
 struct Answered {
     serial: u32,
@@ -97,7 +97,7 @@ struct Answered {
     result: Result<Option<u32>, Fault>,
 }
 
-/// A server: takes pieces of a connection's bytes.
+/// A server that receives the bytes of a connection in pieces.
 #[derive(Debug)]
 struct Server {
     frames: Frames,
@@ -214,7 +214,7 @@ fn an_event_becomes_an_entry_with_its_headers_and_its_body() {
 }
 
 #[test]
-fn a_header_called_message_makes_way_for_the_body() {
+fn a_header_called_message_is_renamed_for_the_body() {
     let mut server = Server::new();
     let call = append(&event(&[("message", "header")], b"body"));
     server
@@ -227,7 +227,7 @@ fn a_header_called_message_makes_way_for_the_body() {
 }
 
 #[test]
-fn a_timestamp_that_is_no_time_leaves_the_receive_time() {
+fn an_event_with_an_invalid_timestamp_has_the_receive_time() {
     for bad in [
         "",
         "soon",
@@ -247,7 +247,7 @@ fn a_timestamp_that_is_no_time_leaves_the_receive_time() {
 }
 
 #[test]
-fn an_unknown_client_is_asked_for_its_protocol_and_then_taken() {
+fn an_unknown_client_is_asked_for_its_protocol_and_then_accepted() {
     let commented = PROTOCOL.replace(r#""fields":"#, r#""doc":"other words","fields":"#);
     let java = PROTOCOL.replace(
         r#""values":"string""#,
@@ -273,7 +273,7 @@ fn an_unknown_client_is_asked_for_its_protocol_and_then_taken() {
 }
 
 #[test]
-fn a_client_of_another_protocol_is_refused() {
+fn a_client_with_another_protocol_is_rejected() {
     let others = [
         "",
         "{}",
@@ -297,7 +297,7 @@ fn a_client_of_another_protocol_is_refused() {
 }
 
 #[test]
-fn a_bad_call_is_refused_and_its_neighbours_are_kept() {
+fn a_bad_call_is_rejected_and_its_neighbours_are_kept() {
     let good = append(&event(&[("a", "b")], b"good"));
     let mut unknown = vec![0];
     write_bytes(&mut unknown, b"appendAll");
@@ -334,7 +334,7 @@ fn a_bad_call_is_refused_and_its_neighbours_are_kept() {
 }
 
 #[test]
-fn what_is_no_avro_rpc_is_refused_at_once() {
+fn bytes_of_another_protocol_are_rejected_at_once() {
     let large = frame(1, &vec![0; LIMIT + 1], LIMIT + 1);
     let cases: [(&[u8], bool); 5] = [
         (b"GET / HTTP/1.1\r\n", true),
@@ -354,7 +354,7 @@ fn what_is_no_avro_rpc_is_refused_at_once() {
 }
 
 #[test]
-fn no_handshake_or_an_endless_one_is_final() {
+fn a_missing_or_endless_handshake_ends_the_connection() {
     for call in [&[][..], &[1; 10], &handshake([9; 16], None)[..20]] {
         let mut server = Server::new();
         server.take(&frame(1, call, 5)).unwrap();
@@ -379,7 +379,7 @@ fn a_ping_is_answered_with_the_handshake_alone() {
 }
 
 #[test]
-fn answers_say_ok_or_why_not() {
+fn an_answer_is_ok_or_the_reason() {
     let mut out = Vec::new();
     write_answer(&mut out, 2, &[], None);
     assert_eq!(out, [0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
@@ -392,7 +392,7 @@ fn answers_say_ok_or_why_not() {
 }
 
 #[test]
-fn longs_are_read_as_they_are_written_and_no_longer_ones() {
+fn longs_read_back_and_longer_ones_are_rejected() {
     for value in [0, 1, -1, 63, 64, -64, -65, i64::MAX, i64::MIN] {
         let mut bytes = Vec::new();
         write_long(&mut bytes, value);
@@ -485,7 +485,7 @@ proptest! {
                 }
                 prop_assert_eq!(taken, input.len());
             }
-            // Each write can be read as soon as its bytes are there.
+            // Each write can be read as soon as its bytes have arrived.
             prop_assert_eq!(&got, &writes[..=number].concat());
         }
     }

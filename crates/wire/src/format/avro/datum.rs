@@ -1,4 +1,4 @@
-//! Longs, bytes and strings of Avro, and any value as a string.
+//! Avro's longs, bytes and strings, and any value as a string.
 
 use super::super::value::text_at;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     room::Room,
 };
 
-/// A text of fewer bytes has a head of one byte, there and here.
+/// A shorter text has a head of one byte in MessagePack and in Avro.
 pub(super) const SHORT_BYTES: usize = 32;
 /// Bytes of the longest long.
 const LONG_BYTES_MAX: usize = 10;
@@ -18,7 +18,7 @@ pub(super) fn short(head: u8) -> Option<usize> {
     matches!(head, 0xa0..=0xbf).then_some(usize::from(head & 0x1f))
 }
 
-/// Copies the short text at `at`, with a head of Avro's.
+/// Copies the short text at `at` with Avro's head.
 #[inline(always)]
 pub(super) fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: usize) -> Option<()> {
     let head = (length as u8) << 1;
@@ -37,7 +37,7 @@ pub(super) fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: us
     Some(())
 }
 
-/// Writes over the byte at `start` a length of any size; what stands behind it moves.
+/// Replaces the byte at `start` by a length of any size and moves what follows.
 #[cold]
 pub(super) fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
     let mut head = [0; LONG_BYTES_MAX];
@@ -46,7 +46,7 @@ pub(super) fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
     room.patch(start, head.get(..size).unwrap_or_default());
 }
 
-/// A length as a long; its bytes.
+/// Encodes a length as a long; returns its size.
 #[inline(always)]
 fn long(length: usize, head: &mut [u8; LONG_BYTES_MAX]) -> usize {
     let mut bits = (length as u64) << 1;
@@ -63,7 +63,7 @@ fn long(length: usize, head: &mut [u8; LONG_BYTES_MAX]) -> usize {
     size
 }
 
-/// Writes bytes: their length and they.
+/// Writes bytes with their length.
 #[inline(always)]
 pub(super) fn bytes(room: &mut Room<'_>, bytes: &[u8]) {
     match bytes.len() {
@@ -81,7 +81,7 @@ pub(super) fn bytes(room: &mut Room<'_>, bytes: &[u8]) {
     room.bytes(bytes);
 }
 
-/// Writes a string, as base64 if it is not UTF-8.
+/// Writes a string; as base64 if it is not UTF-8.
 #[inline]
 pub(in crate::format) fn string(room: &mut Room<'_>, text: &[u8]) {
     if text.is_ascii() || str::from_utf8(text).is_ok() {
@@ -99,7 +99,7 @@ fn not_utf8(room: &mut Room<'_>, text: &[u8]) {
     head_at(room, start, room.position() - start - 1);
 }
 
-/// Writes any value as a string; gives the offset behind it.
+/// Writes any value as a string; returns the offset after it.
 #[inline]
 pub(in crate::format) fn value(
     room: &mut Room<'_>,
@@ -123,7 +123,7 @@ pub(in crate::format) fn value(
     Ok(at + size)
 }
 
-/// Neither short text nor a small number.
+/// A value that is neither a short text nor a small number.
 #[cold]
 #[inline(never)]
 fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
@@ -138,7 +138,7 @@ fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
         return Ok(reader.position());
     }
     let end = json::value(room, body, at)?;
-    // A time is a string in JSON and plain text here.
+    // A time is a string in JSON, but plain text here.
     let mut time = [0; 64];
     if let [b'"', text @ .., b'"'] = room.since(start + 1)
         && let Some(copy) = time.get_mut(..text.len())

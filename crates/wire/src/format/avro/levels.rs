@@ -1,30 +1,31 @@
-//! Facility and severity, which Flume writes by number, with the priority that they make.
+//! Facility and severity, which Flume writes as numbers, and the priority that results from them.
 
 use super::datum::bytes;
 use crate::{json, msgpack::Reader, room::Room, syslog};
 
-/// What Flume calls facility and severity. Nearly every record of syslog begins with them, and mostly as the one before it.
+/// Facility and severity of the previous record. Nearly every syslog record begins with them, and mostly with the same
+/// values.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
-    /// How the two fields stand in the record: two pairs.
+    /// The two fields as they are in the record.
     pub(super) stand: Vec<u8>,
-    /// The three headers that they become.
+    /// The three headers for them.
     pub(super) written: Vec<u8>,
     /// Which of the added fields these are.
     pub(super) seen: u64,
 }
 
-/// Flume's names of the two.
+/// Flume's names for them.
 pub(super) const LEVELS: [&str; 2] = ["Facility", "Severity"];
 
-/// Whether a field is one of the two that Flume calls otherwise.
+/// Whether a field is one of the two that Flume names differently.
 #[inline(always)]
 pub(super) fn is_level(name: &[u8]) -> bool {
     name.len() == 8 && (name == b"facility" || name == b"severity")
 }
 
-/// The field `name` at `at`, if it is one of the two and its value is one of syslog's names: which, its number, and the offset
-/// behind it.
+/// If the field `name` at `at` is one of the two and its value is one of syslog's names: which one, its number, and the
+/// offset after it.
 pub(super) fn level_at(name: &[u8], body: &[u8], at: usize) -> Option<(usize, u8, usize)> {
     let (which, names) = match name {
         b"facility" => (0, &syslog::FACILITIES[..]),
@@ -55,7 +56,7 @@ fn write_number(room: &mut Room<'_>, number: u8) {
 }
 
 impl Levels {
-    /// Remembers how a record begins that begins with facility and severity.
+    /// Remembers the facility and severity at the start of a record.
     pub(super) fn learn(&mut self, body: &[u8], at: usize, fields: u32) {
         self.stand.clear();
         let level = |at| {

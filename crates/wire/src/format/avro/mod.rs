@@ -1,18 +1,19 @@
-//! `format: avro_event`: Flume's Avro event, a map of headers and a body, without a schema around it (a file of them has
-//! one: [`crate::avro::container`]).
+//! `format: avro_event`: Flume's Avro event, a map of headers and a body. The bytes contain no schema; a file has one
+//! ([`crate::avro::container`]).
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
 //! ```text
 //! long n | n times: string name, string value | 00 | bytes body         no headers: 00 | bytes body
 //! ```
-//! The field `message` (option `field`) is the body: text and binary as they are, nil and a missing one as nothing, others
-//! as JSON. Every other field is a header: text as it is, nil as nothing, others as JSON; names and values that are no UTF-8
-//! are base64, since Avro's strings are UTF-8. Behind them stands what `add` names.
 //!
-//! A text of fewer than 32 bytes takes as many bytes in Avro as in MessagePack, where only its head differs; nearly all
-//! names and values of headers are such. They are copied 32 bytes at a time, and checked to be ASCII together at the end.
-//! Everything else, and whatever that check does not like, is taken value by value.
+//! The field `message` (option `field`) is the body: text and binary unchanged, nil or missing as empty, others as
+//! JSON. Every other field is a header: text unchanged, nil as empty, others as JSON. Names and values that are not
+//! UTF-8 become base64, because Avro's strings are UTF-8. The fields of `add` follow.
+//!
+//! A text of fewer than 32 bytes has the same size in Avro and MessagePack; only its head differs. Nearly all names and
+//! values of headers are such texts. They are copied 32 bytes at a time, and one check at the end ensures that all of
+//! them are ASCII. Everything else, and every record that fails this check, is encoded value by value.
 
 mod datum;
 mod levels;
@@ -39,7 +40,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct AvroEvent {
     field: FieldPath,
-    /// The body's name as a str, if it has a short one at the top of the record.
+    /// The body's name as a str, if it is a short name at the top level of the record.
     key: Vec<u8>,
     added: Added,
     /// Which of the added fields a line has.
@@ -48,15 +49,15 @@ pub(super) struct AvroEvent {
     scratch: Vec<u8>,
 }
 
-/// What the fields of a record have become.
+/// The encoded fields of a record.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct Encoded {
     headers: u32,
     /// Which of the added fields are among them.
     seen: u64,
-    /// Where the value of the body starts.
+    /// The offset of the body's value.
     message: Option<usize>,
-    /// Where the record ends.
+    /// The end of the record.
     end: usize,
 }
 
@@ -85,7 +86,7 @@ impl AvroEvent {
         }
     }
 
-    /// Records of short texts; `None`: part of it is written and none of it counts.
+    /// Encodes a record of short texts; `None` if there are other values, and then the output so far must be discarded.
     #[inline]
     fn quick(
         &self,
@@ -93,8 +94,8 @@ impl AvroEvent {
         body: &[u8],
         mut at: usize,
         mut left: u32,
-    ) -> Option<Found> {
-        let mut found = Found::default();
+    ) -> Option<Encoded> {
+        let mut found = Encoded::default();
         if let Some(levels) = &self.flume
             && left >= 2
             && !levels.stand.is_empty()
@@ -106,7 +107,7 @@ impl AvroEvent {
             found.headers = 3;
             found.seen = levels.seen;
         }
-        // What is written from here on is to be ASCII.
+        // From here on the output must be ASCII.
         let mut checked = room.position();
         for _ in 0..left {
             let length = short(*body.get(at)?)?;
@@ -150,7 +151,7 @@ impl AvroEvent {
                 .is_some_and(|rest| rest.starts_with(&self.key))
     }
 
-    /// Any record.
+    /// Encodes any record.
     #[cold]
     #[inline(never)]
     fn careful(
@@ -159,8 +160,8 @@ impl AvroEvent {
         body: &[u8],
         mut at: usize,
         left: u32,
-    ) -> Result<Found, Unfit> {
-        let mut found = Found::default();
+    ) -> Result<Encoded, Unfit> {
+        let mut found = Encoded::default();
         let mut levels = [None; 2];
         if let Some(flume) = &mut self.flume {
             flume.learn(body, at, left);
@@ -196,7 +197,7 @@ impl AvroEvent {
         Ok(found)
     }
 
-    /// Writes the name of a field, whatever it is; gives where its value stands.
+    /// Writes the name of a field of any type; returns the offset of its value.
     fn name(
         &mut self,
         room: &mut Room<'_>,
@@ -219,7 +220,7 @@ impl AvroEvent {
         Ok(reader.position())
     }
 
-    /// Writes the body out of the field's value.
+    /// Writes the body from the field's value.
     #[inline]
     fn body(&self, room: &mut Room<'_>, body: &[u8], at: usize) -> Result<(), Reason> {
         if let Some((start, length)) = text_at(body, at) {
@@ -266,7 +267,7 @@ impl Write for AvroEvent {
         of: Of<'_>,
     ) -> Result<usize, Reason> {
         let start = room.position();
-        // How many headers follow, as soon as that is known; none: the end of them.
+        // The number of headers is filled in later; 0 if there are none, which ends them.
         room.byte(0);
         let (fields, at) = map_at(body, head.record)?;
         let found = match self.quick(room, body, at, fields) {
@@ -289,7 +290,7 @@ impl Write for AvroEvent {
 }
 
 impl AvroEvent {
-    /// The body is a field within a field, or there is none.
+    /// The body is a nested field, or missing.
     #[cold]
     fn deep_body(&self, room: &mut Room<'_>, body: &[u8], record: usize) -> Result<(), Reason> {
         let map = Record::Packed(body.get(record..).unwrap_or_default());
@@ -307,7 +308,7 @@ impl AvroEvent {
     }
 }
 
-/// Writes over the byte at `start` how many headers there are, and ends them.
+/// Fills in the number of headers at `start`, and ends the headers.
 #[inline(always)]
 fn end_headers(room: &mut Room<'_>, start: usize, headers: u32) {
     match headers {

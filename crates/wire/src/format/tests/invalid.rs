@@ -1,11 +1,11 @@
-//! Text that is not UTF-8, by each value of `invalid_utf8`.
+//! Text that is not UTF-8, with each value of `invalid_utf8`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::*;
 use crate::json::InvalidUtf8;
 
-/// A text, and what it becomes as base64, replaced and escaped.
+/// A text, and its base64, replaced and escaped forms.
 fn cases() -> Vec<(Vec<u8>, [String; 3])> {
     let quotes = "\"".repeat(3000);
     let long = [quotes.as_bytes(), b"\xe2\x82"].concat();
@@ -59,7 +59,7 @@ fn options(format: Format, how: InvalidUtf8) -> Options {
 }
 
 #[test]
-fn text_that_is_not_utf8_is_written_as_the_option_says() {
+fn invalid_utf8_is_written_as_the_option_says() {
     use InvalidUtf8::{Base64, Escape, Replace};
     for (bytes, becomes) in cases() {
         for (how, expected) in [Base64, Replace, Escape].into_iter().zip(becomes) {
@@ -91,7 +91,7 @@ fn text_that_is_not_utf8_is_written_as_the_option_says() {
 }
 
 #[test]
-fn formats_that_write_bytes_refuse_the_option() {
+fn formats_that_write_bytes_reject_the_option() {
     for format in [Format::Msgpack, Format::AvroEvent] {
         let error = options(format, InvalidUtf8::Escape).encoder(&TimeZone::UTC);
         assert_eq!(error.unwrap_err().option, "invalid_utf8");
@@ -99,7 +99,7 @@ fn formats_that_write_bytes_refuse_the_option() {
 }
 
 #[test]
-fn what_is_added_and_keys_follow_the_same_rule() {
+fn added_fields_and_keys_follow_the_same_rule() {
     let options = Options {
         add: only([("copy", "{.k}"), ("text", "<{.k}>")]),
         invalid_utf8: Some(InvalidUtf8::Replace),

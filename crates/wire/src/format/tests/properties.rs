@@ -1,4 +1,4 @@
-//! Encoders against `rmpv` (what is in the batch) and `serde_json` (what the text says).
+//! Encoders against `rmpv` (the content of the batch) and `serde_json` (the content of the text).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What the documented rules say, by way of the oracles.
+/// The expected value by the documented rules, computed with the oracles.
 fn expected(value: &Value) -> serde_json::Value {
     match value {
         Value::Nil => json!(null),
@@ -80,7 +80,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Records that differ from their neighbours in a field or two.
+/// Records that differ from their neighbours in one or two fields.
 fn alike() -> impl Strategy<Value = Vec<Value>> {
     let key = prop::sample::select(vec![
         "message",
@@ -126,7 +126,7 @@ fn alike() -> impl Strategy<Value = Vec<Value>> {
 
 proptest! {
     #[test]
-    fn a_record_is_written_the_same_whatever_came_before_it(records in alike()) {
+    fn the_output_of_a_record_does_not_depend_on_its_predecessors(records in alike()) {
         for options in [Options::default(), bare(), raw()] {
             let (together, rejects) = encode_bytes(&options, &packed(&records));
             let (mut alone, mut refused) = (Vec::new(), 0);
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn json_says_value_for_value_what_the_record_holds(
+    fn json_holds_every_value_of_the_record(
         records in prop::collection::vec(any_map(any_value()), 0..8),
     ) {
         let text = text(&bare(), &packed(&records));
@@ -150,7 +150,7 @@ proptest! {
             read.push(serde_json::from_str::<serde_json::Value>(line).unwrap());
         }
         let expected: Vec<_> = records.iter().map(expected).collect();
-        // As text: this compares the order of keys too.
+        // As text, to compare the order of keys as well.
         prop_assert_eq!(
             serde_json::to_string(&read).unwrap(),
             serde_json::to_string(&expected).unwrap()
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn msgpack_adds_behind_the_fields_and_changes_nothing_else(
+    fn msgpack_appends_added_fields_and_changes_nothing_else(
         records in prop::collection::vec(any_map(any_value()), 0..8),
     ) {
         let batch = packed(&records);
@@ -188,7 +188,7 @@ proptest! {
             fields.push(("\u{1}tag".into(), "web.front".into()));
             fields.push(("\u{1}ms".into(), 1_700_000_000_123_i64.into()));
             fields.push(("\u{1}t".into(), EVENT_TEXT.into()));
-            // As bytes: NaN is not equal to itself.
+            // As bytes, because NaN is not equal to itself.
             let bytes = |value: &Value| {
                 let mut bytes = Vec::new();
                 rmpv::encode::write_value(&mut bytes, value).unwrap();
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bodies_never_panic_and_add_up(body in prop::collection::vec(any::<u8>(), 0..200), whole: bool) {
+    fn invalid_bodies_never_panic_and_every_record_is_accounted_for(body in prop::collection::vec(any::<u8>(), 0..200), whole: bool) {
         let mut body = body;
         if whole {
             body.splice(0..0, *b"\x92\x01\x82\xa1a");

@@ -1,4 +1,4 @@
-//! ltsv and csv: case by case, csv also against the reader of others.
+//! ltsv and csv, case by case; csv also with an independent reader.
 
 use proptest::prelude::*;
 use rmpv::Value;
@@ -60,7 +60,7 @@ fn ltsv_is_a_line_of_labels_and_values_with_the_event_time() {
 }
 
 #[test]
-fn what_ltsv_cannot_hold_never_breaks_a_line() {
+fn characters_that_ltsv_cannot_hold_never_break_a_line() {
     let record = map([
         ("a:b\tc", "x\ty\nz\r\0\\t é".into()),
         ("bin", Value::Binary(b"\xff\t".to_vec())),
@@ -125,7 +125,7 @@ fn added_fields_of_ltsv_and_csv_are_plain_text() {
 }
 
 #[test]
-fn csv_writes_the_columns_in_their_order_and_quotes_what_rfc_4180_says() {
+fn csv_writes_the_columns_in_order_and_quotes_as_in_rfc_4180() {
     let options = csv(&["message", "time", ".user.id", "n", "none"]);
     let records = [
         map([
@@ -162,7 +162,7 @@ fn a_row_is_never_an_empty_line() {
 }
 
 #[test]
-fn the_header_names_the_columns_and_stands_where_the_sink_puts_it() {
+fn the_header_names_the_columns_and_the_sink_places_it() {
     let columns = ["time", ".user.id", ".a,b", "\"q\""];
     assert_eq!(header(&csv(&columns)), "");
     let options = Options {
@@ -179,7 +179,7 @@ fn the_header_names_the_columns_and_stands_where_the_sink_puts_it() {
 
 proptest! {
     #[test]
-    fn others_read_from_csv_what_was_written(
+    fn other_readers_read_the_written_csv(
         rows in prop::collection::vec(prop::collection::vec("[a-c,\"\r\n\t é]{0,20}", 3), 0..20),
     ) {
         let records: Vec<Value> = rows
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn ltsv_splits_into_as_many_lines_and_fields_as_there_are(
+    fn ltsv_has_one_line_per_record_and_one_value_per_field(
         records in prop::collection::vec(prop::collection::vec(("[a-z:\t\n]{0,9}", "[a-z:\t\n\r\0 é\\\\]{0,40}"), 0..12), 0..8),
     ) {
         let packed_records: Vec<Value> = records

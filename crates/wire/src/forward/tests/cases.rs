@@ -1,4 +1,4 @@
-//! Golden bytes, and the rows of the table of bad input that the reference took from fluentd and Influent.
+//! Golden bytes, and the table of bad input that the reference derived from fluentd and Influent.
 
 use millstream_record::{Encoding, Time};
 
@@ -7,7 +7,7 @@ use crate::msgpack::{Shape, write_bin, write_str};
 
 #[test]
 fn the_first_bytes_of_fluentd_are_read() {
-    // fluentd 1.19.3, out_forward: 93, tag, str32 full of bytes that are no UTF-8, option with size, compressed, chunk.
+    // fluentd 1.19.3, out_forward: 93, tag, str32 of bytes that are not UTF-8, option with size, compressed, chunk.
     let entry = [
         0x92, 0xd7, 0, 0x65, 0x53, 0xf1, 0, 7, 0x5b, 0xcd, 0x15, 0x81, 0xa1, b'i', 0x07,
     ];
@@ -51,14 +51,14 @@ fn two_elements_without_an_option_are_a_frame() {
 }
 
 #[test]
-fn heartbeats_are_told_from_frames() {
+fn heartbeats_are_distinguished_from_frames() {
     assert_eq!(whole(&[0xc0, 0xc0]), [Seen::Heartbeat, Seen::Heartbeat]);
     let seen = whole(&[0x92, 0xa0, 0x90]);
     assert!(matches!(&seen[..], [Seen::Frame { records: 0, body, .. }] if body.is_empty()));
 }
 
 #[test]
-fn an_option_that_is_no_map_counts_as_none() {
+fn an_option_that_is_not_a_map_counts_as_none() {
     for option in [0xc0, 0x05, 0x90] {
         let seen = whole(&[0x94, 0xa1, b't', 0x01, 0x80, option]);
         assert!(
@@ -99,7 +99,7 @@ fn a_chunk_of_any_type_is_kept_byte_for_byte() {
 }
 
 #[test]
-fn bad_events_are_told_and_their_neighbours_stay_good() {
+fn bad_events_are_rejected_and_their_neighbours_are_kept() {
     let good = [0x92, 0x01, 0x80];
     let stream = [&good[..], &[0x07], &good].concat();
     let mut packed = vec![0x92, 0xa1, b't'];
@@ -153,7 +153,7 @@ fn a_nil_time_becomes_the_receive_time_and_zero_stays_zero() {
 }
 
 #[test]
-fn the_shape_of_a_message_is_told() {
+fn the_shape_of_a_message_is_recognised() {
     let shapes = [
         (&[0x93, 0xa1, b't', 0x01, 0x80][..], Shape::Good),
         (&[0x93, 0xa1, b't', 0xc0, 0x80], Shape::Timeless),
@@ -185,7 +185,7 @@ fn the_shape_of_a_message_is_told() {
 }
 
 #[test]
-fn what_is_no_frame_is_stepped_over_and_the_next_frame_works() {
+fn a_value_that_is_not_a_frame_is_skipped_and_the_next_frame_is_read() {
     let message = [0x93, 0xa1, b't', 0x01, 0x80];
     for misfit in [
         &[0x90][..],
@@ -215,14 +215,14 @@ fn what_is_no_frame_is_stepped_over_and_the_next_frame_works() {
 }
 
 #[test]
-fn another_protocol_is_refused_after_a_few_bytes() {
+fn another_protocol_is_rejected_after_a_few_bytes() {
     let (seen, refusal) = connection(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", &[]).unwrap_err();
     assert_eq!(refusal, Refusal::Garbage { offset: 16 });
     assert_eq!(seen.len(), 15);
 }
 
 #[test]
-fn a_malformed_byte_is_refused_with_its_offset() {
+fn a_malformed_byte_is_rejected_with_its_offset() {
     let input = [
         &[0x93, 0xa1, b't', 0x01, 0x80][..],
         &[0x93, 0xa1, b't', 0xc1],
@@ -240,7 +240,7 @@ fn a_malformed_byte_is_refused_with_its_offset() {
 }
 
 #[test]
-fn a_payload_above_the_limit_is_refused_by_its_head() {
+fn a_payload_above_the_limit_is_rejected_by_its_head() {
     let input = [0x93, 0xa1, b't', 0xdb, 0xff, 0xff, 0xff, 0xff];
     let (_, refusal) = connection(&input, &[]).unwrap_err();
     assert_eq!(
@@ -253,7 +253,7 @@ fn a_payload_above_the_limit_is_refused_by_its_head() {
 }
 
 #[test]
-fn a_frame_without_end_is_refused_at_the_limit() {
+fn an_endless_frame_is_rejected_at_the_limit() {
     let mut input = vec![0x93, 0xa1, b't', 0xdd, 0xff, 0xff, 0xff, 0xff];
     input.resize(2 * FRAME_BYTES_MAX, 0x01);
     let cuts: Vec<usize> = (1..input.len()).step_by(50_000).collect();
@@ -268,7 +268,7 @@ fn a_frame_without_end_is_refused_at_the_limit() {
 }
 
 #[test]
-fn an_option_map_without_end_is_refused() {
+fn an_endless_option_map_is_rejected() {
     let mut input = vec![0x93, 0xa1, b't', 0xdb, 0, 0, 0xff, 0xff];
     input.resize(8 + 0xffff, 0x01);
     input.push(0xdf);
@@ -285,7 +285,7 @@ fn an_option_map_without_end_is_refused() {
 }
 
 #[test]
-fn a_tag_or_an_option_map_without_measure_makes_no_frame() {
+fn an_array_with_an_oversized_tag_or_option_map_is_not_a_frame() {
     let mut tag = vec![0x93];
     write_str(&mut tag, &vec![b't'; TAG_BYTES_MAX + 1]);
     tag.extend_from_slice(&[0x01, 0x80]);
@@ -299,7 +299,7 @@ fn a_tag_or_an_option_map_without_measure_makes_no_frame() {
 }
 
 #[test]
-fn metrics_of_fluent_bit_are_told_apart() {
+fn metrics_of_fluent_bit_are_recognised() {
     let input = [
         &[0x93, 0xa1, b't', 0xa1, 0x80, 0x81, 0xad][..],
         b"fluent_signal\x01",
@@ -357,7 +357,7 @@ fn json_values_stream_and_become_packed_records() {
 }
 
 #[test]
-fn broken_json_is_refused_and_what_came_before_is_kept() {
+fn broken_json_is_rejected_and_earlier_frames_are_kept() {
     let (seen, refusal) = connection(br#"["t",1,{}]["t",1,{]}]"#, &[]).unwrap_err();
     assert_eq!(seen.len(), 1);
     assert!(matches!(refusal, Refusal::Malformed { json: true, .. }));
@@ -374,7 +374,7 @@ fn lines_are_counted_as_they_arrive() {
 }
 
 #[test]
-fn a_run_of_messages_is_gathered_as_the_general_way_does() {
+fn a_run_of_messages_gives_the_same_batch_as_the_general_path() {
     let plain = [
         &[0x93, 0xa1, b't', 0xd7, 0][..],
         &[1; 8],
@@ -395,7 +395,7 @@ fn a_run_of_messages_is_gathered_as_the_general_way_does() {
     assert_eq!(decoder.offset(), (first + consumed) as u64);
     let expected = [&[0x92][..], &whole_second[3..], &[0x92], &plain[3..]].concat();
     assert_eq!(out, expected);
-    // Cut messages and a full buffer end the run.
+    // Incomplete messages and a full buffer end the run.
     assert_eq!(
         decoder.run(&plain[..plain.len() - 1], head, &mut out),
         (0, 0)
@@ -405,7 +405,7 @@ fn a_run_of_messages_is_gathered_as_the_general_way_does() {
 }
 
 #[test]
-fn an_ack_in_json_is_the_value_that_came() {
+fn an_ack_in_json_holds_the_received_value() {
     let mut out = Vec::new();
     write_json_ack(&mut out, b"\xa4a\"b\n").unwrap();
     write_json_ack(&mut out, &[0x07]).unwrap();

@@ -1,4 +1,4 @@
-//! A connection without a socket, and what is seen through it.
+//! A connection without a socket, and what is observed through it.
 
 mod cases;
 mod splits;
@@ -9,7 +9,7 @@ use super::*;
 
 const FRAME_BYTES_MAX: usize = 8 << 20;
 
-/// What a connection made of its input.
+/// The result of a connection.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Frame {
@@ -25,7 +25,7 @@ enum Seen {
     Misfit(Vec<u8>, Option<Vec<u8>>),
 }
 
-/// A payload that was announced.
+/// An announced payload.
 struct Incoming {
     tag: Vec<u8>,
     encoding: Encoding,

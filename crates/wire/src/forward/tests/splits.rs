@@ -1,4 +1,4 @@
-//! Frames in every form and every cut, against rmpv as the oracle.
+//! Frames of every form, divided at every place, with rmpv as the oracle.
 
 use millstream_record::{Encoding, Time, Values};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn chunk() -> impl Strategy<Value = Option<Value>> {
     ]
 }
 
-/// Element 1 (none for a message), the stream of its records and their count.
+/// Element 1 (none for a message), the stream of its records and their number.
 fn payload(form: u8, pairs: &[[Value; 2]], repeats: usize) -> (Option<Value>, Vec<u8>, usize) {
     let entries = pairs.iter().map(|pair| Value::Array(pair.to_vec()));
     let stream: Vec<u8> = entries.clone().flat_map(|entry| bytes_of(&entry)).collect();
@@ -60,7 +60,7 @@ fn payload(form: u8, pairs: &[[Value; 2]], repeats: usize) -> (Option<Value>, Ve
     }
 }
 
-/// One frame: its bytes and what must be seen of it.
+/// A frame: its bytes and the expected result.
 fn frame() -> impl Strategy<Value = (Vec<u8>, Seen)> {
     let form = prop_oneof![
         Just("message"),
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn what_we_send_is_what_we_receive(
+    fn a_sent_frame_is_received_unchanged(
         tag in "[a-z.]{0,300}", lines in any::<bool>(), entries in prop::collection::vec(pair(), 0..400), id in ".{0,40}",
         values in prop::collection::vec(("[a-z]{1,8}", ".{0,20}"), 0..4), received in any::<i64>(),
     ) {

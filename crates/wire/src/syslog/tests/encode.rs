@@ -1,4 +1,4 @@
-//! Headers that are written: what the decoder reads again, and what stands in for what is not there.
+//! Written headers: the decoder reads them again, and missing fields have defaults.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn record(fields: Vec<(&str, Value)>) -> Batch {
     batch(Encoding::Packed, body)
 }
 
-/// What the decoder makes of a message, as a batch, and its text.
+/// The decoder's record of a message, as a batch, and its text.
 fn decoded(message: &[u8]) -> (Batch, Vec<u8>) {
     let mut text = message.to_vec();
     text.push(b'\n');
@@ -85,7 +85,7 @@ fn decoded(message: &[u8]) -> (Batch, Vec<u8>) {
 }
 
 #[test]
-fn a_message_that_was_read_is_written_again_byte_for_byte() {
+fn a_decoded_message_is_encoded_unchanged() {
     for message in [
         "<165>1 2003-10-11T22:14:15.003000Z mymachine.example.com evntslog - ID47 [exampleSDID@32473 iut=\"3\" eventSource=\"Application\"] An application event",
         "<34>1 2003-10-11T22:14:15.003456Z web-1 su 77 ID47 - 'su root' failed",
@@ -104,7 +104,7 @@ fn a_message_that_was_read_is_written_again_byte_for_byte() {
 }
 
 #[test]
-fn what_a_record_has_not_is_filled_in() {
+fn missing_fields_have_defaults() {
     let line = batch(Encoding::Lines, b"GET / 200\n".to_vec());
     assert_eq!(
         head(Header::Rfc5424, "UTC", &line),
@@ -124,7 +124,7 @@ fn what_a_record_has_not_is_filled_in() {
 }
 
 #[test]
-fn names_of_loggers_and_numbers_are_priorities() {
+fn severities_may_be_names_of_loggers_or_numbers() {
     let priority = |facility: Value, severity: Value| {
         let batch = record(vec![("facility", facility), ("severity", severity)]);
         let text = head(Header::Rfc5424, "UTC", &batch);
@@ -139,7 +139,7 @@ fn names_of_loggers_and_numbers_are_priorities() {
 }
 
 #[test]
-fn a_header_holds_only_what_it_may() {
+fn a_header_holds_only_allowed_characters() {
     let batch = record(vec![
         ("host", "a host\nwith lines".into()),
         ("app", "x".repeat(60).into()),
@@ -189,10 +189,10 @@ fn any_text() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_the_fields_hold_the_header_is_one_that_is_read_again(values in proptest::collection::vec(any(), 7), text in "[ -~]{0,30}") {
+    fn any_fields_give_a_header_that_can_be_decoded(values in proptest::collection::vec(any(), 7), text in "[ -~]{0,30}") {
         let names = ["facility", "severity", "host", "app", "procid", "msgid", "structured_data"];
         let batch = record(names.into_iter().zip(values).collect());
-        // A newline within structured data is for octet counting; the decoder of this test reads lines.
+        // A newline in structured data requires octet counting; the decoder of this test reads lines.
         let mut message = head(Header::Rfc5424, "UTC", &batch).replace(['\n', '\r', '\0'], " ").into_bytes();
         message.extend_from_slice(text.as_bytes());
         let (_, got) = decoded(&message);

@@ -1,4 +1,4 @@
-//! Each file of `testdata`: what is sent, and what becomes of it. `UPDATE=1` writes what does.
+//! Each file of `testdata`: the input and the expected result. `UPDATE=1` writes the results.
 //!
 //! An input is text with `\r`, `\0`, `\xNN` and `\\`; a backslash at the end of a line joins it to the next one.
 
@@ -51,7 +51,7 @@ fn shown(value: &Value) -> String {
 }
 
 #[test]
-fn every_case_is_as_it_was() {
+fn every_case_gives_its_expected_records() {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap();
     let directory = Path::new(&here).join("src/syslog/testdata");
     let (mut cases, mut wrong) = (0, Vec::new());

@@ -1,4 +1,4 @@
-//! Golden cases, and what holds for any input.
+//! Golden cases, and properties of any input.
 
 mod encode;
 mod golden;
@@ -31,7 +31,7 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-/// What a stream became.
+/// The result of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {
     pub(super) records: Vec<Value>,
@@ -42,7 +42,7 @@ pub(super) struct Seen {
     pub(super) cut: u32,
 }
 
-/// Reads a stream that comes in pieces, as a connection does.
+/// Reads a stream that arrives in pieces, as a connection does.
 pub(super) fn read<'a>(settings: &Settings, pieces: impl IntoIterator<Item = &'a [u8]>) -> Seen {
     let mut decoder = Decoder::new(settings.clone());
     let (mut seen, mut waiting, mut out, mut count) = (Seen::default(), Vec::new(), Vec::new(), 0);
@@ -60,7 +60,7 @@ pub(super) fn read<'a>(settings: &Settings, pieces: impl IntoIterator<Item = &'a
                 seen.left_over.push((waiting[range].to_vec(), why));
             }
             waiting.drain(..run.consumed);
-            // A batch leaves.
+            // A batch is sent.
             assert_eq!(records(&out).len(), count as usize);
             seen.records.append(&mut records(&out));
             out.clear();
@@ -79,7 +79,7 @@ pub(super) fn read<'a>(settings: &Settings, pieces: impl IntoIterator<Item = &'a
     seen
 }
 
-/// The entries of a body; all of it must be sound.
+/// The entries of a body, all of which must be valid.
 pub(super) fn records(body: &[u8]) -> Vec<Value> {
     let mut walker = Walker::new();
     walker.walk(body).unwrap();
@@ -99,7 +99,7 @@ pub(super) fn field<'a>(record: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 #[test]
-fn a_datagram_may_say_whom_it_is_from() {
+fn a_datagram_may_have_a_peer() {
     let mut out = Vec::new();
     let from = Received {
         peer: Some(b"192.0.2.7"),
@@ -119,7 +119,7 @@ fn a_datagram_may_say_whom_it_is_from() {
 }
 
 #[test]
-fn parts_of_a_frame_have_the_head_of_the_first() {
+fn parts_of_a_frame_have_the_header_of_the_first() {
     let mut decoder = Decoder::new(settings());
     let mut out = Vec::new();
     let parts: [(&[u8], bool); 3] = [
@@ -170,7 +170,7 @@ fn times_beyond_32_bits_are_whole_seconds() {
 }
 
 #[test]
-fn a_head_that_is_too_long_to_be_held_is_not_repeated() {
+fn a_header_that_is_too_long_is_not_repeated() {
     let data = "v".repeat(20 << 10);
     let line = format!(
         "<13>1 2026-11-21T06:40:31Z h su - - [a@1 b=\"{data}\"] {}\n<14>next\n",
@@ -186,7 +186,7 @@ fn a_head_that_is_too_long_to_be_held_is_not_repeated() {
         panic!("three");
     };
     assert_eq!(field(first, "app"), Some(&"su".into()));
-    // What looks like a header in a piece is text.
+    // Text that looks like a header in a later piece is text.
     assert_eq!(field(second, "app"), None);
     assert_eq!(field(second, "priority"), None);
     assert!(field(second, "message").is_some());
@@ -194,7 +194,7 @@ fn a_head_that_is_too_long_to_be_held_is_not_repeated() {
 }
 
 #[test]
-fn long_messages_are_split_cut_or_left_over() {
+fn long_messages_are_split_truncated_or_rejected() {
     let line = format!("<13>Nov 21 06:40:30 h su: {}\n<14>next\n", "x".repeat(100));
     let with = |too_long| {
         let settings = Settings {
@@ -230,7 +230,7 @@ fn long_messages_are_split_cut_or_left_over() {
 }
 
 #[test]
-fn a_strict_decoder_leaves_over_what_has_no_header() {
+fn a_strict_decoder_rejects_messages_without_a_header() {
     let settings = Settings {
         strict: true,
         bytes_max: 40,

@@ -1,10 +1,10 @@
-//! What holds for any input.
+//! Properties of any input.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes that look like syslog often enough to come far.
+/// Bytes that resemble syslog often enough to reach deep code.
 fn input() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         prop::sample::select(vec![
@@ -57,7 +57,7 @@ fn too_long() -> impl Strategy<Value = TooLong> {
     prop::sample::select(vec![TooLong::Split, TooLong::Truncate, TooLong::Reject])
 }
 
-/// A message of few different parts, so that neighbours share some of them; now and then a byte is another one.
+/// A message from few different parts, so that neighbours share some of them; sometimes with one changed byte.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let start = prop::sample::select(vec!["<13>", "<34>", "<13>1 ", ""]);
     let time = prop::sample::select(vec![
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_means_the_same_whatever_came_before_it(
+    fn the_record_of_a_message_does_not_depend_on_earlier_ones(
         messages in prop::collection::vec(message(), 0..12),
         again in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         zone in prop::sample::select(vec!["UTC", "Europe/Berlin"]),
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_without_a_header_are_kept_byte_for_byte(lines in prop::collection::vec("[^\n<0-9A-Za-z\r\0][^\n\r\0]{0,80}", 0..20)) {
+    fn lines_without_a_header_are_kept_unchanged(lines in prop::collection::vec("[^\n<0-9A-Za-z\r\0][^\n\r\0]{0,80}", 0..20)) {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         let seen = read(&settings(), [text.as_bytes()]);
         let messages: Vec<_> = seen.records.iter().map(|record| field(record, "message").unwrap().as_str().unwrap()).collect();
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn what_rfc_5424_says_comes_back(
+    fn the_fields_of_an_rfc_5424_message_read_back(
         priority in 0_u8..192,
         host in "[!-~]{2,40}",
         app in "[!-~]{2,48}",
@@ -198,7 +198,7 @@ proptest! {
         for (name, value) in [("host", &host), ("app", &app), ("procid", &procid), ("msgid", &msgid)] {
             prop_assert_eq!(field(record, name), Some(&value.as_str().into()));
         }
-        // A mark in front of the text is none of it; what ends the text of a message is not either.
+        // The byte order mark and the end of a message are not part of its text.
         let text = message.strip_prefix('\u{feff}').unwrap_or(&message);
         prop_assert_eq!(field(record, "message"), Some(&text.into()));
         if elements.is_empty() {

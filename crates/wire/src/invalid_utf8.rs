@@ -1,36 +1,36 @@
-//! Text that is not UTF-8: what text formats write for it.
+//! Replacements for text that is not UTF-8.
 //!
-//! Hop: read decode send keep take [encode] write settle. The bytes of a record are never changed before this: only a sink
-//! that has to write UTF-8 replaces them.
+//! Hop: read decode send keep take [encode] write settle. The bytes of a record never change before this: only a sink
+//! that must write UTF-8 replaces them.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a text that is not UTF-8 becomes.
+/// Replacement for text that is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum InvalidUtf8 {
     /// The base64 of all its bytes.
     Base64,
-    /// The same text with U+FFFD for what is invalid.
+    /// The text with U+FFFD for invalid bytes.
     Replace,
-    /// The same text with `\xff` for each invalid byte.
+    /// The text with `\xff` for each invalid byte.
     Escape,
 }
 
-/// Bytes that become one piece of base64: a multiple of three.
+/// Bytes per piece of base64: a multiple of three.
 const BASE64_BYTES: usize = 96;
 
 impl InvalidUtf8 {
-    /// The same if `text` is not UTF-8.
+    /// Whether `text` is not UTF-8; if so, its replacement.
     #[cold]
     #[inline(never)]
     pub(crate) fn of_invalid(self, text: &[u8]) -> Option<Self> {
         std::str::from_utf8(text).is_err().then_some(self)
     }
 
-    /// Gives `text` as pieces of UTF-8 to `write`.
+    /// Passes `text` as pieces of UTF-8 to `write`.
     #[cold]
     #[inline(never)]
     pub(crate) fn pieces(self, text: &[u8], mut write: impl FnMut(&[u8])) {

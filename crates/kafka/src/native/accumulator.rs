@@ -1,60 +1,55 @@
-//! What is taken and not settled: records in batches, batches by their partitions. Shared by the sink's thread, which
-//! appends, and the producer's, which sends.
+//! The records that were accepted and have no outcome yet, in batches by partition. The sink's thread appends, the
+//! producer's thread sends.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! It promises that a record is in one batch or in one list until it is acknowledged or among the failed, that the batches
-//! of a partition leave in order, and one at a time: so a batch that was refused leaves no hole in the sequence numbers, and
-//! one of which nothing was heard goes out again with its own. Records of a topic whose partitions are not known yet wait.
-//! What becomes of a batch that went out, or is taken back, stands in `outcome`.
-
-mod outcome;
+//! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a
+//! partition are sent in order and one at a time: a rejected batch leaves no gap in the sequence numbers, and a batch
+//! without an answer is retried with its own. Records of a topic whose partitions are not known yet are staged.
 
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
 
-pub(super) use outcome::waited_too_long;
-
 use super::{
-    batch::{Builder, Parts},
+    batch::{Builder, Parts, advance},
     partitions::{Batch, Partition, Topic, headers},
 };
-use crate::{Failed, Outgoing, ProducerOptions, Record};
+use crate::{Error, Failed, Kind, Outgoing, ProducerOptions, Record};
 
-/// What both threads know.
-pub(super) struct Shared {
-    state: Mutex<State>,
-    /// For the sink's thread: something was settled.
-    pub(super) settled: Condvar,
-    /// For the producer's thread: there is something to do.
+/// The accumulator as both threads share it.
+pub(super) struct SharedAccumulator {
+    state: Mutex<Accumulator>,
+    /// Wakes the sink's thread: a record has its outcome.
+    pub(super) progress: Condvar,
+    /// Wakes the producer's thread: there is work.
     pub(super) work: Notify,
 }
 
-impl Shared {
+impl SharedAccumulator {
     pub(super) fn new(options: &ProducerOptions) -> Self {
         Self {
-            state: Mutex::new(State::new(options)),
-            settled: Condvar::new(),
+            state: Mutex::new(Accumulator::new(options)),
+            progress: Condvar::new(),
             work: Notify::new(),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Accumulator> {
+        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A topic and a partition of it, by their places in [`State`].
+/// A topic and one of its partitions, by their indexes in [`Accumulator`].
 pub(super) type Place = (usize, usize);
 
-pub(super) struct State {
+pub(super) struct Accumulator {
     record_bytes: usize,
     batch_bytes: usize,
     batch_records: usize,
@@ -62,53 +57,54 @@ pub(super) struct State {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Never forgotten, as sequence numbers must not begin anew: as many as were written to, which the cluster has, too.
+    /// Topics are never removed, because their sequence numbers must not restart. There are as many as were written to,
+    /// and the cluster has as many, too.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The partitions that have records.
     pub(super) active: BTreeSet<Place>,
-    /// The topics that have records and no partitions yet.
+    /// The topics with records and without known partitions.
     pub(super) wanting: BTreeSet<usize>,
-    /// What the coordinator has been told of the open transaction.
-    pub(super) told: Told,
-    /// Records that are taken and not settled, and their bytes.
+    /// What the coordinator knows of the open transaction.
+    pub(super) registered: Registered,
+    /// Accepted records without an outcome, and their bytes.
     pub(super) records: usize,
     bytes: usize,
     pub(super) failed: Vec<Failed>,
     pub(super) complaint: Option<String>,
-    /// Whether a record of the open transaction has failed: it must not be committed.
+    /// A record of the open transaction has failed, so the transaction must not be committed.
     pub(super) spoiled: bool,
-    /// Whether nobody sends any more.
+    /// The producer's thread has ended.
     pub(super) ended: bool,
-    /// All that was taken is wanted now.
+    /// A flush was requested: open batches are sent without lingering.
     flushing: bool,
-    /// Buffers to be used again.
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
     random: u64,
-    /// Of the last batch.
+    /// The number of the last batch.
     serial: u64,
 }
 
-/// What the coordinator has been told of the open transaction.
+/// What the coordinator knows of the open transaction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
-    /// Of any partition.
+pub(super) struct Registered {
+    /// At least one partition.
     pub(super) partitions: bool,
-    /// Of the group.
+    /// The consumer group.
     pub(super) group: bool,
-    /// The group's coordinator: the position.
+    /// The position; known to the group's coordinator.
     pub(super) position: bool,
 }
 
-/// What became of a record that was to be appended.
+/// The outcome of an append.
 enum Appended {
     Taken,
-    /// No room.
+    /// The buffer is full.
     Full,
     TooLarge,
 }
 
-impl State {
+impl Accumulator {
     fn new(options: &ProducerOptions) -> Self {
         Self {
             record_bytes: options.record_bytes,
@@ -122,7 +118,7 @@ impl State {
             by_name: HashMap::new(),
             active: BTreeSet::new(),
             wanting: BTreeSet::new(),
-            told: Told::default(),
+            registered: Registered::default(),
             records: 0,
             bytes: 0,
             failed: Vec::new(),
@@ -136,7 +132,7 @@ impl State {
         }
     }
 
-    /// The place of a topic.
+    /// The index of a topic. Adds the topic if it is new.
     pub(super) fn topic(&mut self, name: &str) -> usize {
         if let Some(place) = self.by_name.get(name) {
             return *place;
@@ -155,7 +151,7 @@ impl State {
         place
     }
 
-    /// The place of a topic that was named before.
+    /// The index of a topic, if it was used before.
     pub(super) fn known(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
@@ -164,7 +160,8 @@ impl State {
         self.topics.get_mut(topic)?.partitions.get_mut(partition)
     }
 
-    /// Takes records from the one at `from` on; gives how many, and whether the next one is too large for the settings.
+    /// Appends the records from index `from` on. Returns how many were accepted, and whether the next one exceeds the
+    /// record size.
     pub(super) fn append_all(
         &mut self,
         outgoing: &Outgoing,
@@ -234,7 +231,7 @@ impl State {
             found.close();
             if dealt {
                 self.deal(topic);
-                // Once more, into another one.
+                // Tries again with the new partition.
                 return self.append(topic, outgoing, index, record, now);
             }
         }
@@ -259,15 +256,15 @@ impl State {
         Appended::Taken
     }
 
-    /// A record more is here, in a batch or in a list.
+    /// Counts a record.
     fn count(&mut self, room: usize) {
         self.records += 1;
         self.bytes += room;
     }
 
-    /// Records without a key go to another partition from now on, one that has a leader if there is any.
+    /// Chooses another partition for records without a key, preferably one that has a leader.
     fn deal(&mut self, topic: usize) {
-        // xorshift64 of Marsaglia.
+        // Marsaglia's xorshift64.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -285,7 +282,7 @@ impl State {
             .unwrap_or(0);
     }
 
-    /// The partitions of a topic are known now, or known better: number and leader of each.
+    /// Updates the partitions of a topic: number and leader of each.
     pub(super) fn learn(&mut self, topic: usize, partitions: &[(i32, i32)], now: Instant) {
         let Some(found) = self.topics.get_mut(topic) else {
             return;
@@ -308,7 +305,7 @@ impl State {
         }
         self.deal(topic);
         for (index, record) in staged.records.iter().enumerate() {
-            // They were counted, and checked against every limit, when they came.
+            // Staged records were counted and checked against every limit when they were accepted.
             let room = Builder::room_for(&Parts {
                 key: record.key.as_ref().map(|key| staged.slice(key)),
                 value: staged.slice(&record.value),
@@ -326,7 +323,7 @@ impl State {
         }
     }
 
-    /// Everything that was taken goes out now.
+    /// Closes all open batches, so that everything is sent now.
     pub(super) fn flush(&mut self) {
         self.flushing = true;
         let active = std::mem::take(&mut self.active);
@@ -338,12 +335,12 @@ impl State {
         self.active = active;
     }
 
-    /// Whether a batch that is open should go out, and else when.
+    /// Closes the open batch of a partition if it is due; otherwise returns when it will be.
     pub(super) fn close_overdue(&mut self, place: Place, now: Instant) -> Option<Instant> {
         let (linger, pressed) = (self.linger, self.bytes >= self.buffer_bytes / 2);
         let partition = self.partition(place)?;
         let due = partition.open.as_ref()?.since + linger;
-        // Half of the buffer in batches that wait for more: somebody may wait for room.
+        // Half of the buffer is in batches that wait for more records, so the sink may be waiting for room.
         if due <= now || (pressed && partition.ready.is_empty()) {
             partition.close();
             if self
@@ -358,8 +355,8 @@ impl State {
         Some(due)
     }
 
-    /// Forgets the partitions that have nothing to send.
-    pub(super) fn rest(&mut self, place: Place) {
+    /// Removes a partition without records from the active ones.
+    pub(super) fn retire_if_idle(&mut self, place: Place) {
         let idle = self
             .partition(place)
             .is_none_or(|partition| partition.open.is_none() && partition.ready.is_empty());
@@ -368,21 +365,21 @@ impl State {
         }
     }
 
-    /// A new identity: sequence numbers begin anew.
+    /// Restarts the sequence numbers, for a new identity.
     pub(super) fn renumber(&mut self) {
         for partition in self
             .topics
             .iter_mut()
             .flat_map(|topic| &mut topic.partitions)
         {
-            (partition.sequence, partition.doubtful) = (0, false);
+            (partition.sequence, partition.uncertain) = (0, false);
         }
     }
 
-    /// A new transaction: the coordinator knows of no partition.
+    /// Begins a transaction: the coordinator knows none of its partitions yet.
     pub(super) fn begin(&mut self) {
         self.spoiled = false;
-        self.told = Told::default();
+        self.registered = Registered::default();
         for partition in self
             .topics
             .iter_mut()
@@ -391,4 +388,176 @@ impl State {
             partition.added = false;
         }
     }
+
+    /// The partition of the batch in flight, unless the batch was taken back.
+    fn in_flight(&mut self, place: Place, serial: u64) -> Option<&mut Partition> {
+        let partition = self.partition(place)?;
+        let first = partition.ready.front()?;
+        (partition.in_flight && first.serial == serial).then_some(partition)
+    }
+
+    /// Whether the batch in flight was sent before.
+    pub(super) fn is_repeated(&mut self, place: Place, serial: u64) -> bool {
+        let partition = self.in_flight(place, serial);
+        let first = partition.and_then(|partition| partition.ready.front());
+        first.is_some_and(|first| first.attempts > 1)
+    }
+
+    /// Takes the contents of the batch in flight, to seal them.
+    pub(super) fn builder(&mut self, place: Place, serial: u64) -> Option<Builder> {
+        let partition = self.in_flight(place, serial)?;
+        partition.ready.front_mut()?.builder.take()
+    }
+
+    /// Stores the sealed form of the batch in flight.
+    pub(super) fn sealed(&mut self, place: Place, serial: u64, sealed: Arc<Vec<u8>>) {
+        let partition = self.in_flight(place, serial);
+        if let Some(first) = partition.and_then(|partition| partition.ready.front_mut()) {
+            first.sealed = Some(sealed);
+        }
+    }
+
+    /// The batch in flight was written.
+    pub(super) fn succeed(&mut self, place: Place, serial: u64) {
+        let Some(partition) = self.in_flight(place, serial) else {
+            return;
+        };
+        partition.in_flight = false;
+        if let Some(batch) = partition.ready.pop_front() {
+            partition.sequence = advance(partition.sequence, batch.numbers.len());
+            self.release(batch);
+        }
+    }
+
+    /// Retries the batch in flight, not before `retry_at`.
+    pub(super) fn retry(&mut self, place: Place, serial: u64, retry_at: Instant) {
+        if let Some(partition) = self.in_flight(place, serial) {
+            partition.in_flight = false;
+            partition.retry_at = Some(retry_at);
+        }
+    }
+
+    /// Fails the batch in flight. `error` gives the error of the record at an index; `refused` says that the broker
+    /// stored none of the batch.
+    pub(super) fn fail(
+        &mut self,
+        place: Place,
+        serial: u64,
+        refused: bool,
+        error: impl Fn(usize) -> Error,
+    ) {
+        let Some(partition) = self.in_flight(place, serial) else {
+            return;
+        };
+        partition.in_flight = false;
+        if let Some(batch) = partition.ready.pop_front() {
+            // An earlier attempt whose answer was lost may have succeeded.
+            partition.uncertain |= !refused || batch.attempts > 1;
+            self.give_back(place.0, batch, error);
+        }
+    }
+
+    fn give_back(&mut self, topic: usize, batch: Batch, error: impl Fn(usize) -> Error) {
+        let name = self.topics.get(topic).map(|topic| topic.name.clone());
+        let name = name.unwrap_or_default();
+        let failed = batch.numbers.iter().enumerate().map(|(at, number)| Failed {
+            number: *number,
+            topic: name.as_ref().to_owned(),
+            error: error(at),
+        });
+        self.failed.extend(failed);
+        self.spoiled |= self.transactional;
+        self.release(batch);
+    }
+
+    fn release(&mut self, batch: Batch) {
+        self.records -= batch.numbers.len();
+        self.bytes -= batch.bytes;
+        if self.records == 0 {
+            self.flushing = false;
+        }
+        let buffer = batch.sealed.and_then(|sealed| Arc::try_unwrap(sealed).ok());
+        if let Some(buffer) = buffer {
+            self.reuse(buffer);
+        }
+    }
+
+    /// Keeps a buffer for the next batch.
+    pub(super) fn reuse(&mut self, buffer: Vec<u8>) {
+        let kept: usize = self.spare.iter().map(Vec::capacity).sum();
+        if kept + buffer.capacity() <= self.buffer_bytes {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Fails all records of a topic, or of all topics.
+    pub(super) fn take_back(&mut self, of: Option<usize>, error: &Error) {
+        for topic in 0..self.topics.len() {
+            if of.is_some_and(|of| of != topic) {
+                continue;
+            }
+            self.unstage(topic, error);
+            let partitions = self
+                .topics
+                .get(topic)
+                .map_or(0, |topic| topic.partitions.len());
+            for partition in 0..partitions {
+                self.take_back_partition((topic, partition), error);
+            }
+        }
+    }
+
+    /// Fails all records of a partition.
+    pub(super) fn take_back_partition(&mut self, place: Place, error: &Error) {
+        while let Some(batch) = self.next_batch(place) {
+            self.give_back(place.0, batch, |_| error.clone());
+        }
+    }
+
+    fn next_batch(&mut self, place: Place) -> Option<Batch> {
+        let partition = self.partition(place)?;
+        partition.in_flight = false;
+        let next = partition.ready.pop_front();
+        let next = next.or_else(|| partition.open.take())?;
+        partition.uncertain |= next.attempts > 0;
+        Some(next)
+    }
+
+    /// Fails the staged records of a topic.
+    pub(super) fn unstage(&mut self, topic: usize, error: &Error) {
+        let Some(found) = self.topics.get_mut(topic) else {
+            return;
+        };
+        let (staged, name) = (std::mem::take(&mut found.staged), found.name.clone());
+        found.staged_since = None;
+        self.wanting.remove(&topic);
+        for (index, record) in staged.records.iter().enumerate() {
+            self.records -= 1;
+            self.bytes -= Builder::room_for(&Parts {
+                key: record.key.as_ref().map(|key| staged.slice(key)),
+                value: staged.slice(&record.value),
+                timestamp: record.timestamp,
+                headers: headers(&staged, index),
+            });
+            self.failed.push(Failed {
+                number: record.number,
+                topic: name.as_ref().to_owned(),
+                error: error.clone(),
+            });
+            self.spoiled |= self.transactional;
+        }
+    }
+
+    /// The producer's thread ends: fails everything and accepts nothing more.
+    pub(super) fn end(&mut self) {
+        let error = Error::new(Kind::Fatal, "the producer's thread has ended");
+        self.take_back(None, &error);
+        self.ended = true;
+    }
+}
+
+/// The error for a batch that has waited longer than it may.
+pub(super) fn waited_too_long(wait: Duration) -> Error {
+    let text = format!("no broker has taken it within {} s", wait.as_secs());
+    Error::new(Kind::Again, text)
 }

@@ -1,7 +1,9 @@
-//! What the engine asks for when it is not known: who it is, where partitions are, whether they belong to the transaction.
+//! The lookups that sending depends on: the producer's identity, the partitions of topics, and the partitions that belong to
+//! the transaction. At most one request of each kind is in flight.
 
 use std::{
-    collections::BTreeMap,
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -9,63 +11,91 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
+    accumulator::{Accumulator, Place},
     codes::{self, Todo},
-    engine::{Engine, METADATA_WAIT, number},
     messages::{AddPartitionsToTxn, Coordinates, InitProducerId, Metadata, TopicMetadata},
-    state::{Place, State},
+    session::Session,
 };
 use crate::{Error, Kind};
 
-/// How long a topic may be said not to be there before its records come back: one that was just made is not known everywhere.
+/// How long a topic may be unknown before its records fail. A new topic is not known to all brokers at once.
 const PROPAGATION: Duration = Duration::from_secs(30);
-/// How long that is nothing to speak of.
+/// How long a topic may be unknown before this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
-impl Engine {
-    /// Asks for an identity, without transactions.
+/// The pause between two requests for metadata.
+pub(super) const METADATA_WAIT: Duration = Duration::from_millis(100);
+
+pub(super) struct Lookups {
+    session: Rc<Session>,
+    pub(super) is_identifying: Cell<bool>,
+    pub(super) is_adding: Cell<bool>,
+    pub(super) is_asking_metadata: Cell<bool>,
+    /// Topics whose partitions are to be requested.
+    pub(super) wanted: RefCell<BTreeSet<usize>>,
+}
+
+impl Lookups {
+    pub(super) fn new(session: Rc<Session>) -> Self {
+        Self {
+            session,
+            is_identifying: Cell::new(false),
+            is_adding: Cell::new(false),
+            is_asking_metadata: Cell::new(false),
+            wanted: RefCell::default(),
+        }
+    }
+
+    /// Requests an identity for a producer without transactions.
     pub(super) async fn identify(self: Rc<Self>) {
         let request = InitProducerId {
             transactional_id: None,
             timeout_ms: i32::MAX,
         };
         loop {
-            let (code, identity) = self.cluster.ask_any(&request).await;
+            let (code, identity) = self.session.cluster.ask_any(&request).await;
             if code == codes::NONE {
-                self.identity.set(Some(identity));
-                self.identifying.set(false);
-                self.shared.work.notify_one();
+                self.session.identity.set(Some(identity));
+                self.is_identifying.set(false);
+                self.session.shared.work.notify_one();
                 return;
             }
             if let Todo::Fail(_) = codes::todo(code) {
                 let error = codes::error(code, "no identity for an idempotent producer", None);
-                self.shared.lock().take_back(None, &error);
-                self.shared.settled.notify_all();
+                self.session.shared.lock().take_back(None, &error);
+                self.session.shared.progress.notify_all();
             }
             sleep(METADATA_WAIT).await;
         }
     }
 
-    /// Asks for the partitions of the wanted topics.
+    /// Requests the partitions of the wanted topics.
     pub(super) async fn ask_metadata(self: Rc<Self>) {
         let topics: Vec<String> = {
-            let (state, wanted) = (self.shared.lock(), self.wanted.borrow());
+            let (state, wanted) = (self.session.shared.lock(), self.wanted.borrow());
             let named = wanted.iter().filter_map(|topic| state.topics.get(*topic));
             named.map(|topic| topic.name.as_ref().to_owned()).collect()
         };
-        let cluster = self.cluster.ask_any(&Metadata { topics: &topics }).await;
-        self.cluster.learn(cluster.brokers, cluster.controller);
+        let cluster = self
+            .session
+            .cluster
+            .ask_any(&Metadata { topics: &topics })
+            .await;
+        self.session
+            .cluster
+            .learn(cluster.brokers, cluster.controller);
         self.wanted.borrow_mut().clear();
         self.learn(cluster.topics);
-        self.shared.settled.notify_all();
-        // Whatever is still wanted is asked for again, after a moment.
+        self.session.shared.progress.notify_all();
+        // Topics that are still wanted are requested again after a pause.
         sleep(METADATA_WAIT).await;
-        self.asking.set(false);
-        self.shared.work.notify_one();
+        self.is_asking_metadata.set(false);
+        self.session.shared.work.notify_one();
     }
 
     fn learn(&self, topics: Vec<TopicMetadata>) {
         let now = Instant::now();
-        let mut state = self.shared.lock();
+        let mut state = self.session.shared.lock();
         for found in topics {
             let Some(topic) = state.known(&found.name) else {
                 continue;
@@ -81,12 +111,15 @@ impl Engine {
         }
     }
 
-    /// Tells the coordinator of partitions.
+    /// Adds partitions to the transaction.
     pub(super) async fn add_partitions(self: Rc<Self>, places: Vec<Place>) {
-        if let (Some(id), Some(identity)) = (&self.options.transactional_id, self.identity.get()) {
+        if let (Some(id), Some(identity)) = (
+            &self.session.options.transactional_id,
+            self.session.identity.get(),
+        ) {
             let mut topics = BTreeMap::<String, Vec<i32>>::new();
             {
-                let state = self.shared.lock();
+                let state = self.session.shared.lock();
                 for (topic, partition) in &places {
                     if let Some(topic) = state.topics.get(*topic) {
                         let numbers = topics.entry(topic.name.as_ref().to_owned()).or_default();
@@ -100,17 +133,17 @@ impl Engine {
                 topics: topics.into_iter().collect(),
             };
             let worst = |answer: &Vec<(String, i32, i16)>| worst(answer.iter().map(|one| one.2));
-            let (of, cluster) = (Coordinates::Transaction, &self.cluster);
+            let (of, cluster) = (Coordinates::Transaction, &self.session.cluster);
             let added = cluster.ask_coordinator(of, id, &request, worst).await;
             self.added(added);
         }
-        self.adding.set(false);
-        self.shared.settled.notify_all();
-        self.shared.work.notify_one();
+        self.is_adding.set(false);
+        self.session.shared.progress.notify_all();
+        self.session.shared.work.notify_one();
     }
 
     fn added(&self, added: Result<Vec<(String, i32, i16)>, Error>) {
-        let mut state = self.shared.lock();
+        let mut state = self.session.shared.lock();
         let answers = match added {
             Ok(answers) => answers,
             Err(error) => return state.take_back(None, &error),
@@ -120,28 +153,28 @@ impl Engine {
                 continue;
             };
             if code == codes::NONE {
-                state.told.partitions = true;
+                state.registered.partitions = true;
                 let place = usize::try_from(partition).map(|partition| (topic, partition));
                 if let Some(partition) = place.ok().and_then(|place| state.partition(place)) {
                     partition.added = true;
                 }
             } else {
-                let text = format!("the transaction does not take topic {name}");
+                let text = format!("the transaction does not accept topic {name}");
                 state.take_back(Some(topic), &codes::error(code, &text, None));
             }
         }
     }
 }
 
-/// A topic is not there, or has no leaders yet.
-fn miss(state: &mut State, topic: usize, code: i16, now: Instant) {
+/// Handles a topic that does not exist or has no leaders yet.
+fn miss(state: &mut Accumulator, topic: usize, code: i16, now: Instant) {
     let Some(found) = state.topics.get_mut(topic) else {
         return;
     };
     let since = *found.missing_since.get_or_insert(now);
     if since + NOTICE <= now {
         let said = codes::error(code, &format!("topic {}", found.name), None);
-        state.complaint = Some(format!("{said}; it is asked for again"));
+        state.complaint = Some(format!("{said}; retrying"));
     }
     if code == codes::UNKNOWN_TOPIC_OR_PARTITION && since + PROPAGATION <= now {
         found.missing_since = None;
@@ -150,8 +183,7 @@ fn miss(state: &mut State, topic: usize, code: i16, now: Instant) {
     }
 }
 
-/// The code by which a request for several partitions is judged: one that asks for patience before one that does not,
-/// that before none.
+/// The code that decides about a request for several partitions: a retriable error first, then any other error.
 fn worst(codes: impl Iterator<Item = i16> + Clone) -> i16 {
     let patient = |code: &i16| *code != codes::NONE && !matches!(codes::todo(*code), Todo::Fail(_));
     let bad = |code: &i16| *code != codes::NONE;
@@ -160,4 +192,9 @@ fn worst(codes: impl Iterator<Item = i16> + Clone) -> i16 {
         .find(patient)
         .or_else(|| codes.clone().find(bad))
         .unwrap_or(codes::NONE)
+}
+
+/// Kafka numbers partitions with 32 bits.
+pub(super) fn number(partition: usize) -> i32 {
+    i32::try_from(partition).unwrap_or(i32::MAX)
 }

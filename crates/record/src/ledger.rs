@@ -1,0 +1,334 @@
+//! The accounts of a pool: how much memory is in use, which buffers are free, and which requests wait.
+//!
+//! A request is granted if there is memory for it and all messages that are being received can still be completed
+//! ([`crate::claims`]). Every method that may let waiting requests succeed returns the tasks to wake, so that the caller can
+//! wake them without holding the pool's lock.
+
+use std::{
+    collections::BTreeMap,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    claims::{Ask, Claims},
+    free::FreeList,
+};
+
+/// A message up to this size is small: it may use all memory for incoming data, larger ones only three quarters of it.
+/// So large messages that never complete cannot keep out small ones.
+const SMALL_BYTES_MAX: usize = 256 << 10;
+/// Memory is short when a request has waited this long.
+const SHORT_AFTER: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    bytes_max: usize,
+    /// Bytes in use, by capacity.
+    taken: usize,
+    free: FreeList,
+    claims: Claims,
+    /// The number of the last claim or request.
+    last: u64,
+    /// Waiting requests, in order of arrival.
+    waiting: BTreeMap<u64, Request>,
+}
+
+/// A request for memory.
+#[derive(Debug)]
+struct Request {
+    wish: Wish,
+    since: Instant,
+    granted: bool,
+    waker: Waker,
+}
+
+/// The memory that a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) bytes: usize,
+    /// The message that requests memory.
+    pub(crate) claim: Option<u64>,
+}
+
+/// The decision on a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Granted,
+    /// There is no memory left now.
+    Full,
+    /// Granted, large messages would exceed their share, or could not be completed.
+    Unsafe,
+}
+
+impl Ledger {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            taken: 0,
+            free: FreeList::default(),
+            claims: Claims::default(),
+            last: 0,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// The bytes in use.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Whether a request has been waiting for at least a second.
+    pub(crate) fn is_short(&self) -> bool {
+        let mut waiting = self.waiting.values().filter(|request| !request.granted);
+        waiting
+            .next()
+            .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
+    }
+
+    /// Counts bytes that are taken in any case.
+    pub(crate) fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
+    }
+
+    /// Counts bytes unless all memory is taken.
+    pub(crate) fn charge(&mut self, bytes: usize) -> bool {
+        if self.taken + bytes > self.bytes_max {
+            return false;
+        }
+        self.taken += bytes;
+        self.shed();
+        true
+    }
+
+    /// Begins a message of up to `bytes`.
+    pub(crate) fn begin_claim(&mut self, bytes: usize) -> u64 {
+        let need = bytes.min(self.claims_max());
+        let number = self.number();
+        self.claims.begin(number, need);
+        number
+    }
+
+    /// Lets a message take `bytes` more, even beyond its claim; false if other messages could no longer be completed.
+    pub(crate) fn extend_claim(&mut self, claim: u64, bytes: usize) -> bool {
+        let claims_max = self.claims_max();
+        let is_small = self.claims.ask(claim, bytes).total() <= SMALL_BYTES_MAX;
+        is_small || self.claims.extend(claim, bytes, claims_max)
+    }
+
+    /// Ends a message.
+    pub(crate) fn end_claim(&mut self, claim: u64) -> Vec<Waker> {
+        self.claims.end(claim);
+        self.serve()
+    }
+
+    /// Grants a request if no other one waits and there is memory for it.
+    pub(crate) fn grant_now(&mut self, wish: Wish) -> bool {
+        let granted = self.waiting.is_empty() && self.decide(wish) == Verdict::Granted;
+        if granted {
+            self.shed();
+        }
+        granted
+    }
+
+    /// Adds a waiting request and returns its number.
+    pub(crate) fn wait(&mut self, wish: Wish, waker: Waker) -> (u64, Vec<Waker>) {
+        let number = self.number();
+        let request = Request {
+            wish,
+            since: Instant::now(),
+            granted: false,
+            waker,
+        };
+        self.waiting.insert(number, request);
+        (number, self.serve())
+    }
+
+    /// Whether a request was granted, which removes it; otherwise `waker` is woken when it is.
+    pub(crate) fn poll(&mut self, number: u64, waker: &Waker) -> bool {
+        match self.waiting.get_mut(&number) {
+            Some(request) if !request.granted => {
+                request.waker.clone_from(waker);
+                false
+            }
+            _ => {
+                self.waiting.remove(&number);
+                self.shed();
+                true
+            }
+        }
+    }
+
+    /// Removes a request and returns whether it was granted.
+    pub(crate) fn cancel(&mut self, number: u64) -> bool {
+        let request = self.waiting.remove(&number);
+        request.is_some_and(|request| request.granted)
+    }
+
+    /// Returns bytes that were counted, those of a claim, and their buffer.
+    pub(crate) fn give_back(
+        &mut self,
+        bytes: usize,
+        claimed: Option<(u64, usize)>,
+        buffer: Option<Vec<u8>>,
+    ) -> Vec<Waker> {
+        self.taken = self.taken.saturating_sub(bytes);
+        if let Some((claim, bytes)) = claimed {
+            self.claims.give_back(claim, bytes);
+        }
+        if let Some(buffer) = buffer {
+            self.keep(buffer);
+        }
+        self.serve()
+    }
+
+    /// A free buffer that fits. Capacity beyond `bytes`, which already count as taken, counts as well; so a message
+    /// gets a larger buffer only while there is plenty of memory.
+    pub(crate) fn reuse(&mut self, bytes: usize, claim: Option<u64>) -> Option<Vec<u8>> {
+        let fitting = self.free.find(bytes)?;
+        let beyond = fitting.capacity - bytes;
+        if let Some(claim) = claim.filter(|_| beyond > 0) {
+            let claims_max = self.claims_max();
+            let plenty = self.taken + beyond <= self.fill_max() / 2;
+            if !plenty || !self.claims.allows(claim, beyond, claims_max) {
+                return None;
+            }
+            self.claims.take(claim, beyond);
+        }
+        self.taken += beyond;
+        Some(self.free.take(fitting))
+    }
+
+    /// Keeps a buffer for reuse.
+    pub(crate) fn keep(&mut self, buffer: Vec<u8>) {
+        self.free.keep(buffer);
+        self.shed();
+    }
+
+    /// Drops free buffers until all memory is below the bound.
+    pub(crate) fn shed(&mut self) {
+        self.free.shrink(self.bytes_max.saturating_sub(self.taken));
+    }
+
+    /// The capacity of all free buffers.
+    #[cfg(test)]
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.free.bytes()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// The most memory for incoming data.
+    fn fill_max(&self) -> usize {
+        self.bytes_max / 4 * 3
+    }
+
+    /// The part of the memory for incoming data that messages may use that are not small.
+    fn claims_max(&self) -> usize {
+        self.fill_max() / 4 * 3
+    }
+
+    /// Grants a request if there is memory for it and all messages can still be completed.
+    fn decide(&mut self, wish: Wish) -> Verdict {
+        let claims_max = self.claims_max();
+        if let Some(claim) = wish.claim
+            && self.claims.ask(claim, wish.bytes).total() > SMALL_BYTES_MAX
+            && !self.claims.allows(claim, wish.bytes, claims_max)
+        {
+            return Verdict::Unsafe;
+        }
+        // One message always gets what it requests if the others hold no more than the part for draining.
+        let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
+        let others = self.taken.saturating_sub(own);
+        if others > self.fill_max() / 3 && self.taken + wish.bytes > self.fill_max() {
+            return Verdict::Full;
+        }
+        if let Some(claim) = wish.claim {
+            self.claims.take(claim, wish.bytes);
+        }
+        self.taken += wish.bytes;
+        Verdict::Granted
+    }
+
+    /// Grants all requests that can be granted and returns the tasks to wake. Messages that hold memory come first,
+    /// because others wait for what they return; while one of them lacks memory, no other request is granted. Of
+    /// several messages that request too much only one is checked, because the check looks at every message.
+    fn serve(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        if self.waiting.is_empty() {
+            return wakers;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut full = false;
+        let mut refused: Vec<Ask> = Vec::new();
+        for holding in [true, false] {
+            for request in waiting.values_mut().filter(|request| !request.granted) {
+                let Wish { bytes, claim } = request.wish;
+                let ask = claim.map(|claim| self.claims.ask(claim, bytes));
+                if ask.is_some_and(|ask| ask.held > 0) != holding {
+                    continue;
+                }
+                let is_refused = |ask: &Ask| {
+                    ask.total() > SMALL_BYTES_MAX
+                        && refused.iter().any(|other| ask.is_no_easier_than(other))
+                };
+                if ask.as_ref().is_some_and(is_refused) {
+                    continue;
+                }
+                match self.decide(request.wish) {
+                    Verdict::Granted => {
+                        request.granted = true;
+                        wakers.push(request.waker.clone());
+                    }
+                    Verdict::Full => full = true,
+                    Verdict::Unsafe => refused.extend(ask),
+                }
+                if full && !holding {
+                    break;
+                }
+            }
+            if full {
+                break;
+            }
+        }
+        self.waiting = waiting;
+        wakers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(bytes: usize) -> Wish {
+        Wish { bytes, claim: None }
+    }
+
+    #[test]
+    fn requests_are_granted_in_order_of_arrival() {
+        let mut ledger = Ledger::new(400);
+        assert!(ledger.grant_now(wish(300)));
+        let (first, _) = ledger.wait(wish(200), Waker::noop().clone());
+        let (second, _) = ledger.wait(wish(50), Waker::noop().clone());
+        // A later request does not overtake one that waits for room.
+        assert!(!ledger.grant_now(wish(1)));
+        assert!(!ledger.poll(second, Waker::noop()));
+        assert_eq!(ledger.give_back(300, None, None).len(), 2);
+        assert!(ledger.poll(first, Waker::noop()) && ledger.poll(second, Waker::noop()));
+        assert_eq!(ledger.taken(), 250);
+    }
+
+    #[test]
+    fn a_cancelled_request_reports_whether_it_was_granted() {
+        let mut ledger = Ledger::new(400);
+        assert!(ledger.grant_now(wish(300)));
+        let (number, _) = ledger.wait(wish(100), Waker::noop().clone());
+        assert!(!ledger.cancel(number));
+        let (number, _) = ledger.wait(wish(100), Waker::noop().clone());
+        ledger.give_back(300, None, None);
+        assert!(ledger.cancel(number));
+    }
+}

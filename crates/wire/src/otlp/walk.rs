@@ -1,0 +1,319 @@
+//! The walk over a request: resources, their scopes, and the records of a scope, one by one. Generic over the encoding.
+//!
+//! Hop: read [decode] send keep take encode write settle.
+
+use std::{borrow::Cow, fmt::Debug};
+
+use millstream_record::Time;
+
+use super::{
+    Bad, LEVELS_MAX, Next,
+    record::{Context, Entry, Plain},
+};
+use crate::msgpack::{
+    write_array_len, write_bin, write_bool, write_f64, write_int, write_map_len, write_nil,
+    write_str,
+};
+
+/// How to take the messages of one encoding apart. A message is the slice of the request that holds it.
+pub(super) trait Encoding<'a> {
+    /// The elements of a repeated field that were not read yet.
+    type List: Copy + Debug;
+
+    /// The elements of a repeated field of `message`.
+    fn list(message: &'a [u8], field: Repeated) -> Result<Self::List, Bad>;
+
+    /// The number of elements in a list.
+    fn count(list: &Self::List) -> Result<u32, Bad>;
+
+    /// The next element; `None` at the end.
+    fn next(list: &mut Self::List) -> Result<Option<&'a [u8]>, Bad>;
+
+    /// The bytes of a list that were not read yet.
+    fn unread(list: &Self::List) -> &'a [u8];
+
+    /// The resource of a ResourceLogs, or the scope of a ScopeLogs, by its field name.
+    fn context(message: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Bad>;
+
+    /// Name and version of a scope; empty if not set.
+    fn scope_texts(scope: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad>;
+
+    /// The fields of a log record.
+    fn record(message: &'a [u8]) -> Result<LogRecord<'a, Self::List>, Bad>;
+
+    /// Key and AnyValue of a KeyValue.
+    fn pair(message: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad>;
+
+    /// The value of an AnyValue.
+    fn any(message: &'a [u8]) -> Result<Any<'a, Self::List>, Bad>;
+}
+
+/// A repeated field: its number in protobuf, and its names in JSON (protobuf's own, and as the specification has it).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repeated {
+    pub(super) number: u32,
+    pub(super) names: [&'static [u8]; 2],
+}
+
+const fn repeated(number: u32, camel: &'static [u8], snake: &'static [u8]) -> Repeated {
+    Repeated {
+        number,
+        names: [camel, snake],
+    }
+}
+
+const RESOURCE_LOGS: Repeated = repeated(1, b"resourceLogs", b"resource_logs");
+const SCOPE_LOGS: Repeated = repeated(2, b"scopeLogs", b"scope_logs");
+const LOG_RECORDS: Repeated = repeated(2, b"logRecords", b"log_records");
+const RESOURCE_ATTRIBUTES: Repeated = repeated(1, b"attributes", b"attributes");
+const SCOPE_ATTRIBUTES: Repeated = repeated(3, b"attributes", b"attributes");
+pub(super) const RECORD_ATTRIBUTES: Repeated = repeated(6, b"attributes", b"attributes");
+pub(super) const VALUES: Repeated = repeated(1, b"values", b"values");
+
+/// A log record that was taken apart.
+#[derive(Debug)]
+pub(super) struct LogRecord<'a, L> {
+    pub(super) plain: Plain<'a>,
+    /// An AnyValue.
+    pub(super) body: Option<&'a [u8]>,
+    /// KeyValues; `None` if there are none.
+    pub(super) attributes: Option<L>,
+}
+
+/// The value of an AnyValue.
+#[derive(Debug)]
+pub(super) enum Any<'a, L> {
+    Nil,
+    Text(&'a [u8]),
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Bytes(Cow<'a, [u8]>),
+    /// AnyValues.
+    List(L),
+    /// KeyValues.
+    Map(L),
+}
+
+/// A position in a request.
+#[derive(Debug)]
+pub(super) struct Logs<'a, E: Encoding<'a>> {
+    /// The request, until the walk begins.
+    request: Option<&'a [u8]>,
+    resources: Option<E::List>,
+    scopes: Option<E::List>,
+    records: Option<E::List>,
+    /// The record that waits for room in the output.
+    waiting: Option<&'a [u8]>,
+    context: Context,
+    values: Values<'a, E>,
+}
+
+impl<'a, E: Encoding<'a>> Logs<'a, E> {
+    pub(super) fn new(request: &'a [u8]) -> Self {
+        Self {
+            request: Some(request),
+            resources: None,
+            scopes: None,
+            records: None,
+            waiting: None,
+            context: Context::default(),
+            values: Values { levels: Vec::new() },
+        }
+    }
+
+    pub(super) fn next(&mut self, received: Time, out: &mut Vec<u8>) -> Next<'a> {
+        loop {
+            if let Some(record) = self.waiting {
+                let room = self.context.room(record.len());
+                if out.capacity() - out.len() < room {
+                    return Next::Room(room);
+                }
+                self.waiting = None;
+                return match self.record(record, received, out) {
+                    Ok(()) => Next::Record,
+                    Err(bad) => Next::Bad(record, bad),
+                };
+            }
+            match self.advance() {
+                Ok(true) => {}
+                Ok(false) => return Next::End,
+                Err((bytes, bad)) => return Next::Bad(bytes, bad),
+            }
+        }
+    }
+
+    /// Takes one step towards the next record; false at the end of the request. An unreadable part is skipped and returned.
+    fn advance(&mut self) -> Result<bool, (&'a [u8], Bad)> {
+        if self.records.is_some() {
+            self.waiting = element::<E>(&mut self.records)?;
+        } else if self.scopes.is_some() {
+            if let Some(scope) = element::<E>(&mut self.scopes)? {
+                self.begin_scope(scope).map_err(|bad| (scope, bad))?;
+            }
+        } else if self.resources.is_some() {
+            if let Some(resource) = element::<E>(&mut self.resources)? {
+                self.begin_resource(resource)
+                    .map_err(|bad| (resource, bad))?;
+            }
+        } else if let Some(request) = self.request.take() {
+            let list = E::list(request, RESOURCE_LOGS).map_err(|bad| (request, bad))?;
+            self.resources = Some(list);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn begin_resource(&mut self, message: &'a [u8]) -> Result<(), Bad> {
+        let map = &mut self.context.resource;
+        map.clear();
+        if let Some(resource) = E::context(message, b"resource")? {
+            let attributes = E::list(resource, RESOURCE_ATTRIBUTES)?;
+            if E::count(&attributes)? > 0 {
+                self.values.map(attributes, map)?;
+            }
+        }
+        self.scopes = Some(E::list(message, SCOPE_LOGS)?);
+        Ok(())
+    }
+
+    fn begin_scope(&mut self, message: &'a [u8]) -> Result<(), Bad> {
+        let map = &mut self.context.scope;
+        map.clear();
+        if let Some(scope) = E::context(message, b"scope")? {
+            let (name, version) = E::scope_texts(scope)?;
+            let texts = [("name", name), ("version", version)];
+            let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+            let attributes = E::list(scope, SCOPE_ATTRIBUTES)?;
+            let has_attributes = E::count(&attributes)? > 0;
+            let length = texts.clone().count() as u32 + u32::from(has_attributes);
+            if length > 0 {
+                write_map_len(map, length);
+            }
+            for (name, text) in texts {
+                write_str(map, name.as_bytes());
+                write_str(map, text);
+            }
+            if has_attributes {
+                write_str(map, b"attributes");
+                self.values.map(attributes, map)?;
+            }
+        }
+        self.records = Some(E::list(message, LOG_RECORDS)?);
+        Ok(())
+    }
+
+    fn record(&mut self, message: &'a [u8], received: Time, out: &mut Vec<u8>) -> Result<(), Bad> {
+        let record = E::record(message)?;
+        let mut entry = Entry::begin(&record.plain, received, out);
+        let written = self.fields(&record, &mut entry);
+        match written {
+            Ok(()) => entry.end(&self.context),
+            Err(_) => entry.undo(),
+        }
+        written
+    }
+
+    fn fields(
+        &mut self,
+        record: &LogRecord<'a, E::List>,
+        entry: &mut Entry<'_>,
+    ) -> Result<(), Bad> {
+        if let Some(body) = record.body {
+            entry.message();
+            self.values.any(body, entry.out)?;
+        }
+        entry.plain(&record.plain)?;
+        if let Some(attributes) = record.attributes {
+            entry.name("attributes");
+            self.values.map(attributes, entry.out)?;
+        }
+        Ok(())
+    }
+}
+
+/// The next element of a list; a list that ends or cannot be read is closed.
+fn element<'a, E: Encoding<'a>>(
+    open: &mut Option<E::List>,
+) -> Result<Option<&'a [u8]>, (&'a [u8], Bad)> {
+    let Some(list) = open else {
+        return Ok(None);
+    };
+    let unread = E::unread(list);
+    let next = E::next(list);
+    if !matches!(next, Ok(Some(_))) {
+        *open = None;
+    }
+    next.map_err(|bad| (unread, bad))
+}
+
+/// Writes values as MessagePack, without recursion. Keeps its stack from one value to the next.
+#[derive(Debug)]
+struct Values<'a, E: Encoding<'a>> {
+    /// Lists being written, and whether their elements are pairs.
+    levels: Vec<(E::List, bool)>,
+}
+
+impl<'a, E: Encoding<'a>> Values<'a, E> {
+    /// Writes an AnyValue.
+    fn any(&mut self, value: &'a [u8], out: &mut Vec<u8>) -> Result<(), Bad> {
+        self.levels.clear();
+        self.begin(value, out)?;
+        self.finish(out)
+    }
+
+    /// Writes KeyValues as a map.
+    fn map(&mut self, pairs: E::List, out: &mut Vec<u8>) -> Result<(), Bad> {
+        self.levels.clear();
+        self.open(pairs, true, out)?;
+        self.finish(out)
+    }
+
+    /// Writes the elements of all open lists.
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Bad> {
+        while let Some((list, is_map)) = self.levels.last_mut() {
+            let is_map = *is_map;
+            let Some(element) = E::next(list)? else {
+                self.levels.pop();
+                continue;
+            };
+            if !is_map {
+                self.begin(element, out)?;
+                continue;
+            }
+            let (key, value) = E::pair(element)?;
+            write_str(out, key);
+            self.begin(value, out)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a scalar, or the head of a list or map.
+    fn begin(&mut self, value: &'a [u8], out: &mut Vec<u8>) -> Result<(), Bad> {
+        match E::any(value)? {
+            Any::Nil => write_nil(out),
+            Any::Text(text) => write_str(out, text),
+            Any::Bool(bool) => write_bool(out, bool),
+            Any::Int(int) => write_int(out, int),
+            Any::Double(double) => write_f64(out, double),
+            Any::Bytes(bytes) => write_bin(out, &bytes),
+            Any::List(list) => self.open(list, false, out)?,
+            Any::Map(pairs) => self.open(pairs, true, out)?,
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, list: E::List, is_map: bool, out: &mut Vec<u8>) -> Result<(), Bad> {
+        if self.levels.len() >= LEVELS_MAX {
+            return Err(Bad::TooDeep);
+        }
+        let count = E::count(&list)?;
+        match is_map {
+            true => write_map_len(out, count),
+            false => write_array_len(out, count),
+        }
+        self.levels.push((list, is_map));
+        Ok(())
+    }
+}
