@@ -1,25 +1,25 @@
-//! The option `retry`, the same for every sink that sends.
+//! The options `retry` and `batch`, which every sink that sends has.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use millstream_config::Period;
+use millstream_config::{Period, Size};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, Visitor},
 };
 
-/// How a destination that fails is tried again.
+/// How a destination that fails is retried.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Retry {
-    /// The wait after the first failure; each further one doubles it.
+    /// Wait after the first failure; each further failure doubles it.
     pub(crate) first: Period,
-    /// No wait is longer.
+    /// Longest wait between two tries.
     pub(crate) max: Period,
-    /// How long it may take to accept a connection or to answer.
+    /// Time limit for a connection attempt and for an answer.
     pub(crate) timeout: Period,
-    /// After how long records that it does not take leave by `NAME.rejected`; `never`: they wait.
+    /// Time after which records that the destination does not take leave by `NAME.rejected`; `never` keeps retrying.
     pub(crate) give_up: GiveUp,
 }
 
@@ -34,14 +34,14 @@ impl Default for Retry {
     }
 }
 
-/// `never`, or after how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A time limit, or `never`, which is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GiveUp(pub(crate) Option<Duration>);
 
 impl<'de> Deserialize<'de> for GiveUp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
+        struct Text;
+        impl Visitor<'_> for Text {
             type Value = GiveUp;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("`never` or a duration such as 6h")
@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for GiveUp {
                 Ok(GiveUp(Some(period.as_duration())))
             }
         }
-        deserializer.deserialize_str(Read)
+        deserializer.deserialize_str(Text)
     }
 }
 
@@ -65,5 +65,34 @@ impl JsonSchema for GiveUp {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({ "anyOf": [{ "const": "never" }, generator.subschema_for::<Period>()] })
+    }
+}
+
+/// When small batches leave together.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Batching {
+    /// Bytes to gather before they leave; 0 sends every batch on its own.
+    pub(crate) size: Size,
+    /// Records to gather before they leave; 0 sets no limit.
+    pub(crate) records: u32,
+    /// Time that the first gathered batch waits for more when nothing else is ready.
+    pub(crate) linger: Period,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self {
+            size: Size::mib(1),
+            records: 0,
+            linger: Period::secs(0),
+        }
+    }
+}
+
+impl Batching {
+    /// Whether gathered records leave now although more may be ready.
+    pub(crate) fn is_full(&self, bytes: usize, records: usize) -> bool {
+        bytes >= self.size.as_usize() || self.records > 0 && records >= self.records as usize
     }
 }
