@@ -75,7 +75,7 @@ impl DiskReader {
         self.reporter.error(
             "gap",
             format_args!(
-                "{} continues at {}: the positions after {} are skipped, {why}",
+                "{} continues at {}: the positions after {} are missing: {why}",
                 self.reader.name(),
                 lost.before,
                 lost.after

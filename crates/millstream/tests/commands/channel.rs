@@ -294,7 +294,7 @@ fn missing_channel_data_is_reported_at_each_start_until_the_operator_accepts_it(
     fs::remove_file(&segments[1]).unwrap();
     let said = text(channel(here, &["verify"]), 1);
     assert!(
-        said.contains("MISSING: ") && said.contains("stood between frames"),
+        said.contains("MISSING: ") && said.contains("were between frames"),
         "{said}"
     );
     start().stop();
@@ -621,7 +621,7 @@ fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
         wait_until("all lines are written once", || numbers(&out) == all);
         let log = program.log();
         assert!(
-            !log.contains("not in order") && !log.contains("ERROR"),
+            !log.contains("not clean") && !log.contains("ERROR"),
             "{log}"
         );
     }
@@ -697,7 +697,7 @@ sinks:
             fs::read_to_string(place.join("out.log")).unwrap() == lines,
             "each line once"
         );
-        assert!(!program.log().contains("not in order"), "{}", program.log());
+        assert!(!program.log().contains("not clean"), "{}", program.log());
         fs::remove_file(here.join("log")).unwrap();
     }
 }

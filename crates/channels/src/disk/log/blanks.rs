@@ -211,7 +211,7 @@ impl Blanks {
                 }),
                 source: Arc::new(error),
             }),
-            Err(error) => Err(Error::disk("making a segment", &path, error)),
+            Err(error) => Err(Error::disk("creating a segment", &path, error)),
         }
     }
 

@@ -129,7 +129,7 @@ impl Consumers {
         move || {
             for cursor in cursors {
                 let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-                // Only `forget` asks for it. A disk that fails here also fails the next commit, which is reported.
+                // Only `channel forget` uses this. A disk that fails here also fails the next commit, which is reported.
                 let _ = cursor.set_configured(false);
             }
         }

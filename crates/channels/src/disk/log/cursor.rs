@@ -72,13 +72,13 @@ impl Cursor {
         // A crash or a full disk may have left half a cursor behind.
         match disk.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::disk("making a cursor", path, error));
+                return Err(Error::disk("creating a cursor", path, error));
             }
             _ => {}
         }
         let body = encode(channel, position, FRESH | CONFIGURED);
         let slots = Slots::create(disk, path, FORMAT, &body)
-            .map_err(|error| Error::state("making a cursor", path, error))?;
+            .map_err(|error| Error::state("creating a cursor", path, error))?;
         Ok(Self {
             slots,
             path: path.to_owned(),

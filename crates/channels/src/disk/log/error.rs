@@ -153,8 +153,8 @@ impl fmt::Display for Error {
             ),
             Self::NoIdentity(path) => write!(
                 f,
-                "{}: the file is missing or damaged, but the directory holds segments; restore the file from a backup, or move the \
-                 directory of the channel away to begin a new channel",
+                "{}: the file is missing or damaged, and the directory holds segments; restore it from a backup, or move the directory \
+                 of the channel away to begin a new channel",
                 path.display()
             ),
             Self::NoChannel(directory) => {

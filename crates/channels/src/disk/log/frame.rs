@@ -157,7 +157,7 @@ impl Head {
 
     /// Whether these bytes are its body.
     pub(super) fn fits_body(&self, body: &[u8]) -> bool {
-        body.len() == self.lengths.body && checksum(body) == self.body_checksum
+        body.len() == self.lengths.body && crc32c(body) == self.body_checksum
     }
 
     /// The batch of this frame; `None` for the end of a segment.
@@ -185,11 +185,6 @@ pub(super) struct Stamp {
     pub(super) parts: u32,
 }
 
-/// CRC-32C.
-pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    crc32c(bytes)
-}
-
 /// Appends the head of a frame to `out`, except what depends on its place; [`seal`] adds that.
 pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch>, closed: &[u64]) {
     let start = out.len();
@@ -197,7 +192,7 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     out.extend_from_slice(MARK);
     out.extend_from_slice(&[0; 8]);
     put_u32(out, body.len());
-    put_u32(out, checksum(body) as usize);
+    put_u32(out, crc32c(body) as usize);
     out.extend_from_slice(&stamp.position.epoch.to_le_bytes());
     out.extend_from_slice(&stamp.position.seq.to_le_bytes());
     out.extend_from_slice(&stamp.keep_time.0.to_le_bytes());

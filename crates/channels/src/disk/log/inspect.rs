@@ -28,7 +28,7 @@ use super::{
     walk::{Walk, WalkError},
 };
 
-/// A segment, as far as headers tell.
+/// A segment according to the headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its number.
@@ -249,7 +249,7 @@ fn is_in_use(disk: &dyn Disk, directory: &Path) -> Result<bool, Error> {
     };
     tried
         .map(|free| !free)
-        .map_err(|error| Error::disk("looking at the lock", &path, error))
+        .map_err(|error| Error::disk("checking the lock", &path, error))
 }
 
 /// The losses of the channel in `directory` that no operator has accepted: those in its list, and those in `found`. The
@@ -303,7 +303,7 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
     losses.accept()
 }
 
-/// Opens all segments, each with its end if the header of the next one tells it.
+/// Opens all segments, each with its end if the header of the next one records it.
 fn open_segments(
     disk: &dyn Disk,
     directory: &Path,

@@ -124,7 +124,7 @@ pub struct Log {
     losses: Arc<Losses>,
 }
 
-/// The hops.
+/// Keeping batches.
 impl Log {
     /// Opens the channel in `directory`, or creates it with the random id `fresh`. The parent directory must exist. Takes no
     /// space for new frames yet: a full disk does not prevent a start.
@@ -430,7 +430,7 @@ impl Log {
     }
 }
 
-/// Everything else that the owner of the log asks or says.
+/// State and maintenance.
 impl Log {
     /// The id of the channel.
     pub fn id(&self) -> ChannelId {

@@ -145,7 +145,7 @@ impl ReadAhead {
         }
     }
 
-    /// Continues at the next frame that fits. The gap in the positions will tell what is lost.
+    /// Continues at the next frame that fits. The gap in the positions shows what is lost.
     fn skip_damage(&mut self, segment: &Segment, misfit: u64, end: u64) -> io::Result<()> {
         let place = Place {
             channel: self.channel,

@@ -90,7 +90,7 @@ impl Reader {
         };
         let floor = {
             let mut cursor = lock(&cursor);
-            // Only `forget` asks for it. A disk that fails here also fails the next commit, which is reported.
+            // Only `channel forget` uses this. A disk that fails here also fails the next commit, which is reported.
             let _ = cursor.set_configured(true);
             cursor.floor()
         };

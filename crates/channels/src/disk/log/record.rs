@@ -250,27 +250,33 @@ impl ChannelRecord {
 
 /// Opens the record at `path`, or creates it with its directory.
 fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millstream_state::Error> {
+    create_directory(disk, path).map_err(|error| millstream_state::Error::Io {
+        action: "create",
+        path: path.to_owned(),
+        error,
+    })?;
     match disk.metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create_directory(disk, path).map_err(|error| millstream_state::Error::Io {
-                action: "create",
-                path: path.to_owned(),
-                error,
-            })?;
             Slots::create(disk, path, FORMAT, &summary.encode())
         }
         _ => Slots::open(disk, path, FORMAT, Open::Write, convert).map(|(slots, _)| slots),
     }
 }
 
+/// Creates the directory of the records in a data_dir, and makes its name durable. A crash may have come before that was
+/// done, so it is done at every start. Any other directory exists: the channel's is in it.
 fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let records = path.parent().unwrap_or(Path::new("."));
-    if let Some(above) = records.parent().filter(|_| disk.metadata(records).is_err()) {
-        disk.create_directory(records)?;
-        let here = above.as_os_str().is_empty();
-        disk.sync_directory(if here { Path::new(".") } else { above })?;
+    match path
+        .parent()
+        .and_then(|records| Some((records, records.parent()?)))
+    {
+        Some((records, above)) if records.ends_with(RECORDS) => {
+            disk.create_directory(records)?;
+            let here = above.as_os_str().is_empty();
+            disk.sync_directory(if here { Path::new(".") } else { above })
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -288,8 +294,8 @@ mod tests {
         put_golden(&disk, path, "version-3/buffer.record");
         let summary = Summary::read(&disk, path).unwrap().summary().unwrap();
         let one = Position { epoch: 1, seq: 1 };
-        assert_eq!((summary.end, summary.settled), (one, one));
-        assert_eq!(summary.records_in(2), 6);
+        assert_eq!((summary.end, summary.settled), (one, Position::default()));
+        assert_eq!(summary.records_in(2), 8);
         let mut record = ChannelRecord::new(path.to_owned(), summary);
         let end = Position { epoch: 1, seq: 7 };
         record.keep(&disk, end, None).unwrap();

@@ -114,7 +114,7 @@ impl Log {
         if let Some(newest) = published.segments.newest() {
             newest
                 .truncate()
-                .map_err(|error| Error::disk("giving back room of", &newest.path, error))?;
+                .map_err(|error| Error::disk("truncating a segment", &newest.path, error))?;
         }
         self.index.count_used(&published);
         Ok(())
@@ -219,7 +219,7 @@ impl Log {
         };
         for segment in &released {
             self.release(segment)
-                .map_err(|error| Error::disk("dropping a segment", &segment.path, error))?;
+                .map_err(|error| Error::disk("releasing a segment", &segment.path, error))?;
         }
         self.repeats.remove_old_files(&self.directory)
     }

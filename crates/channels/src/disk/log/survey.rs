@@ -43,7 +43,7 @@ impl SegmentFile {
             return Ok(());
         }
         let truncated = self.file.truncate(bytes);
-        truncated.map_err(|error| Error::disk("giving back room of", &self.path, error))?;
+        truncated.map_err(|error| Error::disk("truncating a segment", &self.path, error))?;
         self.bytes = bytes;
         Ok(())
     }
