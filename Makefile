@@ -1,33 +1,37 @@
-# Everything a developer does here. `make demo` and `make test` need Rust, a C compiler and a JDK; the rest is installed.
+# Developer tasks. `make demo` and `make test` need Rust, a C compiler and a JDK; `make deps` installs everything else.
 
 CARGO ?= cargo
-# What reads from Kafka is built from C sources where what it needs is there; `make deps` installs it.
+# The `kafka` source needs librdkafka, which is built from C sources if its dependencies are there (`make deps` installs them).
 KAFKA := $(if $(shell pkg-config --exists libssl zlib 2>/dev/null && command -v g++ >/dev/null && echo yes),--features millstream/kafka)
+ALL := --features millstream/kafka,millstream/hdfs
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
-.PHONY: help build demo test storm unit clients lint format fuzz deps bench clean
+.PHONY: help build demo test storm unit plain lint fuzz deps
 
-help:            ## what the targets do
+help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
-build:           ## build the programs, optimised
+build:           ## build optimised programs
 	$(CARGO) build --release --locked --features millstream/hdfs $(KAFKA)
 	@$(if $(KAFKA),,echo "built without the source kafka: install libssl-dev, zlib1g-dev and pkg-config for it")
-demo: build      ## run the main job on real input and check what arrived
+demo: build      ## run the main job on real input and check the output
 	@tests/demo.sh
-deps:            ## install what the tests need
+deps:            ## install everything that the tests need
 	@tests/install-deps.sh
-lint: deps       ## formatting, lints, licences
+lint: deps       ## check formatting, lints and licences
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked --features millstream/kafka,millstream/hdfs -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked $(ALL) -- -D warnings
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny check bans licenses sources
-unit:            ## the Rust tests
+unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs $(KAFKA)
-fuzz: deps       ## every decoder against what nobody sends on purpose, FUZZ_SECONDS (30) each
+plain:           ## build without optional features and run the unit tests
+	$(CARGO) test --workspace --locked --lib --bins
+fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
-test: deps       ## all tests, with real clients
+test: deps       ## run all tests, with real clients
 	@tests/run-all.sh
-storm: deps      ## kill, restart, freeze and damage what `make test` does a part of, at full length
-	$(CARGO) build --workspace --bins --locked --features millstream/kafka,millstream/hdfs
-	STORM=full $(CARGO) test --workspace --locked --features millstream/kafka,millstream/hdfs --no-fail-fast \
-		--test crowd --test damage --test disk_model --test file_kills --test hdfs --test http --test http_sink --test kafka_sink --test kills --test mount --test object
-	STORM=full $(CARGO) test --workspace --locked --features millstream/kafka,millstream/hdfs --lib damage
+storm: deps      ## run kills, restarts, freezes and damage at full length; `make test` runs a part of them
+	$(CARGO) build --workspace --bins --locked $(ALL)
+	STORM=full $(CARGO) test --workspace --locked $(ALL) --no-fail-fast --test faults --test disk_model
+	STORM=full $(CARGO) test --workspace --locked $(ALL) --no-fail-fast --test line -- \
+		hdfs:: http:: http_sink:: kafka_sink:: mount:: object::
+	STORM=full $(CARGO) test --workspace --locked $(ALL) --lib damage

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job on real input, with nothing but the two programs: forward clients with acks and a growing log file in, a
-# durable channel between, files out; the receiver is killed once on the way. Then every record is accounted for.
+# The main job on real input, with just the two programs: forward clients with acks and a growing log file in, a disk channel,
+# files out. The receiver is killed once. At the end every record is accounted for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="${CARGO_TARGET_DIR:-target}/release"
@@ -24,7 +24,7 @@ YAML
 
 say "1. This configuration:"
 cat "$work/millstream.yaml"
-say "2. What it promises (millstream explain):"
+say "2. Its delivery guarantees (millstream explain):"
 "$bin/millstream" explain "$work/millstream.yaml"
 
 start() { "$bin/millstream" run "$work/millstream.yaml" 2>>"$work/log" & server=$!; }
@@ -35,14 +35,14 @@ fleet=$!
 "$bin/millbench" generate --file "$work/app.log" --records 500k --rate 125k &
 app=$!
 sleep 2
-say "4. SIGKILL for the receiver in the middle of it, and a new start:"
+say "4. SIGKILL the receiver in the middle, and start it again:"
 kill -KILL $server; wait $server 2>/dev/null || true
 start
 wait $fleet $app
-# An ack means kept, and a tailed file asks nobody to wait: give the files the moment they need.
+# An ack means that a record is on disk in the channel, and a tailed file has no acks: wait until the output files are complete.
 for _ in $(seq 100); do "$bin/millbench" verify "$work/out" --ledger "$work/fleet.ledger" >/dev/null 2>&1 && break; sleep 0.2; done
 kill -TERM $server; wait $server
-say "5. What arrived:"
+say "5. The output:"
 ls -l "$work/out"
 head -n 2 "$work/out/"*.log
 say "6. The integrity report (millbench verify):"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZ_SECONDS (30): what it finds fails, and lies in fuzz/artifacts. The compiler is the one
-# of the project: coverage needs no nightly one without a sanitizer, which safe code has no use for.
+# Runs every fuzz target for FUZZ_SECONDS (30). A finding ends the run with an error; its input is in fuzz/artifacts. The project's stable
+# compiler suffices: only sanitizers, which safe code does not need, require a nightly one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-30}

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what the tests need: tools from Debian, client libraries from PyPI, npm, the Go proxy and Maven Central.
-# Everything but the Debian packages lands in target/clients. What cannot be had is said, and fails the tests that need it.
+# Installs the dependencies of the tests: tools from Debian, client libraries from PyPI, npm, the Go proxy and Maven Central.
+# Everything but the Debian packages is installed into target/clients. A missing package fails the tests that need it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-need() { # COMMAND PACKAGE: installs a Debian package unless the command is there
+need() { # COMMAND PACKAGE: installs a Debian package unless the command exists
 	command -v "$1" >/dev/null && return
 	packages+=("$2")
 }
@@ -33,12 +33,12 @@ rsyslog_modules=$(dirname "$(find /usr/lib -name imptcp.so -path '*rsyslog*' 2>/
 [ -e "$rsyslog_modules/omrelp.so" ] || packages+=(rsyslog-relp)
 [ -e "$rsyslog_modules/lmnsd_gtls.so" ] || packages+=(rsyslog-gnutls)
 [ -e "$rsyslog_modules/lmnsd_ossl.so" ] || packages+=(rsyslog-openssl)
-# What syslog-ng needs; itself it cannot stand beside rsyslog, so it is unpacked below.
+# The libraries of syslog-ng. Debian does not install syslog-ng beside rsyslog, so it is unpacked below.
 for library in libivykis0 libnet1 libwrap0 libjson-c5 libglib2.0-0 libpcre3; do
 	dpkg-query -W "$library" >/dev/null 2>&1 || packages+=("$library")
 done
 need kcat kcat
-# What librdkafka is built with.
+# Build tools for librdkafka.
 need make make
 need gcc gcc
 need g++ g++
@@ -54,7 +54,7 @@ if [ ${#packages[@]} -gt 0 ]; then
 	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
-# Built once into the user's cache: cargo-deny reads deny.toml (licences, banned crates, sources), cargo-fuzz runs fuzz/.
+# Built once into the user's cache: cargo-deny checks deny.toml (licences, banned crates, sources), cargo-fuzz runs fuzz/.
 tools="${XDG_CACHE_HOME:-$HOME/.cache}/millstream/tools"
 for tool in cargo-deny@0.20.2 cargo-fuzz@0.13.2; do
 	[ -x "$tools/bin/${tool%@*}" ] && continue
@@ -65,7 +65,7 @@ done
 
 into=target/clients
 mkdir -p "$into"
-# An S3 server that creates only if absent, checks signatures and survives restarts.
+# An S3 server with conditional creation and signature checks that survives restarts.
 [ -x "$into/versitygw" ] || GOBIN="$PWD/$into" go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 stamp=$(find tests/clients -type f | sort | xargs cat | sha256sum | cut -d' ' -f1)
 [ "$(cat "$into/stamp" 2>/dev/null)" = "$stamp" ] && exit 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests: what CI runs after the lints. Ends with how many passed and failed.
+# Runs all tests, as CI does after the lints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo test --workspace --locked --no-fail-fast --features millstream/kafka,millstream/hdfs "$@"

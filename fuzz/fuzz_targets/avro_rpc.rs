@@ -1,5 +1,5 @@
-//! Avro RPC: any bytes are a connection, cut into pieces of any size. The first byte says how: its lower bits are the size
-//! of the pieces, its highest puts a handshake before the rest, so that calls are reached soon.
+//! Avro RPC: any bytes are a connection, cut into pieces. The lower bits of the first byte are the size of the pieces; its highest
+//! bit prepends a handshake, so that the fuzzer reaches calls early.
 
 #![no_main]
 
@@ -63,7 +63,7 @@ fn feed(calls: &mut Calls, call: &mut Vec<u8>, out: &mut Vec<u8>) {
     loop {
         let capacity = out.capacity();
         let (taken, fed) = calls.feed(call, Time(1), out);
-        assert_eq!(out.capacity(), capacity, "it grew by itself");
+        assert_eq!(out.capacity(), capacity, "the decoder grew the buffer");
         call.drain(..taken);
         match fed {
             Fed::More => return,

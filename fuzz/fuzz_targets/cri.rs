@@ -1,5 +1,5 @@
-//! Lines of container logs: any bytes are a line. What is read of one stands in it, in its order, and becomes one whole entry; and the
-//! same text written again is read the same.
+//! Lines of container logs: any bytes are a line. The parsed parts are slices of the line, in its order, and become one complete entry.
+//! A line written from the parts parses to the same parts.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use millstream_wire::cri::{parse, write_entry};
 
 fuzz_target!(|data: &[u8]| {
-    // Half of what is tried has a time in front, so that what is behind it is reached.
+    // Half of the inputs get a timestamp, so that the fuzzer reaches the fields behind it.
     let (timed, data) = match data.split_first() {
         Some((first, rest)) if first % 2 == 0 => (b"2016-10-06T00:17:09.669794202Z ".as_slice(), rest),
         Some((_, rest)) => (b"".as_slice(), rest),
@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
     whole::assert_whole(&out, records);
 });
 
-/// The time of a line, as it stands there.
+/// The timestamp of a line, as written.
 fn time_of(line: &[u8]) -> &[u8] {
     line.split(|byte| *byte == b' ').next().unwrap_or_default()
 }

@@ -1,12 +1,12 @@
-//! Requests of the mounted directory: any bytes are one read of `/dev/fuse`. Half of what is tried gets a length that fits and an
-//! operation that there is, so that what is behind the header is reached.
+//! Requests to the mounted directory: any bytes are one read of `/dev/fuse`. Half of the inputs get a matching length and an existing
+//! operation, so that the fuzzer reaches the fields behind the header.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use millstream_wire::fuse::{Operation, Request, WRITE_DATA_AT};
 
-/// Operations of `linux/fuse.h` that a tree of files is asked for.
+/// The operations in `linux/fuse.h` that the kernel requests from a file tree.
 const OPERATIONS: [u8; 32] = [
     1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 25, 26, 27, 28, 29, 30, 35, 36, 37, 38, 42, 43, 45, 46,
 ];
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
         }
         _ => {}
     }
-    // One that is cut anywhere is none.
+    // A truncated request is an error.
     for end in 0..bytes.len() {
         assert!(Request::parse(&bytes[..end]).is_err());
     }

@@ -1,5 +1,5 @@
-//! The handshake of the forward protocol: any bytes are a HELO, a PING or a PONG; what can be read is read the same when it
-//! is written again, and a prefix of it is never more than short.
+//! The handshake of the forward protocol: any bytes are a HELO, a PING or a PONG. A message that can be read survives being written and
+//! read again, and each prefix of it is reported as short.
 
 #![no_main]
 

@@ -1,7 +1,5 @@
-//! systemd's Journal Export Format: any bytes are what `journalctl` writes, cut into pieces of any size. Every entry becomes one whole
-//! record, and a split of the input changes nothing.
-//!
-//! The first byte is the size of the pieces.
+//! systemd's Journal Export Format: any bytes are the output of `journalctl`, cut into pieces of the size in the first byte. Every entry
+//! becomes one complete record, and the result does not depend on the pieces.
 
 #![no_main]
 
@@ -13,7 +11,7 @@ use millstream_wire::journal::{Found, Malformed, find};
 
 const NOW: Time = Time(1_795_243_231_500_000_000);
 
-/// Entries, their cursors, and how it ended.
+/// The entries, their cursors, and the end of the input.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     entries: usize,

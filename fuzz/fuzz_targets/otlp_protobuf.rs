@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
             }
             Next::End => break,
         }
-        assert_eq!(out.capacity(), capacity, "it grew by itself");
+        assert_eq!(out.capacity(), capacity, "the decoder grew the buffer");
     }
     whole::assert_whole(&out, records);
 });

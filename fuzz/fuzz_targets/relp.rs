@@ -1,11 +1,11 @@
-//! Sessions of RELP: nothing panics, no part is longer than was allowed, and a split of the input changes nothing.
+//! RELP sessions: no part is longer than the limit, and the result does not depend on how the input is cut.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use millstream_wire::relp::{Command, Decoder, Offers, Refusal, Step};
 
-/// Frames (number, command, data), and how the input ended.
+/// Frames (number, command, data), and the end of the input.
 type Seen = (Vec<(u32, Command, Vec<u8>)>, Result<bool, Refusal>);
 
 fn read<'a>(bytes_max: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     let [size, piece, rest @ ..] = data else {
         return;
     };
-    // A session that is open already is met far more often than one that a fuzzer opens.
+    // The session is open already: a fuzzer rarely opens one.
     let mut input = b"1 open 15 commands=syslog\n".to_vec();
     input.extend_from_slice(rest);
     let bytes_max = usize::from(*size).max(1);

@@ -1,6 +1,5 @@
-//! The decoder of syslog: nothing panics, what it appends is sound, it always ends, and a split of the input changes nothing.
-//!
-//! The first bytes choose how the stream is read.
+//! The syslog decoder: it appends valid entries, it always ends, and the result does not depend on how the input is cut. The first
+//! bytes choose the settings.
 
 #![no_main]
 
@@ -13,10 +12,10 @@ use millstream_wire::{
 
 /// 2026-11-21T06:40:31.5Z
 const NOW: Time = Time(1_795_243_231_500_000_000);
-/// A batch leaves at so many bytes.
+/// The size of a batch.
 const BATCH_BYTES: usize = 512;
 
-/// Records, and what was left over.
+/// The records and the leftovers.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     records: u64,
@@ -61,7 +60,7 @@ fn read<'a>(settings: &Settings, pieces: impl Iterator<Item = &'a [u8]>) -> Seen
         take(&mut waiting, After::More);
     }
     take(&mut waiting, After::End);
-    assert!(waiting.is_empty(), "the end of a stream leaves nothing");
+    assert!(waiting.is_empty(), "the end of a stream leaves no bytes");
     seen
 }
 

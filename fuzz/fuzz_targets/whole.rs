@@ -1,13 +1,13 @@
-//! What every decoder promises of the entries that it writes.
+//! The promise of every decoder about the entries that it writes.
 
 use millstream_wire::msgpack::Walker;
 
-/// Whether `out` holds so many whole entries and nothing else.
+/// Asserts that `out` holds exactly this number of complete entries.
 pub fn assert_whole(out: &[u8], records: usize) {
     let mut walker = Walker::new();
     walker
         .walk(out)
-        .expect("what a decoder writes is MessagePack");
+        .expect("a decoder writes MessagePack");
     assert_eq!((walker.whole(), walker.misfits()), (out.len(), 0));
     assert_eq!(walker.entries() as usize, records);
 }

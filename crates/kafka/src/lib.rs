@@ -25,6 +25,8 @@ use std::sync::Arc;
 pub use access::{Auth, Mechanism, Tls, TlsBlock};
 pub use consumer::{Consumer, Incoming, Partition, Polled, Taken};
 pub use error::{Error, Kind};
+#[cfg(feature = "fuzzing")]
+pub use native::read_each_answer;
 pub use native::{Compression, Partitioner};
 pub use outgoing::{Outgoing, Record};
 pub use producer::{Failed, Producer, ProducerOptions, Sent, Store};

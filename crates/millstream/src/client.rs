@@ -1,4 +1,4 @@
-//! Asks a running instance: a GET over HTTP/1.1, one per connection, with a time limit and a bound on the answer.
+//! A client of a running instance: one GET over HTTP/1.1 per connection, with timeouts and a bound on the response.
 
 use std::{
     io::{self, Read, Write},
@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-/// Time to connect, and for each read.
+/// The timeout of connecting and of each read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of an answer at most: some thousand nodes.
+/// The largest response in bytes: enough for some thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;
 
 /// The status code and the body of `http://ADDRESS/PATH`.
@@ -26,7 +26,7 @@ pub fn get(address: &str, path: &str) -> io::Result<(u16, String)> {
 fn ask(mut stream: TcpStream, host: &str, path: &str) -> io::Result<(u16, String)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // `Connection: close`: the answer ends where the connection ends.
+    // With `Connection: close` the response ends with the connection.
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
@@ -37,7 +37,7 @@ fn ask(mut stream: TcpStream, host: &str, path: &str) -> io::Result<(u16, String
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not answer as HTTP"))
 }
 
-/// `HTTP/1.1 200 OK`, headers, an empty line, the body. The interface sends lengths and never chunks.
+/// Parses a status line, headers, an empty line and a body. The interface sends lengths and never chunks.
 fn parse(answer: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let code = head.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;

@@ -1,7 +1,7 @@
 //! Watches the wall clock, and logs when it jumps.
 //!
-//! Records carry the wall clock's time, so after a jump they land in other files than before; whoever looks for them needs to know. What
-//! counts ages (channels, retries, rotation) uses clocks that never jump.
+//! Records carry the wall clock's time, so after a jump they are in other files than before, and an operator needs to know. Ages
+//! (channels, retries, rotation) use clocks that never jump.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use millstream_record::Time;
 
 /// How often the clocks are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A smaller difference is no jump: time services correct the clock by this much without a step.
+/// The smallest difference that counts as a jump: time services correct smaller ones without a step.
 const JUMP_MIN: Duration = Duration::from_secs(1);
 
 /// Logs every jump while it is polled; at most one line in each direction in 10 s.
@@ -47,7 +47,7 @@ fn whole_seconds(jump: SignedDuration) -> SignedDuration {
     SignedDuration::from_secs(jump.abs().saturating_add(half).as_secs())
 }
 
-/// The wall clock beside one that never jumps, as they were last.
+/// The last readings of the wall clock and of a clock that never jumps.
 struct Clocks {
     wall: Time,
     steady: Instant,
@@ -58,7 +58,7 @@ impl Clocks {
         Self { wall, steady }
     }
 
-    /// How far the wall clock has jumped since the last look, if it has.
+    /// How far the wall clock has jumped since the last reading, if it has.
     fn compare(&mut self, wall: Time, steady: Instant) -> Option<SignedDuration> {
         let passed = steady.saturating_duration_since(self.steady);
         let passed = i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX);
@@ -74,13 +74,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jump_is_told_once_with_its_size_and_a_slow_look_is_none() {
+    fn a_jump_is_reported_once_with_its_size_and_a_late_reading_is_no_jump() {
         let begin = Instant::now();
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
         let wall = |seconds: i64| Time::from_parts(1_000_000 + seconds, 0);
         let mut clocks = Clocks::new(wall(0), at(0));
         assert_eq!(clocks.compare(wall(1), at(1)), None);
-        // Nobody looked for an hour.
+        // No reading for an hour.
         assert_eq!(clocks.compare(wall(3601), at(3601)), None);
         let days = 3 * 24 * 3600;
         let jump = clocks.compare(wall(3602 + days), at(3602));

@@ -1,4 +1,4 @@
-//! From files to a checked plan: loads the configuration, finds the components, lays out the graph.
+//! Builds a checked plan from files: loads the configuration, finds the components, lays out the graph.
 
 use std::{
     io::{IsTerminal, Write},
@@ -20,19 +20,19 @@ use millstream_pipeline::{
 
 use crate::{exit, registry};
 
-/// A configuration that can run.
+/// A valid configuration.
 pub struct Loaded {
     /// The graph.
     pub plan: Plan,
     /// The settings at the top.
     pub settings: Settings,
-    /// Whether `api.listen` stands in the configuration.
+    /// Whether the configuration sets `api.listen`.
     pub api_is_chosen: bool,
-    /// What works but is probably not meant.
+    /// Warnings: things that work but are probably mistakes.
     pub warnings: Problems,
 }
 
-/// Loads and checks files and directories; all errors come at once.
+/// Loads and checks files and directories; returns all errors at once.
 pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     let sections = loaded.tree.sections();
@@ -96,7 +96,7 @@ fn empty_sections(tree: &Tree) -> Vec<Problem> {
     vec![Problem::new(&tree.root.place, message).help(help)]
 }
 
-/// What can be read of the settings and cannot be used.
+/// Settings that can be read but not used.
 fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     let at = |path: &str, message: String| tree.root.problem_at(path, message);
@@ -131,7 +131,7 @@ fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// What `ADDRESS:PORT` stands for. Names other than `localhost` are not looked up: the answer could change.
+/// Resolves `ADDRESS:PORT`. Names other than `localhost` are not looked up, because the answer could change.
 fn sockets(address: &str) -> Option<Vec<SocketAddr>> {
     match address.strip_prefix("localhost:") {
         Some(_) => Some(address.to_socket_addrs().ok()?.collect()),
@@ -139,7 +139,7 @@ fn sockets(address: &str) -> Option<Vec<SocketAddr>> {
     }
 }
 
-/// Where the instance of a configuration listens. What is wrong elsewhere in it is passed over: it runs already.
+/// The addresses that the instance of a configuration listens on. Errors elsewhere are ignored: the instance runs already.
 pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     match loaded.tree.root.get("api") {
@@ -148,16 +148,16 @@ pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     }
 }
 
-/// The `data_dir` of a configuration. What is wrong elsewhere in it is passed over.
+/// The `data_dir` of a configuration. Errors elsewhere are ignored.
 pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     Ok(loaded.tree.sections().settings.data_dir)
 }
 
-/// The option of nodes whose default stands at the top of the file.
+/// The option of nodes whose default is a top-level setting.
 const TIMEZONE: &str = "timezone";
 
-/// The component of a node, and its options; `zone` is what the top of the file says.
+/// The component of a node and its options. `zone` is the top-level time zone.
 fn find(
     mut node: Entry,
     zone: Option<(&Key, &Node)>,
@@ -215,7 +215,7 @@ fn machine_name() -> String {
         .into_owned()
 }
 
-/// Shows problems on stderr; the exit code of a wrong configuration.
+/// Prints problems to stderr; returns the exit code of an invalid configuration.
 pub fn complain(problems: &Problems) -> u8 {
     show(problems);
     let (errors, _) = problems.counts();
@@ -227,13 +227,13 @@ pub fn complain(problems: &Problems) -> u8 {
     exit::CONFIG
 }
 
-/// Shows problems on stderr. Nothing can be done if it is gone.
+/// Prints problems to stderr. A closed stderr is ignored.
 pub fn show(problems: &Problems) {
     let mut stderr = std::io::stderr();
     let _ = stderr.write_all(problems.render(stderr.is_terminal()).as_bytes());
 }
 
-/// Reads a duration of the command line.
+/// Parses a duration on the command line.
 pub fn period(text: &str) -> Result<Duration, String> {
     text.parse::<millstream_config::Period>()
         .map(millstream_config::Period::as_duration)

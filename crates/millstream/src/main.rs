@@ -26,9 +26,9 @@ static ALLOCATOR: MidPage = MidPage;
 
 /// Moves event streams from where they are written to where they are kept, and loses nothing it accepted.
 ///
-/// Start with `millstream example aggregator > millstream.yaml`, look at it with `millstream explain millstream.yaml`,
-/// and run it with `millstream run millstream.yaml`. `millstream components` lists what there is to build from, and the pages
-/// `config`, `tags`, `templates` and `secrets`.
+/// Start with `millstream example aggregator > millstream.yaml`, see what it does with `millstream explain millstream.yaml`,
+/// and run it with `millstream run millstream.yaml`. `millstream components` lists all sources, channels and sinks, and the
+/// pages `config`, `tags`, `templates` and `secrets`.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
@@ -49,11 +49,11 @@ enum Command {
     Schema(commands::schema::Schema),
 }
 
-/// Exit codes (design, section 7; the numbers are those of sysexits.h).
+/// Exit codes. The numbers are those of sysexits.h.
 pub mod exit {
     /// Drained.
     pub const DRAINED: u8 = 0;
-    /// It could not start, gave up, or had to leave something behind.
+    /// It could not start, gave up, or left records behind.
     pub const FAILED: u8 = 1;
     /// Wrong command line (EX_USAGE).
     pub const USAGE: u8 = 64;
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
                     let first = said.lines().next().unwrap_or_default();
                     page::complain(&format!("{first}\n\n  {hint}"), exit::USAGE);
                 }
-                // Nothing can be done if the terminal is gone.
+                // A closed terminal is ignored.
                 None => drop(error.print()),
             }
             return ExitCode::from(if error.use_stderr() {

@@ -1,4 +1,4 @@
-//! Text for people: paragraphs that are wrapped, columns that are aligned, and the standard output they go to.
+//! Text for people: wrapped paragraphs, aligned columns, and output to stdout and stderr.
 
 use std::{io::Write, ops::RangeInclusive, sync::OnceLock, time::Duration};
 
@@ -9,9 +9,9 @@ use crate::{
     visible::{visible, visible_lines},
 };
 
-/// Characters of a line where the output is no terminal.
+/// The line length when the output is not a terminal.
 const WIDTH: usize = 100;
-/// The least and the most that a terminal may ask for.
+/// The smallest and largest line length that a terminal can set.
 const WIDTHS: RangeInclusive<usize> = 60..=120;
 
 static LINE_WIDTH: OnceLock<usize> = OnceLock::new();
@@ -25,12 +25,12 @@ pub fn fit_terminal() {
     }
 }
 
-/// Characters of a line.
+/// The line length in characters.
 pub fn line_width() -> usize {
     *LINE_WIDTH.get().unwrap_or(&WIDTH)
 }
 
-/// Wraps a text: the first line begins with `first`, the others are indented as far. A word is never broken.
+/// Wraps a text. The first line begins with `first`, the others have the same indent. Words are never broken.
 pub fn paragraph(first: &str, text: &str) -> String {
     wrapped(first, text, line_width())
 }
@@ -91,8 +91,8 @@ pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// A table of at most `most` characters a line: its first row is the header. Where the cells need more, the widest columns
-/// are wrapped; a word is never broken.
+/// A table with lines of at most `most` characters; its first row is the header. If the cells need more, the widest columns are
+/// wrapped. Words are never broken.
 pub fn table(indent: usize, rows: &[Vec<String>], most: usize) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));
@@ -139,7 +139,7 @@ fn push_row(out: &mut String, indent: usize, cells: &[String], widths: &[usize])
     }
 }
 
-/// How many columns a text takes.
+/// The number of columns that a text takes.
 pub fn width(text: &str) -> usize {
     text.chars().count()
 }
@@ -177,19 +177,19 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
-/// A time as it is written in the configuration: `3m10s`.
+/// A duration as written in the configuration: `3m10s`.
 pub fn period(time: Duration) -> String {
     Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)).to_string()
 }
 
-/// Writes a page to the standard output, control characters escaped, and returns the exit code of success. A reader that has
-/// gone (`| head`) is no failure.
+/// Writes a page to stdout with control characters escaped, and returns the exit code of success. A reader that closes its end
+/// (`| head`) is not a failure.
 pub fn print(text: &str) -> u8 {
     let _ = std::io::stdout().write_all(visible_lines(text).as_bytes());
     exit::DRAINED
 }
 
-/// Writes a line to stderr, control characters escaped, and returns `code`. Nothing can be done if stderr is gone.
+/// Writes a line to stderr with control characters escaped, and returns `code`. A closed stderr is ignored.
 pub fn complain(text: &str, code: u8) -> u8 {
     let _ = writeln!(std::io::stderr(), "{}", visible_lines(text));
     code

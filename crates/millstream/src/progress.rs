@@ -1,4 +1,4 @@
-//! A line on the terminal that says how far `run --once` is, once a second. Silent in a pipe.
+//! The progress line of `run --once` on a terminal, updated every second. Silent in a pipe.
 
 use std::{
     future::pending,
@@ -10,17 +10,17 @@ use millstream_pipeline::meters::Meters;
 
 use crate::page::grouped;
 
-/// How often the line is written anew.
+/// How often the line is updated.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Shows the line while it lives.
+/// Shows the line until it is dropped.
 pub struct Progress {
     meters: Option<Meters>,
     shown: bool,
 }
 
 impl Progress {
-    /// A line for a run that ends by itself, if somebody watches.
+    /// A line for a run with an end, if stderr is a terminal.
     pub fn new(once: bool, meters: &Meters) -> Self {
         Self {
             meters: (once && stderr().is_terminal()).then(|| meters.clone()),
@@ -28,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// Refreshes the line for ever.
+    /// Updates the line forever.
     pub async fn show(&mut self) {
         let Some(meters) = self.meters.clone() else {
             return pending().await;
@@ -44,7 +44,7 @@ impl Progress {
                 grouped(now.1),
                 grouped(rate)
             );
-            // Back to the start of the line, and what stood there before is cleared.
+            // Returns to the start of the line and clears it.
             let _ = write!(stderr(), "\r\x1b[K{line}");
             self.shown = true;
             before = now;

@@ -1,4 +1,4 @@
-//! All components there are: the lists of the crates, one behind the other.
+//! All components: the lists of the crates.
 
 use millstream_pipeline::node::{Build, Component};
 

@@ -1,4 +1,4 @@
-//! What systemd wants to know: readiness over `NOTIFY_SOCKET` (sd_notify(3)), and whether stderr is its journal.
+//! systemd: readiness over `NOTIFY_SOCKET` (sd_notify(3)), and whether stderr is the journal.
 
 use std::{
     env,
@@ -8,12 +8,12 @@ use std::{
     },
 };
 
-/// Tells systemd a state such as `READY=1`, if it asked for it. Nothing depends on whether it arrives.
+/// Sends systemd a state such as `READY=1`, if it asked for it. Errors are ignored.
 pub fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    // `@` stands for an address without a file.
+    // A leading `@` means an address without a file.
     let address = match path.as_encoded_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),

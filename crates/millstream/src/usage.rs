@@ -1,11 +1,11 @@
-//! Command lines of other programs: what to type instead.
+//! Hints for command lines in the style of other programs.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Options that name a configuration file elsewhere.
+/// Options that name a configuration file in other programs.
 const FILE_OPTIONS: [&str; 6] = ["-c", "-f", "--config", "--config-file", "--conf", "--file"];
 
-/// Options that only check a configuration elsewhere.
+/// Options that only check a configuration in other programs.
 const CHECK_OPTIONS: [&str; 6] = ["-t", "-T", "--dry-run", "--validate", "--test", "--check"];
 
 /// Commands that take configurations as arguments.
@@ -28,7 +28,7 @@ const TRANSLATED: [(&str, &str); 13] = [
     ("init", "example"),
 ];
 
-/// What to type instead, where the command line is one of another program.
+/// The right command line, if this one is in the style of another program.
 pub fn hint(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -79,7 +79,7 @@ fn command_hint(word: &str, arguments: &[String]) -> Option<String> {
     is_file.then(|| format!("say what to do with the file: millstream run {word}"))
 }
 
-/// The configuration files of a command line, or a word for them.
+/// The configuration files of a command line, or a placeholder.
 fn files(arguments: &[String]) -> String {
     let mut files = Vec::new();
     for argument in arguments {

@@ -1,6 +1,6 @@
-//! The contract of a channel: what it takes from outlets and what its readers give to inlets.
+//! The contract of a channel: what it accepts from outlets and what its readers give to inlets.
 //!
-//! `read -> decode -> send -> [keep] -> [take] -> process -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
 
 use std::{
     future::Future,
@@ -14,7 +14,7 @@ use millstream_record::{Batch, FileId, Position};
 
 use crate::{delivery::Token, failure::Failure, tags::TagFilter};
 
-/// Everything that one batch of a source became: a durable channel keeps all of it or nothing.
+/// Everything that one batch of a source became. A durable channel keeps all of it or nothing.
 #[derive(Debug)]
 pub struct Group {
     /// Its batches, in order; at least one.
@@ -35,45 +35,45 @@ impl Group {
     }
 }
 
-/// What a source knows of its senders that a channel needs for telling repeats apart (delivery.md, "Repeats").
+/// Facts about senders that a source knows and a channel needs to recognize repeats (docs/delivery.md, "Repeats").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The peer of this connection closed it in an orderly way after our last ack.
+    /// The peer of this connection closed it in an orderly way after the last ack.
     ConnectionClosed(u64),
-    /// This connection has ended in any other way: what was last acked on it may not have arrived.
+    /// This connection ended in any other way: the last acks may not have arrived.
     ConnectionBroken(u64),
 }
 
-/// How far a consumer of a durable channel may be behind, and what happens then: the option `behind` of a sink.
+/// The option `behind` of a sink: how far it may be behind a durable channel, and what happens beyond that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behind {
-    /// Bytes that are kept and that it has not settled; 0: no bound but the channel's own.
+    /// Limit of kept bytes that it has not settled; 0: only the channel's limit.
     pub size: u64,
-    /// Age of the oldest batch that it has not settled; 0: no bound.
+    /// Limit of the age of the oldest batch that it has not settled; 0: none.
     pub age: Duration,
-    /// What happens beyond a bound, or when the channel is full.
+    /// The action beyond a limit, or when the channel is full.
     pub then: Then,
 }
 
-/// What happens when a consumer is too far behind.
+/// The action when a consumer is too far behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
     /// The sources wait for it.
     #[default]
     Block,
-    /// The oldest is dropped for this consumer alone; it is counted and logged.
+    /// The oldest batches are dropped for this consumer alone, counted and logged.
     Skip,
 }
 
 /// A consumer of a durable channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// The sink's name: its cursor is called so.
+    /// The sink's name, which is also its cursor's.
     pub name: Arc<str>,
     /// How far it may be behind.
     pub behind: Behind,
-    /// Which tags it takes; None: all.
+    /// The tags that it takes; `None`: all.
     pub tags: Option<TagFilter>,
 }
 
@@ -97,32 +97,32 @@ impl From<&str> for Consumer {
 /// A future that a trait object returns; one allocation per batch.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Stands between producers and consumers. Shared by all threads.
+/// A channel between producers and consumers, shared by all threads.
 pub trait Channel: Send + Sync {
-    /// Waits until there is room, then takes the group. A channel that has stopped drops it, which fails the receipt.
+    /// Waits until there is room, then accepts the group. A channel that has stopped drops it, which fails the receipt.
     fn put(&self, group: Group) -> BoxFuture<'_, ()>;
-    /// Tells it what a source knows of its senders. Never waits.
+    /// Passes on what a source knows about its senders. Never waits.
     fn note(&self, _note: Note) {}
     /// Settles the token when everything that was put before is as safe as this channel can make it, whatever its policy:
-    /// synced where it is durable. Behind memory the receipts of what was put say more. Never waits.
+    /// synced, if the channel is durable. For memory the receipts of the groups say more. Never waits.
     fn sync(&self, token: Token) {
         token.settle();
     }
-    /// Whether what it has taken waits for room that its consumers or the disk must make. `put` may take more all the same,
-    /// up to the bound of its queue; that is kept when there is room again, however long it takes.
+    /// Whether accepted groups wait for room that consumers or the disk must free. `put` may still accept more, up to the bound
+    /// of its queue; those groups are kept when there is room again, however long that takes.
     fn is_full(&self) -> bool {
         false
     }
-    /// No more groups will come: keep what was taken, then let the readers end.
+    /// No more groups will come: keeps what was accepted, then lets the readers end.
     fn close(&self);
-    /// The time to drain is over: keeps what was put as far as there is room for it, drops the rest (which fails its
-    /// receipts), takes nothing more, and closes.
+    /// The drain deadline has passed: keeps what there is room for, drops the rest (which fails its receipts), accepts nothing
+    /// more, and closes.
     fn give_up_waiting(&self) {}
-    /// For a durable channel: where every tailed file goes on. None: nothing durable, the source keeps its own.
+    /// The next byte of every tailed file, for a durable channel. `None` for memory: the source keeps its own positions.
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         None
     }
-    /// Its durable identity (None for memory): positions mean something only together with it.
+    /// Its durable identity (`None` for memory). A position has a meaning only together with it.
     fn id(&self) -> Option<u128> {
         None
     }
@@ -133,41 +133,41 @@ pub trait Channel: Send + Sync {
 pub struct Delivered {
     /// The batch.
     pub batch: Batch,
-    /// Behind a durable channel: where it stands.
+    /// Its position, behind a durable channel.
     pub position: Option<Position>,
-    /// Behind memory: what is settled with it.
+    /// Behind memory: the tokens that are settled with it.
     pub token: Option<Token>,
 }
 
-/// Between which positions that of a sink must be.
+/// The range in which the position of a sink must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The last position that the consumer has committed, here or in an earlier run. A sink writes its own position before
-    /// that, so a lower one is damaged or of an earlier time. None: it never committed, or an operator has moved it.
+    /// The last position that the consumer committed, in this or an earlier run. A sink writes its own position first, so a
+    /// lower one is damaged or an old copy. `None`: it never committed, or an operator moved the cursor.
     pub committed: Option<Position>,
-    /// The newest position that is kept: nothing behind it can come again.
+    /// The newest position that is kept: nothing behind it can be read again.
     pub kept: Position,
 }
 
-/// One consumer's way through a channel. Lives on the consumer's thread; may block it for a read from the page cache.
+/// Reads a channel for one consumer, on the consumer's thread. It may block for a read from the page cache.
 pub trait Reader: Send {
-    /// Goes on after `after`, which a sink that owns its position says (it wins over the cursor), else after the cursor.
-    /// Called before the first batch and again whenever the consumer starts anew.
+    /// Continues after `after`, the position of a sink that owns one (it wins over the cursor), otherwise after the cursor.
+    /// Called before the first batch and again whenever the consumer restarts.
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure>;
     /// The next batch; `None` when the channel is closed and read to its end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>>;
-    /// Everything up to `position` is settled by this consumer: moves its cursor and syncs it. Not called for memory.
+    /// Marks everything up to `position` as settled by this consumer: moves its cursor and syncs it. Not called for memory.
     fn commit(&mut self, position: Position) -> Result<(), Failure>;
-    /// Everything up to this is settled by this consumer, as its cursor says. None: memory.
+    /// The position up to which this consumer has settled, by its cursor. `None` for memory.
     fn settled(&self) -> Option<Position> {
         None
     }
-    /// What the channel knows of this consumer for sure, to compare with the position of a sink that keeps its own. None:
-    /// memory.
+    /// The certain facts about this consumer, to compare with the position of a sink that keeps its own. `None`
+    /// for memory.
     fn bounds(&self) -> Option<Bounds> {
         None
     }
-    /// Whether a cut should come early, as the channel is nearly full.
+    /// Whether a checkpoint should be early because the channel is nearly full.
     fn hurry(&self) -> bool {
         false
     }

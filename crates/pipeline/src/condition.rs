@@ -1,6 +1,6 @@
-//! Conditions: what keeps a node from doing its work right now, since when, and why.
+//! Conditions: what keeps a node from its work now, since when, and why.
 //!
-//! A log line tells that something happened; a condition tells that it still holds. `status` shows the conditions of every
+//! A log line reports an event; a condition reports that it lasts. `status` shows the conditions of every
 //! node, and `/health` is unhealthy while one of them is serious. Each task, connection or server holds a [`Condition`] for
 //! each thing that can go wrong with it, so two servers of one sink never clear each other's.
 
@@ -16,7 +16,7 @@ use std::{
 
 use crate::report::Reporter;
 
-/// What a condition means for the node's work.
+/// The effect of a condition on the node's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// The node waits for something that it cannot change: room on a disk or in a channel, a slow consumer.
@@ -30,7 +30,7 @@ pub enum Trouble {
 /// A condition that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// What it means.
+    /// Its effect.
     pub trouble: Trouble,
     /// Why, in one sentence that says what to do.
     pub why: String,
@@ -38,7 +38,7 @@ pub struct Held {
     pub age: Duration,
 }
 
-/// All conditions of one node. Cloning shares them.
+/// All conditions of one node. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conditions(Arc<Inner>);
 
@@ -82,15 +82,15 @@ impl Conditions {
 pub struct Condition {
     id: u64,
     kind: &'static str,
-    /// So that clearing what does not hold, as every delivery does, takes no lock.
+    /// Lets a delivery clear a condition that does not hold without taking the lock.
     holds: AtomicBool,
     conditions: Conditions,
     reporter: Reporter,
 }
 
 impl Condition {
-    /// Says that the condition holds, and logs it as an error (at most one line of this kind in ten seconds). A condition that
-    /// holds already keeps its start and takes the new reason.
+    /// Raises the condition and logs it as an error (at most one line of this kind in ten seconds). A condition that is raised
+    /// already keeps its start and takes the new reason.
     pub fn raise(&self, trouble: Trouble, why: impl fmt::Display) {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);
@@ -107,7 +107,7 @@ impl Condition {
         held.insert(self.id, active);
     }
 
-    /// Says that the condition no longer holds; returns for how long it held, or `None` if it did not.
+    /// Clears the condition; returns for how long it held, or `None` if it did not.
     pub fn clear(&self) -> Option<Duration> {
         if !self.holds() {
             return None;

@@ -1,4 +1,4 @@
-//! The directory of everything durable: owned by one process, with a format version.
+//! The directory of all durable state: owned by one process, with a format version.
 
 use std::{fs, io, io::Read, path::Path, sync::Arc};
 
@@ -11,25 +11,25 @@ use crate::failure::Failure;
 
 /// The version of the directory's layout that this program writes and reads.
 const FORMAT: u32 = 1;
-/// What the version file says before the number.
+/// The text before the number in the version file.
 const FORMAT_WORDS: &str = "millstream data_dir, format ";
-/// So many bytes of the version file are read.
+/// At most this many bytes of the version file are read.
 const FORMAT_BYTES_MAX: u64 = 256;
 
-/// Holds the lock of a `data_dir`; it ends with the process.
+/// Holds the lock of a `data_dir`. The system releases it when the process ends.
 pub struct DataDir {
     _lock: Arc<dyn File>,
 }
 
 impl DataDir {
-    /// Makes the directory if there is none, locks it and checks its version.
+    /// Creates the directory if it is missing, locks it and checks its version.
     pub fn open(directory: &Path) -> Result<Self, Failure> {
         let place = directory.display();
         let fail = |error: io::Error| {
             Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a directory this user may write"))
                 .never_again()
         };
-        // Others may enter the directories above it.
+        // Other users may enter the directories above it.
         if let Some(above) = directory.parent() {
             fs::create_dir_all(above).map_err(fail)?;
         }
@@ -47,9 +47,9 @@ impl DataDir {
         }
         check_format(directory).map_err(fail)??;
         if let Err(error) = private::restrict(directory) {
-            // A volume may belong to another user who lets this one write; what we make in it is private.
+            // A volume may belong to another user who lets this one write; everything created in it is private.
             tracing::warn!(
-                "cannot take data_dir {place} from other users: {error}; make this user its owner"
+                "cannot remove other users' access to data_dir {place}: {error}; make this user its owner"
             );
         }
         Ok(Self { _lock: lock })

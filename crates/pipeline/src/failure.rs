@@ -1,8 +1,8 @@
-//! Failures that cross the contract: who is at fault, and whether to try again.
+//! Failures that nodes return to the runtime: what caused them, and whether a retry can help.
 
 use std::fmt;
 
-/// Who is at fault.
+/// The cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The other end of a connection, or a destination.
@@ -13,34 +13,34 @@ pub enum Who {
     Config,
     /// Millstream itself.
     Us,
-    /// What the node keeps below `data_dir`. Only this node fails; all others run.
+    /// The node's own state below `data_dir`. Only this node fails; all others run.
     State,
 }
 
-/// Whether trying again can help.
+/// Whether a retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// At once.
+    /// Retry at once.
     Now,
-    /// After a back-off.
+    /// Retry after a back-off.
     Later,
-    /// Not before somebody has changed something.
+    /// Do not retry: an operator has to change something first.
     Never,
 }
 
-/// Why a node stopped. Its text names the thing and the place, and says what to do next where that is known.
+/// Why a node stopped. The text names the thing and the place, and the next step where it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Who is at fault.
+    /// Its cause.
     pub who: Who,
-    /// Whether to try again.
+    /// Whether to retry.
     pub again: Again,
     /// The text for the operator.
     pub message: String,
 }
 
 impl Failure {
-    /// The disk fails, perhaps only for now (full, slow, a vanished directory).
+    /// A disk failed, perhaps temporarily (full, slow, a missing directory).
     pub fn disk(message: impl Into<String>) -> Self {
         Self {
             who: Who::Disk,
@@ -49,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// The peer fails, perhaps only for now.
+    /// A peer failed, perhaps temporarily.
     pub fn peer(message: impl Into<String>) -> Self {
         Self {
             who: Who::Peer,
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The configuration asks for what cannot be had.
+    /// The configuration asks for something impossible.
     pub fn config(message: impl Into<String>) -> Self {
         Self {
             who: Who::Config,
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// A fault of ours.
+    /// A fault of Millstream itself.
     pub fn us(message: impl Into<String>) -> Self {
         Self {
             who: Who::Us,
@@ -76,8 +76,8 @@ impl Failure {
         }
     }
 
-    /// What the node keeps below `data_dir` cannot be used: it is damaged, or another version wrote it. The text names the
-    /// file and the step that helps. The node does not run until then; every other node does.
+    /// The node's state below `data_dir` cannot be used: it is damaged, or another version wrote it. The text names the
+    /// file and the step that helps. The node does not run until that is done; every other node runs.
     pub fn state(message: impl Into<String>) -> Self {
         Self {
             who: Who::State,
@@ -86,7 +86,7 @@ impl Failure {
         }
     }
 
-    /// The same, but trying again cannot help.
+    /// The same failure, marked as one that a retry cannot help.
     #[must_use]
     pub fn never_again(mut self) -> Self {
         self.again = Again::Never;

@@ -1,7 +1,7 @@
-//! From a plan to what runs: binds everything, then starts sinks and sources.
+//! Starts a plan: binds everything, then starts sinks and sources.
 //!
-//! Closing runs along the graph by itself: a source that has ended drops its outlets, the last outlet of a channel
-//! closes it, a closed channel ends its readers, and a sink that has ended drops its port for rejects.
+//! The end propagates along the graph: a source that ends drops its outlets, the last outlet of a channel closes it, a closed
+//! channel ends its readers, and a sink that ends drops its port for rejected records.
 
 use std::sync::Arc;
 
@@ -29,21 +29,21 @@ use crate::{
     unopened::Unopened,
 };
 
-/// Makes the queues in front of a sink: lanes and bytes of each -> the channel and its readers.
+/// Creates the queues in front of a sink: number of lanes and bytes of each -> the channel and its readers.
 pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>);
 
-/// What a launch needs beside the plan.
+/// The environment of a launch.
 pub struct Launch {
-    /// End when the inputs have ended and everything is settled.
+    /// Whether to end when the inputs have ended and everything is settled.
     pub once: bool,
-    /// Memory channels (they live above this crate).
+    /// Creates memory channels, which are in a crate above this one.
     pub open_memory: OpenMemory,
-    /// Where all meters stand.
+    /// All meters.
     pub meters: Meters,
 }
 
-/// Starts a plan. Everything is bound and recovered before anything runs. The first failure ends the start, but for a node
-/// whose own state cannot be used: only this node, and what cannot work without it, does not run.
+/// Starts a plan. Everything is bound and recovered before anything runs. The first failure ends the start, except for a node
+/// whose own state cannot be used: then only this node and the nodes that need it do not run.
 pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     let settings = plan.settings;
     let data_dir = DataDir::open(&settings.data_dir)?;
@@ -111,7 +111,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     })
 }
 
-/// A sink with its inlets, laid but not started.
+/// A sink with its inlets, connected but not started.
 struct LaidSink {
     plan: SinkPlan,
     inlets: Vec<Inlet>,
@@ -119,7 +119,7 @@ struct LaidSink {
     reporter: Reporter,
 }
 
-/// What the nodes are wired with.
+/// The parts that connect the nodes.
 struct Wiring {
     pool: Pool,
     data_dir: std::path::PathBuf,
@@ -130,10 +130,10 @@ struct Wiring {
     threads: Threads,
     source_stop: Stop,
     sink_stop: Stop,
-    /// The memory in front of each sink, None behind a channel. Taken when everything is wired.
+    /// The memory in front of each sink; `None` behind a channel. Taken when everything is connected.
     feeds: Vec<Option<Arc<Feed>>>,
     channel_feeds: Vec<Arc<Feed>>,
-    /// The channels, for who must end them; they do not keep them open.
+    /// Weak references to the channels, to end them.
     gates: Vec<Arc<dyn Channel>>,
     /// Sources whose senders cannot send again.
     unanswering: Vec<Arc<str>>,
@@ -141,9 +141,9 @@ struct Wiring {
     channel_names: Vec<Arc<str>>,
     /// Readers of each channel, in the order of its consumers.
     readers: Vec<std::collections::VecDeque<Box<dyn Reader>>>,
-    /// For each channel why it could not be opened, if it could not.
+    /// For each channel the reason why it could not be opened, if so.
     unusable: Vec<Option<String>>,
-    /// Of the nodes whose state cannot be used.
+    /// The failures of nodes whose state cannot be used.
     failures: Vec<Failure>,
     nodes: Vec<NodeStatus>,
     ends: mpsc::Sender<(bool, End)>,
@@ -184,7 +184,7 @@ impl Wiring {
         Ok(finished)
     }
 
-    /// Goes on without a channel that could not be opened. Nothing is accepted for it: what rejects into it waits.
+    /// Continues without a channel that could not be opened. Nothing is accepted for it: nodes that reject into it wait.
     fn leave_out_channel(&mut self, plan: &ChannelPlan, reporter: &Reporter, failure: Failure) {
         let channel = Arc::new(Unopened::default());
         self.channel_ids.push(None);
@@ -201,7 +201,7 @@ impl Wiring {
         self.failures.push(failure);
     }
 
-    /// Notes that a node does not run, and why.
+    /// Records that a node does not run, with the reason.
     fn leave_out(
         &mut self,
         reporter: &Reporter,
@@ -222,7 +222,7 @@ impl Wiring {
         });
     }
 
-    /// Why a node cannot run that needs this channel, if it cannot.
+    /// The reason why a node that needs this channel cannot run, if so.
     fn is_missing(&self, channel: usize) -> Option<String> {
         let why = self.unusable[channel].as_ref()?;
         let name = &self.channel_names[channel];
@@ -259,7 +259,7 @@ impl Wiring {
         routes.iter().filter_map(channel).collect()
     }
 
-    /// Lays the memory in front of every sink first: sinks send each other what they reject.
+    /// Creates the memory in front of every sink first, because sinks send each other rejected records.
     fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Vec<LaidSink> {
         let mut readers = Vec::new();
         for plan in &plans {
@@ -347,7 +347,7 @@ impl Wiring {
         routes.iter().filter_map(edge).collect()
     }
 
-    /// The port `NAME.rejected` of a node: to the nodes that take it, else into a file.
+    /// The port `NAME.rejected` of a node: to the nodes that take it, otherwise into a file.
     fn rejects(&self, node: &str, routes: &[Route], reporter: &Reporter) -> Outlet {
         let (mut edges, meters) = (self.edges(routes), self.meters.of(node));
         let mut to = format!("by the port {node}.rejected");
@@ -385,7 +385,7 @@ impl Wiring {
                 .filter_map(|channel| self.is_missing(channel))
                 .next();
             if let Some(why) = missing {
-                // What it would read or accept could not be kept.
+                // Without it the channel could not keep what it accepts.
                 self.leave_out(&reporter, named, &why);
                 continue;
             }
@@ -426,7 +426,7 @@ impl Wiring {
                 .remove(0);
             bound.push((plan, context, state));
         }
-        // From here on the outlets alone keep the channels open.
+        // From here on only the outlets keep the channels open.
         self.feeds.clear();
         self.channel_feeds.clear();
         Ok(bound)
@@ -464,7 +464,7 @@ impl Wiring {
                 let has_failed = end.is_err();
                 let _ = ends.send((false, end)).await;
                 if has_failed {
-                    // Sources wait in front of it until the stop: without the inlet its memory would take and drop.
+                    // Keeping the inlet makes sources wait until the stop; without it the memory would accept and drop.
                     stop.stopped().await;
                 }
             };

@@ -1,8 +1,8 @@
 //! Meters: counters and gauges of every node, read by `/metrics`, `status` and tests.
 //!
 //! A meter is an atomic that is touched once per batch. Names follow `millstream_<noun>_<unit>_total` (counters) or
-//! `millstream_<noun>_<unit>` (gauges), with the label `component` = the node's name in the configuration. Numbers that need a label more
-//! stand in `tables`.
+//! `millstream_<noun>_<unit>` (gauges). The label `component` is the node's name in the configuration. Numbers that need
+//! another label are in `tables`.
 
 use std::{
     collections::BTreeMap,
@@ -15,17 +15,17 @@ use std::{
 
 use crate::tables::{Table, Tables};
 
-/// One number. Cloning shares it.
+/// One number. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<AtomicU64>);
 
 impl Meter {
-    /// Raises it.
+    /// Adds to it.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Lowers it (gauges).
+    /// Subtracts from it (gauges).
     pub fn sub(&self, amount: u64) {
         self.0.fetch_sub(amount, Ordering::Relaxed);
     }
@@ -35,7 +35,7 @@ impl Meter {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// What it stands at.
+    /// Its value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -47,10 +47,10 @@ enum Kind {
     Gauge,
 }
 
-/// (name of the metric, component): each is there once, however often it is asked for.
+/// (name of the metric, component): unique.
 type Key = (&'static str, Arc<str>);
 
-/// All meters of the process. Cloning shares them.
+/// All meters of the process. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Meters {
     single: Arc<Mutex<BTreeMap<Key, (Kind, Meter)>>>,
@@ -108,13 +108,13 @@ impl Meters {
         text
     }
 
-    /// The numbers that have a label more.
+    /// The numbers that have another label.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 }
 
-/// The meters of one node. Cloning shares them.
+/// The meters of one node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct NodeMeters {
     all: Meters,
@@ -127,17 +127,17 @@ impl NodeMeters {
         self.all.of(component)
     }
 
-    /// A counter, `millstream_<name>_total`; the same one whenever it is asked for again.
+    /// The counter `millstream_<name>_total`; the same one for the same name.
     pub fn counter(&self, name: &'static str) -> Meter {
         self.meter(name, Kind::Counter)
     }
 
-    /// A gauge, `millstream_<name>`.
+    /// The gauge `millstream_<name>`.
     pub fn gauge(&self, name: &'static str) -> Meter {
         self.meter(name, Kind::Gauge)
     }
 
-    /// Gauges of which there are several, `millstream_<name>` with the label `label` beside `component`.
+    /// A table of gauges: `millstream_<name>` with the label `label` beside `component`.
     pub fn table(&self, name: &'static str, label: &'static str) -> Table {
         self.all.tables.table(name, label, &self.component)
     }

@@ -20,130 +20,130 @@ use crate::{
 /// A future that stays on its thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Where batches come from.
+/// A producer of batches.
 pub trait Source: Send {
-    /// Takes what the source needs from outside (listeners, directories) before anything runs. A failure ends the start, but
-    /// one of its own state ([`Failure::state`]) only leaves this source out. Called once.
+    /// Acquires listeners, directories and other resources before anything runs. A failure ends the start, except that a failure of
+    /// the source's own state ([`Failure::state`]) only leaves this source out. Called once.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
-    /// Reads until the inputs have ended, or until `context.stop` says so; then waits for what its peers wait for, and
-    /// returns. Called again after a failure or a panic (what `bind` took is kept in `self`). Runs on a data thread and
-    /// must not block it.
+    /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that its peers wait for, and
+    /// returns. Called again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not
+    /// block it.
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
-    /// The values that its batches can carry, beside the tag: names out of [`millstream_record::VALUE_NAMES`]. The layout
-    /// refuses templates behind the source that ask for others.
+    /// The values that its batches can carry beside the tag: names from [`millstream_record::VALUE_NAMES`]. The layout refuses
+    /// templates behind the source that use other values.
     fn values(&self) -> &'static [&'static str];
-    /// What it promises its peers; `durable`: a disk channel follows at once.
+    /// Its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
-    /// The largest message of a peer that it takes (`limits.frame`), for `check`. None: it has no peers.
+    /// The largest message of a peer that it accepts (`limits.frame`), for `check`. `None`: it has no peers.
     fn message_bytes_max(&self) -> Option<usize> {
         None
     }
 }
 
-/// Where batches land. Holds the checked configuration; the state of a running sink lives in the future of `run`.
+/// A consumer of batches. It holds the checked configuration; the state of a running sink is in the future of `run`.
 pub trait Sink: Send + Sync {
-    /// On which threads it runs.
+    /// The threads that it runs on.
     fn placement(&self) -> Placement;
-    /// Recovers what an earlier run has left, calls `inlet.resume` (with its own position, if it commits one), then takes
-    /// batches until the inlet ends. Called again after a failure or a panic.
+    /// Recovers what an earlier run left, calls `inlet.resume` (with its own position, if it commits one), then reads batches
+    /// until the inlet ends. Called again after a failure or a panic.
     fn run<'a>(
         &'a self,
         inlet: &'a mut Inlet,
         context: SinkContext,
     ) -> LocalFuture<'a, Result<(), Failure>>;
-    /// What it promises for what it takes; `durable`: it stands behind a disk channel.
+    /// Its promise for the batches that it takes. `durable`: it reads from a disk channel.
     fn promise(&self, durable: bool) -> Promise;
-    /// The longest time from taking a batch to settling it while the destination works, for `explain` and `check`.
-    /// None: somebody else decides (the next server's ack).
+    /// The longest time from taking a batch to settling it while the destination works, for `explain` and `check`. `None`: the
+    /// destination decides (the next server's ack).
     fn settles_within(&self) -> Option<Duration> {
         Some(CHECKPOINT_AGE)
     }
-    /// Tries whether the destination can be reached or written, changing nothing, for `check --connect`; what it says is
-    /// shown. May block for some seconds. None: there is nothing to try.
+    /// Tests whether the destination can be reached or written, without changing anything, for `check --connect`. The text of the
+    /// result is shown. May block for some seconds. `None`: there is nothing to test.
     fn probe(&self) -> Option<Result<String, Failure>> {
         None
     }
 }
 
-/// On which threads a sink runs.
+/// The threads that a sink runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One task per data thread, each taking what that thread reads. Must not block. Behind a durable channel there is
-    /// one task only, on a thread of its own.
+    /// One task per data thread, each with the batches that this thread reads. It must not block. Behind a durable channel
+    /// there is only one task, on its own thread.
     DataThreads,
-    /// One task on a thread of its own, where it may block (writes, syncs).
+    /// One task on its own thread, where it may block (writes, syncs).
     OwnThread,
 }
 
-/// What a source gets. Cheap to clone and to send to other threads.
+/// The context of a source. Cheap to clone and to send to other threads.
 #[derive(Clone)]
 pub struct SourceContext {
     /// The node's name.
     pub name: Arc<str>,
     /// The port `NAME`.
     pub outlet: Outlet,
-    /// The port `NAME.rejected`: send it what [`crate::reject::batch`] makes.
+    /// The port `NAME.rejected`, for the batches that [`crate::reject::batch`] builds.
     pub rejects: Outlet,
-    /// The data threads, to deal connections to.
+    /// The data threads, which run connections.
     pub threads: Threads,
-    /// When to stop reading.
+    /// Requested when the source should stop reading.
     pub stop: Stop,
-    /// Whether the run ends when the inputs have ended (`--once`): a source that would wait for more stops instead.
+    /// Whether the run ends with its inputs (`--once`): a source that would wait for more stops instead.
     pub once: bool,
-    /// Where buffers come from: `reserve` what comes in.
+    /// The pool of buffers: `reserve` memory for input.
     pub pool: Pool,
     /// The node's meters.
     pub meters: NodeMeters,
     /// The node's log lines.
     pub reporter: Reporter,
-    /// What `host` is for records that are written on this machine.
+    /// The value `host` of records that are written on this machine.
     pub host: Arc<str>,
-    /// A directory of the node's own for durable state; made when first used (`data_dir/sources/NAME`).
+    /// The node's directory for durable state (`data_dir/sources/NAME`), created when it is first used.
     pub directory: PathBuf,
 }
 
-/// What a sink gets.
+/// The context of a sink.
 #[derive(Clone)]
 pub struct SinkContext {
     /// The node's name.
     pub name: Arc<str>,
-    /// When the process wants to end. The inlet ends then too, after what was taken; a sink looks at this only to cut
-    /// waiting (for a destination that does not answer) short.
+    /// Requested when the process should end. The inlet ends then too, after the batches that were taken; a sink needs this only
+    /// to shorten a wait for a destination that does not answer.
     pub stop: Stop,
-    /// Where buffers come from: `take` what drains.
+    /// The pool of buffers: `take` memory for output.
     pub pool: Pool,
     /// The node's meters.
     pub meters: NodeMeters,
     /// The node's log lines.
     pub reporter: Reporter,
-    /// A directory of the node's own for durable state; made when first used (`data_dir/sinks/NAME`).
+    /// The node's directory for durable state (`data_dir/sinks/NAME`), created when it is first used.
     pub directory: PathBuf,
-    /// Behind memory with a lane per data thread: which lane this is (0 else).
+    /// The lane, behind memory with a lane for each data thread; otherwise 0.
     pub lane: usize,
 }
 
-/// What a channel gets to open.
+/// The context of a channel.
 #[derive(Clone)]
 pub struct ChannelContext {
     /// The node's name.
     pub name: Arc<str>,
-    /// Where buffers come from: readers `take`.
+    /// The pool of buffers: readers `take` from it.
     pub pool: Pool,
     /// The node's meters.
     pub meters: NodeMeters,
     /// The node's log lines.
     pub reporter: Reporter,
-    /// The channel's directory (`data_dir/channels/NAME`); made by the channel.
+    /// The channel's directory (`data_dir/channels/NAME`), created by the channel.
     pub directory: PathBuf,
 }
 
-/// A channel that is open: takes groups, and gives each consumer a reader.
+/// An open channel: accepts groups and has a reader for each consumer.
 pub struct Opened {
     /// The producers' side.
     pub channel: Arc<dyn Channel>,
     /// The readers, in the order of the consumers' names.
     pub readers: Vec<Box<dyn Reader>>,
-    /// Ready when, after `close` and the last reader's end, everything that was taken is kept and all files are closed.
+    /// Ready when, after `close` and the end of the last reader, everything accepted is kept and all files are closed.
     pub finished: BoxFuture<'static, Result<(), Failure>>,
 }
 
@@ -151,16 +151,16 @@ pub struct Opened {
 pub trait ChannelConfig: Send {
     /// Opens (recovers) a durable channel for these consumers.
     fn open(&self, context: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure>;
-    /// For a channel that keeps nothing: the bytes of a queue. The plan leaves it out and lays such queues between its
+    /// The size of a queue in bytes, for a channel that keeps nothing. The plan replaces the channel by such queues between its
     /// inputs and its consumers.
     fn memory_bytes(&self) -> Option<usize> {
         None
     }
-    /// The bytes of disk that it may take below `data_dir`; 0 if it keeps nothing.
+    /// The disk space that it may take below `data_dir`, in bytes; 0 if it keeps nothing.
     fn disk_bytes(&self) -> u64 {
         0
     }
-    /// What it promises for what it has kept.
+    /// Its promise for the batches that it has kept.
     fn promise(&self) -> Promise;
 }
 
@@ -180,11 +180,10 @@ pub struct Component {
     pub build: Build,
 }
 
-/// A node that was built, or everything that is wrong with its options.
+/// A built node, or all errors of its options.
 pub type Checked<T> = Result<T, Vec<Problem>>;
 
-/// How a component is built from the rest of its options, once `type`, `inputs` and `tags` are taken out. Pure: nothing
-/// is opened or made.
+/// Builds a component from the options that remain without `type`, `inputs` and `tags`. Pure: nothing is opened or created.
 #[derive(Clone, Copy)]
 pub enum Build {
     /// A source.

@@ -1,4 +1,4 @@
-//! Plan: the checked graph. Made from the configuration by a pure function (`crate::layout`), run by `crate::launch`.
+//! The plan: the checked graph, which `crate::layout` builds from the configuration and `crate::launch` runs.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -18,34 +18,34 @@ pub struct Plan {
     pub channels: Vec<ChannelPlan>,
     /// Sinks, in the order of the file.
     pub sinks: Vec<SinkPlan>,
-    /// What of the top level the runtime needs.
+    /// The settings that the runtime needs.
     pub settings: RunSettings,
 }
 
-/// What of the top level the runtime needs.
+/// The settings that the runtime needs.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
-    /// Everything durable; locked by one process.
+    /// The directory of all durable state; one process locks it.
     pub data_dir: PathBuf,
-    /// Bytes of all batches and queues together.
+    /// Bound of all batches and queues together, in bytes.
     pub memory_max: usize,
     /// Data threads.
     pub threads: usize,
-    /// What `host` is for records written on this machine.
+    /// The value `host` of records that are written on this machine.
     pub host: Arc<str>,
     /// How many rejected records are kept.
     pub rejected: RejectedLimits,
 }
 
-/// Who takes from a port.
+/// A consumer of a port.
 pub struct Route {
-    /// Which one.
+    /// The consumer.
     pub to: Target,
-    /// Which tags.
+    /// The tags that it takes.
     pub tags: Option<TagFilter>,
 }
 
-/// A consumer, by its place in the plan.
+/// A consumer, by its index in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A durable channel.
@@ -54,58 +54,58 @@ pub enum Target {
     Sink(usize),
 }
 
-/// A source and who takes from it.
+/// A source and its consumers.
 pub struct SourcePlan {
     /// Its name.
     pub name: Arc<str>,
     /// The type, for `status` and `explain`.
     pub kind: &'static str,
-    /// What it is.
+    /// The built source.
     pub source: Box<dyn Source>,
-    /// Who takes from `NAME`.
+    /// The consumers of `NAME`.
     pub routes: Vec<Route>,
-    /// Who takes from `NAME.rejected`; nobody: it is kept in `data_dir/rejected`.
+    /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
     pub rejects: Vec<Route>,
 }
 
-/// A durable channel and who reads it.
+/// A durable channel and its consumers.
 pub struct ChannelPlan {
     /// Its name.
     pub name: Arc<str>,
     /// The type.
     pub kind: &'static str,
-    /// What it is.
+    /// The built channel.
     pub config: Box<dyn ChannelConfig>,
     /// The sinks that read it.
     pub consumers: Vec<Consumer>,
 }
 
-/// A sink and where it takes from.
+/// A sink and its input.
 pub struct SinkPlan {
     /// Its name.
     pub name: Arc<str>,
     /// The type.
     pub kind: &'static str,
-    /// What it is.
+    /// The built sink.
     pub sink: Arc<dyn Sink>,
-    /// Where it takes from.
+    /// Its input.
     pub input: Input,
-    /// Who takes from `NAME.rejected`; nobody: it is kept in `data_dir/rejected`.
+    /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
     pub rejects: Vec<Route>,
 }
 
-/// Where a sink takes from.
+/// The input of a sink.
 pub enum Input {
     /// A durable channel, with a cursor.
     Channel {
-        /// Which one, by its place in the plan.
+        /// The channel's index in the plan.
         channel: usize,
-        /// Which tags it takes from it.
+        /// The tags that it takes.
         tags: Option<TagFilter>,
     },
-    /// Memory: whatever is routed to it, by queues of so many bytes per lane.
+    /// Memory: a queue for each lane.
     Memory {
-        /// Bytes of a queue.
+        /// Size of a queue in bytes.
         queue_bytes: usize,
     },
 }

@@ -1,24 +1,24 @@
-//! What holds for a path: the weaker of its entry and its exit (delivery.md).
+//! The delivery guarantee of a path: the weaker of its entry and its exit (docs/delivery.md).
 
 use std::fmt;
 
-/// How often a record that was accepted arrives.
+/// How often an accepted record arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Guarantee {
-    /// At most once: what is in flight when something breaks is gone.
+    /// At most once: a failure loses the records that are in flight.
     AtMostOnce,
-    /// At least once: it may come twice.
+    /// At least once: a failure may repeat records.
     AtLeastOnce,
     /// Exactly once.
     ExactlyOnce,
 }
 
-/// A guarantee and the conditions it holds under.
+/// A guarantee and its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// How often.
     pub guarantee: Guarantee,
-    /// Under which conditions; empty: none to speak of.
+    /// Its conditions; may be empty.
     pub condition: String,
 }
 

@@ -1,5 +1,5 @@
-//! What a node rejects, as records: `[time, {"node", "reason", "tag", "message"}]`, `message` being the original bytes. The
-//! values of its batch (`peer`, `host`, `path`) are fields, too: they say who sent it.
+//! Rejected records: `[time, {"node", "reason", "tag", "message"}]`, where `message` has the original bytes. The values of the
+//! batch (`peer`, `host`, `path`) are fields, too: they name the sender.
 
 use std::fmt::Write;
 
@@ -12,14 +12,14 @@ use millstream_wire::{
     },
 };
 
-/// What a record takes beside its texts, at most.
+/// The most bytes that a record takes beside its texts.
 const BESIDE_BYTES: usize = 96;
-/// What a value and its name take beside their bytes, at most.
+/// The most bytes that a value and its name take beside their texts.
 const BESIDE_VALUE_BYTES: usize = 10;
-/// Fields that no value replaces.
+/// Fields that values do not replace.
 const OWN: [&str; 4] = ["node", "reason", "tag", "message"];
 
-/// The batch that leaves by `NODE.rejected` for `records` of `from` (their original bytes, one item each).
+/// Builds the batch for `NODE.rejected` from `records` of `from` (the original bytes of one record each).
 pub fn batch<'a>(
     node: &str,
     from: &Batch,
@@ -35,7 +35,7 @@ pub fn batch<'a>(
     envelope(node, from, body.into(), count)
 }
 
-/// So many bytes [`write`] appends at most: for who counts them in a pool.
+/// The most bytes that [`write`] appends, for callers that reserve memory.
 pub fn bytes(node: &str, from: &Batch, record: &[u8], reason: &str) -> usize {
     let values = values(from).map(|(name, value)| name.len() + value.len() + BESIDE_VALUE_BYTES);
     let texts = node.len() + from.tag.as_str().len() + reason.len() + record.len();
@@ -66,7 +66,7 @@ pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason
     write_bin(body, record);
 }
 
-/// The batch of a body that was written so.
+/// The batch of such a body.
 pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
     Batch {
         tag: format!("{node}.rejected").as_str().into(),
@@ -83,13 +83,13 @@ pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
 /// A rejected record, read from the bytes that [`write()`] made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rejected<'a> {
-    /// When the record was received.
+    /// The receive time.
     pub time: Time,
     /// The node that rejected it.
     pub node: &'a str,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
-    /// Its tag.
+    /// The tag of its batch.
     pub tag: &'a str,
     /// The values of its batch.
     pub values: Vec<(&'a str, &'a str)>,
@@ -98,7 +98,7 @@ pub struct Rejected<'a> {
 }
 
 impl<'a> Rejected<'a> {
-    /// Reads the record at the front of `bytes`; `None` if [`write()`] has not made them.
+    /// Reads the record at the front of `bytes`; `None` if [`write()`] did not write them.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let head = entry_head(bytes, 0).ok()?;
         let mut rejected = Self {
@@ -124,7 +124,7 @@ impl<'a> Rejected<'a> {
         Some(rejected)
     }
 
-    /// The original record in a form that can be shown.
+    /// The original record in a form for people.
     pub fn original(&self) -> Original<'a> {
         if let Ok(text) = std::str::from_utf8(self.message) {
             return Original::Text(text);
@@ -151,8 +151,8 @@ pub enum Original<'a> {
     Binary(&'a [u8]),
 }
 
-/// At most `chars_max` characters of a text from outside, on one line: control characters and others that would not be
-/// seen, or would change how the line is shown, are escaped.
+/// At most `chars_max` characters of a text from outside, on one line: control characters, invisible characters and those that
+/// change how the line is displayed are escaped.
 pub fn excerpt(text: &str, chars_max: usize) -> String {
     let mut out = String::new();
     for (at, character) in text.chars().enumerate() {

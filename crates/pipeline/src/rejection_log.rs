@@ -1,4 +1,4 @@
-//! The log lines about what a node rejects: the first one at once, later ones every ten seconds with the number of records.
+//! The log lines about rejected records: the first at once, later ones every ten seconds with the number of records.
 
 use std::{
     fmt,
@@ -10,17 +10,17 @@ use millstream_record::Batch;
 
 use crate::reject::{Original, Rejected, excerpt};
 
-/// Between two lines of one node.
+/// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
-/// Characters that are shown of a record and of a reason; both may come from a peer.
+/// The most characters shown of a record and of a reason; both may come from a peer.
 const SHOWN_CHARS: usize = 200;
 
-/// Logs what leaves by the port `rejected` of one node. What is not logged yet is logged when it is dropped.
+/// Logs the records that leave by the port `rejected` of one node. Dropping it logs the rest.
 pub(crate) struct RejectionLog(Arc<Lines>);
 
 struct Lines {
     node: Arc<str>,
-    /// Where the records go, as it ends the sentence "N records rejected ...".
+    /// The destination, as the end of the sentence "N records rejected ...".
     to: String,
     state: Mutex<State>,
 }
@@ -32,10 +32,10 @@ struct State {
     waiting: Option<Waiting>,
 }
 
-/// What was rejected since the last line.
+/// The records rejected since the last line.
 struct Waiting {
     records: u64,
-    /// The first of them and why it was rejected.
+    /// The first of them with its reason.
     first: String,
 }
 
@@ -48,7 +48,7 @@ impl RejectionLog {
         }))
     }
 
-    /// Logs rejected records, now or together with later ones.
+    /// Logs rejected records, at once or together with later ones.
     pub(crate) fn note(&self, batch: &Batch) {
         let mut state = self.0.lock();
         let waiting = state.waiting.get_or_insert_with(|| Waiting {
@@ -60,7 +60,7 @@ impl RejectionLog {
             return;
         }
         self.0.log(state.waiting.take());
-        // Outside of a runtime (tests) every line is logged at once.
+        // Outside a runtime (tests) every line is logged at once.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             state.is_quiet = true;
             runtime.spawn(later_lines(Arc::downgrade(&self.0)));
@@ -68,7 +68,7 @@ impl RejectionLog {
     }
 }
 
-/// Logs a line every [`QUIET`], as long as there is something to log.
+/// Logs a line every [`QUIET`] while there is something to log.
 async fn later_lines(lines: Weak<Lines>) {
     loop {
         tokio::time::sleep(QUIET).await;
@@ -118,7 +118,7 @@ impl fmt::Debug for RejectionLog {
     }
 }
 
-/// The first record of a batch and why it was rejected.
+/// The first record of a batch with its reason.
 fn first(batch: &Batch) -> String {
     let Some(rejected) = Rejected::read(&batch.body) else {
         return String::new();
@@ -220,7 +220,7 @@ mod tests {
                 assert_eq!(lines(), line(2, "0\\n"));
                 tokio::time::sleep(QUIET + Duration::from_secs(1)).await;
                 assert_eq!(lines(), line(998, "1\\n"));
-                // After a quiet time the next one is logged at once again.
+// After ten quiet seconds the next one is logged at once again.
                 tokio::time::sleep(2 * QUIET).await;
                 log.note(&rejects("a"));
                 assert_eq!(lines(), line(2, "a"));

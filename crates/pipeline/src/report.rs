@@ -1,4 +1,4 @@
-//! What nodes log: at most one line of a node and kind in ten seconds, with the number of lines held back.
+//! Log lines of nodes: at most one line of each node and kind in ten seconds, with the number of lines held back.
 
 use std::{
     collections::HashMap,
@@ -9,10 +9,10 @@ use std::{
 
 use crate::condition::{Condition, Conditions, Held};
 
-/// How long a node is quiet about a kind of news after a line about it.
+/// The minimum time between two lines of one kind.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Writes log lines of one node. Cloning shares the memory of what was said.
+/// Writes log lines of one node. Clones share the rate limit.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     node: Arc<str>,
@@ -36,8 +36,8 @@ impl Reporter {
         }
     }
 
-    /// The same node's log lines with a rate limit of their own: for one of several equal things (a listener, a consumer)
-    /// whose lines must not hold back another one's.
+    /// The same node's reporter with a separate rate limit, for one of several equal things (a listener, a consumer) whose
+    /// lines must not hold back another one's.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -46,38 +46,38 @@ impl Reporter {
         }
     }
 
-    /// Something failed and needs the operator.
+    /// Logs an error: something failed and needs an operator.
     pub fn error(&self, kind: &'static str, text: impl fmt::Display) {
         if let Some(more) = self.turn(kind) {
-            tracing::error!(node = &*self.node, "{text}{more}");
+            tracing::error!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
-    /// Something that can keep the node from its work; it does not hold yet. `kind` is the kind of its log lines.
+    /// A condition that can keep the node from its work, not raised yet. `kind` is the kind of its log lines.
     pub fn condition(&self, kind: &'static str) -> Condition {
         self.conditions.add(self, kind)
     }
 
-    /// The conditions that hold now.
+    /// The conditions that are raised now.
     pub fn conditions(&self) -> Vec<Held> {
         self.conditions.held()
     }
 
-    /// Something was refused or is being tried again.
+    /// Logs a warning: something was refused or is being retried.
     pub fn warn(&self, kind: &'static str, text: impl fmt::Display) {
         if let Some(more) = self.turn(kind) {
-            tracing::warn!(node = &*self.node, "{text}{more}");
+            tracing::warn!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
-    /// Something an operator likes to know.
+    /// Logs an event of interest to an operator.
     pub fn info(&self, kind: &'static str, text: impl fmt::Display) {
         if let Some(more) = self.turn(kind) {
-            tracing::info!(node = &*self.node, "{text}{more}");
+            tracing::info!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
-    /// Whether it is this kind's turn, and what to add about those held back.
+    /// Whether this kind may log now, and how many lines were held back.
     fn turn(&self, kind: &'static str) -> Option<HeldBack> {
         let now = Instant::now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +110,7 @@ impl fmt::Display for HeldBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            n => write!(f, " ({n} more like this in the last while)"),
+            n => write!(f, " ({n} similar lines were held back)"),
         }
     }
 }

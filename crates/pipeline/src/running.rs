@@ -1,4 +1,4 @@
-//! A pipeline that runs, what `status` shows of it, and how it drains: in the opposite order of the start.
+//! A running pipeline: its nodes as `status` shows them, and its drain, in the opposite order of the start.
 
 use std::{
     path::{Path, PathBuf},
@@ -31,7 +31,7 @@ pub struct NodeStatus {
     pub section: &'static str,
     /// The type.
     pub kind: &'static str,
-    /// How its tasks are doing: one for each thread it runs on.
+    /// The state of its tasks: one for each thread that it runs on.
     pub states: Vec<StateCell>,
     /// Holds its conditions.
     pub reporter: Reporter,
@@ -55,7 +55,7 @@ impl NodeStatus {
     }
 }
 
-/// A pipeline that runs.
+/// A running pipeline.
 pub struct Running {
     /// All nodes.
     pub nodes: Arc<Vec<NodeStatus>>,
@@ -70,16 +70,16 @@ pub struct Running {
     pub(crate) gates: Vec<Arc<dyn Channel>>,
     /// Sources whose senders cannot send again.
     pub(crate) unanswering: Vec<Arc<str>>,
-    /// What they had lost before the stop.
+    /// Records that they had dropped before the stop.
     pub(crate) dropped_before: u64,
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
     pub(crate) stopping: bool,
-    /// End when everything has ended, although a node has failed.
+    /// Whether the process ends when all nodes have ended, even if one has failed.
     pub(crate) once: bool,
     pub(crate) failures: Vec<Failure>,
     pub(crate) _threads: Threads,
-    /// The directory of what is rejected and what no node takes.
+    /// The directory of rejected records that no node takes.
     pub(crate) rejected_place: PathBuf,
     pub(crate) _data_dir: DataDir,
 }
@@ -95,17 +95,17 @@ impl Running {
         self.let_sinks_stop();
     }
 
-    /// What a durable channel holds can wait for the next start, but only once nothing new comes.
+    /// A durable channel's content can wait for the next start, but only once nothing new arrives.
     fn let_sinks_stop(&self) {
         if self.stopping && self.sources_left == 0 {
             self.stop_sinks.stop();
         }
     }
 
-    /// Returns when everything has ended: by itself, after [`Running::stop`], or because a node failed and will not run
-    /// again; the failures say which. A node whose own state cannot be used ([`Who::State`]) ends no other, and after it
-    /// this returns only after [`Running::stop`] or with `--once`: a restart would find the same state. Can be dropped and
-    /// called again.
+    /// Returns when everything has ended: because all input ended, after [`Running::stop`], or because a node failed and will
+    /// not run again; the failures name it. A node whose own state cannot be used ([`Who::State`]) ends no other node, and then
+    /// this returns only after [`Running::stop`] or with `--once`, because a restart would find the same state. The future can be
+    /// dropped and called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
         while self.sources_left + self.sinks_left > 0 {
             let Some((is_source, end)) = self.ends.recv().await else {
@@ -135,14 +135,14 @@ impl Running {
         std::mem::take(&mut self.failures)
     }
 
-    /// The time to drain is over: every durable channel keeps what it has room for, drops what no sender was answered for,
-    /// and closes. [`Running::ended`] may then return, as sources wait no longer.
+    /// The drain deadline has passed: every durable channel keeps what it has room for, drops what was not acknowledged, and
+    /// closes. [`Running::ended`] may then return, because sources wait no longer.
     pub fn give_up_waiting(&mut self) {
         self.gates.iter().for_each(|gate| gate.give_up_waiting());
     }
 
-    /// After [`Running::ended`] did not return in time: whether everything that was accepted is kept by a durable channel
-    /// that is closed, so that the nodes that hang take nothing with them.
+    /// After [`Running::ended`] did not return in time: whether everything that was accepted is kept by closed durable
+    /// channels, so that the nodes that hang lose nothing.
     pub async fn is_all_kept(&mut self) -> bool {
         while let Some(channel) = self.channels.last_mut() {
             match tokio::time::timeout(Duration::ZERO, channel).await {
@@ -153,7 +153,7 @@ impl Running {
         !self.gates.is_empty() && self.pending_records() == 0 && self.failures.is_empty()
     }
 
-    /// Records that were read and dropped since the stop, and cannot be sent again.
+    /// Records that were read and dropped since the stop and that their senders cannot send again.
     pub fn lost_records(&self) -> u64 {
         self.dropped().saturating_sub(self.dropped_before)
     }
@@ -166,12 +166,12 @@ impl Running {
         lost.map(|(_, _, records)| records).sum()
     }
 
-    /// Where rejected records are kept that no node takes.
+    /// The directory of rejected records that no node takes.
     pub fn rejected_place(&self) -> &Path {
         &self.rejected_place
     }
 
-    /// The nodes whose rejected records were kept in files, because no node takes them, and how many.
+    /// The nodes whose rejected records were kept in files because no node takes them, with their number.
     pub fn rejected_records(&self) -> Vec<(Arc<str>, u64)> {
         let meters = self.meters.snapshot().into_iter();
         meters
@@ -180,7 +180,7 @@ impl Running {
             .collect()
     }
 
-    /// Records that were accepted into memory and whose fate is open.
+    /// Records that were accepted into memory and are neither settled nor dropped.
     pub fn pending_records(&self) -> u64 {
         self.meters
             .snapshot()

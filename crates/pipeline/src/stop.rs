@@ -1,37 +1,37 @@
-//! The wish to stop, spread to every task.
+//! A stop signal that every task can wait for.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Says when to stop. Cloning listens to the same wish.
+/// Waits for the stop. Clones wait for the same one.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 
-/// Makes the wish.
+/// Sends the stop.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<watch::Sender<bool>>);
 
-/// A wish to stop that nobody has had yet.
+/// A stop that was not requested yet.
 pub fn stop() -> (Stopper, Stop) {
     let (sender, receiver) = watch::channel(false);
     (Stopper(Arc::new(sender)), Stop(receiver))
 }
 
 impl Stopper {
-    /// Everybody who listens stops now.
+    /// Stops every task that waits for it.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Stop {
-    /// Whether it is time.
+    /// Whether the stop was requested.
     pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns when it is time. Also when nobody is left who could ever say so.
+    /// Returns when the stop is requested, or when its sender is gone.
     pub async fn stopped(&mut self) {
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }

@@ -1,4 +1,4 @@
-//! Runs nodes again after a failure or a panic, with a back-off; what a node leaves unsettled is never counted as done.
+//! Restarts nodes after a failure or a panic, with back-off. Batches that a node leaves unsettled never count as done.
 
 use std::{
     future::Future,
@@ -19,35 +19,35 @@ use crate::{
     stop::Stop,
 };
 
-/// The first wait after a failure; each further one doubles it.
+/// The wait after a first failure; each further failure doubles it.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
-/// No wait is longer.
+/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// A run that has lasted this long after a failure counts as working, unless the node reports a condition of its own.
+/// A run that has lasted this long after a failure counts as working, unless the node reports a condition.
 const PROVEN: Duration = Duration::from_secs(5);
 
 /// Whether a node's task still runs. Conditions say what keeps a running task from its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It runs, or waits before it runs again.
+    /// It runs, or waits before a restart.
     Running,
-    /// It has ended as it should.
+    /// It has ended in order.
     Ended,
-    /// It will not run again; with why.
+    /// It will not run again, for this reason.
     Failed(String),
 }
 
-/// Shares the state of one node.
+/// The shared state of one node.
 #[derive(Clone, Debug)]
 pub struct StateCell(Arc<Mutex<NodeState>>);
 
 impl StateCell {
-    /// A node that runs.
+    /// A running node.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(NodeState::Running)))
     }
 
-    /// How it is doing.
+    /// Its state.
     pub fn get(&self) -> NodeState {
         self.0
             .lock()
@@ -55,7 +55,7 @@ impl StateCell {
             .clone()
     }
 
-    /// A node that will not run, and why.
+    /// A node that will not run, with the reason.
     pub(crate) fn failed(why: &str) -> Self {
         Self(Arc::new(Mutex::new(NodeState::Failed(why.to_owned()))))
     }
@@ -71,10 +71,10 @@ impl Default for StateCell {
     }
 }
 
-/// How a node has ended: as it should, or for good.
+/// The end of a node: in order, or with the failure that keeps it from running again.
 pub type End = Result<(), Failure>;
 
-/// Runs a source until it has ended.
+/// Runs a source until it ends.
 pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: StateCell) -> End {
     let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
     loop {
@@ -83,7 +83,7 @@ pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: 
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
         }
-        // A source that cannot even begin would never see that it is time to stop.
+        // A source that cannot even start would never see the stop.
         if context.stop.is_stopped() {
             retry.state.set(NodeState::Ended);
             return Ok(());
@@ -91,8 +91,8 @@ pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: 
     }
 }
 
-/// Runs a sink until its inlet has ended, or, behind a durable channel, until it fails after the stop: what it has not
-/// settled is there at the next start. The inlet stays the same across restarts, so that nothing queued is lost.
+/// Runs a sink until its inlet ends, or, behind a durable channel, until it fails after the stop: unsettled batches are there at
+/// the next start. The inlet stays the same across restarts, so that no queued batch is lost.
 pub async fn sink(
     sink: Arc<dyn Sink>,
     inlet: &mut Inlet,
@@ -120,7 +120,7 @@ struct Retry {
     stop: Stop,
     wait: Duration,
     started: Instant,
-    /// Holds from a failure until a later run settles something or has lasted for [`PROVEN`].
+    /// Raised from a failure until a later run settles something or has lasted for [`PROVEN`].
     failing: Arc<Condition>,
 }
 
@@ -149,9 +149,9 @@ impl Retry {
         run.await
     }
 
-    /// What follows a run that `ended`: the end, or None after a wait: run again.
+    /// Decides what follows a run: the end of the node, or, after a wait, `None` for another run.
     async fn after(&mut self, ended: Result<End, String>) -> Option<End> {
-        // A run that lasted has earned a fresh start.
+        // A run that lasted resets the back-off.
         if self.started.elapsed() > WAIT_MAX {
             self.wait = WAIT_FIRST;
         }
@@ -167,10 +167,8 @@ impl Retry {
             )),
         };
         if failure.again == Again::Never {
-            self.reporter.error(
-                "failed",
-                format_args!("{failure}; it does not run any more"),
-            );
+            self.reporter
+                .error("failed", format_args!("{failure}; it has stopped"));
             self.failing.clear();
             self.state.set(NodeState::Failed(failure.message.clone()));
             return Some(Err(failure));
@@ -185,7 +183,7 @@ impl Retry {
             format_args!("{failure}; retrying in {} ms", wait.as_millis()),
         );
         self.wait = (self.wait * 2).min(WAIT_MAX);
-        // While the process wants to end there is no time for long waits.
+        // During a stop there is no time for long waits.
         let mut stop = self.stop.clone();
         let stopped = async {
             stop.stopped().await;

@@ -1,7 +1,7 @@
-//! Tables: one number for each of a few things of a node (files, servers ...), shown by `/metrics` with a label of its own, and by `status`.
+//! Tables: one number for each of several things of a node (files, servers), shown by `/metrics` with another label, and by `status`.
 //!
-//! How many things there are is for the world to say; how many are shown is not: of any table the [`ROWS_MAX`] largest rows, so
-//! that monitoring is never flooded. A table is replaced as a whole, seldom; nothing on the line touches it.
+//! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A table is
+//! replaced as a whole and rarely; nothing on the line touches it.
 
 use std::{
     collections::BTreeMap,
@@ -9,13 +9,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// So many rows of a table are shown: enough for a page, few enough for every node of a fleet.
+/// The number of rows shown: enough for a page, few enough for every node of a fleet.
 pub const ROWS_MAX: usize = 20;
 
-/// (what a row is about, its number), the largest first.
+/// (label value, number), the largest first.
 pub type Rows = Vec<(String, u64)>;
 
-/// What the rows are about (the label), and the rows.
+/// The label and the rows.
 #[derive(Clone, Debug)]
 struct Content {
     label: &'static str,
@@ -25,11 +25,11 @@ struct Content {
 /// (name of the metric, component).
 type Key = (&'static str, Arc<str>);
 
-/// All tables of the process. Cloning shares them.
+/// All tables of the process. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tables(Arc<Mutex<BTreeMap<Key, Content>>>);
 
-/// One table. Cloning shares it.
+/// One table. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Table {
     all: Tables,
@@ -79,7 +79,7 @@ impl Tables {
 }
 
 impl Table {
-    /// Replaces the rows. Those of one name are added up; the largest stay. Without a row the table is gone.
+    /// Replaces the rows. Rows with equal labels are summed; the largest stay. A table without rows is removed.
     pub fn set(&self, mut rows: Rows) {
         rows.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         rows.dedup_by(|again, first| {
@@ -89,7 +89,7 @@ impl Table {
             }
             same
         });
-        // Stable: of equal ones the first by name.
+        // The sort is stable: equal numbers stay ordered by label.
         rows.sort_by_key(|row| std::cmp::Reverse(row.1));
         rows.truncate(ROWS_MAX);
         let label = self.label;
@@ -101,8 +101,8 @@ impl Table {
     }
 }
 
-/// Appends a label's value as the format wants it. Other control characters than the newline become `?`: the format has no
-/// escape for them, and a page of metrics is read on terminals too.
+/// Appends a label's value with the escapes of the format. Control characters except the newline become `?`: the format has
+/// no escape for them, and operators read metrics on terminals too.
 fn escape(value: &str, text: &mut String) {
     for letter in value.chars() {
         match letter {

@@ -1,20 +1,20 @@
 //! Tag patterns: which batches a consumer takes.
 //!
-//! `*` stands for one part between dots, `**` for any number of parts (also none, so `web.**` takes `web` too, as it does
-//! in Fluentd), `{a,b}` for either, a leading `!` excludes. A list takes a tag if any including pattern matches it (none
-//! given: all) and no excluding one does.
+//! `*` matches one part between dots, `**` any number of parts (also none, so `web.**` matches `web`, as in Fluentd), `{a,b}`
+//! either alternative, and a leading `!` excludes. A list takes a tag if an including pattern matches it, or if there is none,
+//! and no excluding one does.
 
 use std::fmt;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// The option `tags` of a consumer, or of several one behind the other.
+/// The option `tags` of a consumer, or of several in sequence.
 #[derive(Clone, Debug)]
 pub struct TagFilter(Vec<Patterns>);
 
 #[derive(Clone, Debug)]
 struct Patterns {
-    /// As they stand in the configuration.
+    /// As written in the configuration.
     texts: Vec<String>,
     includes: GlobSet,
     excludes: GlobSet,
@@ -22,7 +22,7 @@ struct Patterns {
 }
 
 impl TagFilter {
-    /// From patterns as they stand in the configuration; the error names the pattern at fault.
+    /// Reads patterns as written in the configuration; an error names the invalid pattern.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let (mut includes, mut excludes) = (GlobSetBuilder::new(), GlobSetBuilder::new());
         let (mut takes_rest, mut texts) = (true, Vec::new());
@@ -35,7 +35,7 @@ impl TagFilter {
                     (&mut includes, pattern)
                 }
             };
-            // Dots part a tag as slashes part a path, so the globs of paths serve with the two exchanged.
+            // Dots separate the parts of a tag as slashes those of a path, so path globs work with the two exchanged.
             let glob = GlobBuilder::new(&with_parent(&exchange(glob)))
                 .literal_separator(true)
                 .empty_alternates(true)
@@ -53,7 +53,7 @@ impl TagFilter {
         }]))
     }
 
-    /// Whether a batch with this tag is for the consumer.
+    /// Whether the consumer takes batches with this tag.
     pub fn takes(&self, tag: &str) -> bool {
         let tag = exchange(tag);
         self.0.iter().all(|patterns| {
@@ -62,7 +62,7 @@ impl TagFilter {
         })
     }
 
-    /// Takes what both take; None takes all.
+    /// Combines two filters: takes what both take. `None` takes all.
     pub fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(Self(mut one)), Some(Self(other))) => {
@@ -74,7 +74,7 @@ impl TagFilter {
     }
 }
 
-/// Two filters are equal if they were written the same.
+/// Two filters are equal if their patterns are written the same.
 impl PartialEq for TagFilter {
     fn eq(&self, other: &Self) -> bool {
         let texts = |filter: &Self| {
@@ -89,7 +89,7 @@ impl PartialEq for TagFilter {
 
 impl Eq for TagFilter {}
 
-/// The patterns as they stand in the configuration: `web.**, !web.debug`.
+/// Shows the patterns as written in the configuration: `web.**, !web.debug`.
 impl fmt::Display for TagFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lists: Vec<_> = self
@@ -124,7 +124,7 @@ fn with_parent(glob: &str) -> String {
     out
 }
 
-/// Dots for slashes and slashes for dots.
+/// Exchanges dots and slashes.
 fn exchange(text: &str) -> String {
     text.chars()
         .map(|c| {

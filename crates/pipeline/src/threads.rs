@@ -1,4 +1,4 @@
-//! The data threads: as many as `threads`, each a runtime of its own. A batch stays on the thread that read it.
+//! The data threads: as many as `threads`, each with its own runtime. A batch stays on the thread that read it.
 
 use std::{
     cell::Cell,
@@ -16,20 +16,20 @@ use tokio::{runtime, sync::mpsc, task::LocalSet};
 
 use crate::{guard::guarded, report::Reporter};
 
-/// Tasks on their way to a thread; more wait where they are made.
+/// Capacity of the queue of tasks to a thread; further senders wait.
 const SPAWN_QUEUE: usize = 4096;
 
 thread_local! {
     static LANE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of the data thread this runs on; 0 on any other thread.
+/// The number of the current data thread; 0 on any other thread.
 pub fn lane() -> usize {
     LANE.get()
 }
 
-/// Runs `work` as if it ran on another data thread: what it sends goes into that thread's lane. For a source whose input may
-/// be read by any thread and that has an order to keep.
+/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. For a source whose
+/// input any thread may read but whose order must be kept.
 pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -43,7 +43,7 @@ pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
 
 type Start = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// All data threads. Cloning shares them; they end when the last clone is dropped and their tasks are done.
+/// All data threads. Clones share them; they end when the last clone is dropped and their tasks are done.
 #[derive(Clone)]
 pub struct Threads(Arc<Shared>);
 
@@ -75,7 +75,7 @@ impl Threads {
         self.0.starts.len()
     }
 
-    /// Runs a task on the next thread in turn: connections are spread evenly. A panic of the task is reported.
+    /// Runs a task on the next thread in turn, so that connections are spread evenly. A panic of the task is reported.
     pub async fn spawn<F, T>(&self, reporter: &Reporter, start: F)
     where
         F: FnOnce() -> T + Send + 'static,
@@ -98,14 +98,14 @@ impl Threads {
                     reporter.error(
                         "panic",
                         format_args!(
-                            "a task died: {}; this is a fault of Millstream, please report it",
+                            "a task panicked: {}; this is a fault of Millstream, please report it",
                             panic.0
                         ),
                     );
                 }
             })
         });
-        // It fails only after the thread has ended, when nobody waits for the task any more.
+        // It fails only after the thread has ended, when nothing waits for the task.
         let _ = self.0.starts[index].send(start).await;
     }
 }
@@ -116,7 +116,7 @@ async fn run_all(mut starts: mpsc::Receiver<Start>) {
     }
 }
 
-/// Runs `start`'s future on a thread of its own, where it may block. Tasks it spawns locally are finished too.
+/// Runs `start`'s future on a new thread, where it may block. The thread ends after the tasks that it spawned locally.
 pub fn own_thread<F, T>(name: &str, start: F) -> io::Result<thread::JoinHandle<()>>
 where
     F: FnOnce() -> T + Send + 'static,

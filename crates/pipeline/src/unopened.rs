@@ -1,14 +1,14 @@
-//! What stands for a durable channel that could not be opened.
+//! The stand-in for a durable channel that could not be opened.
 //!
-//! Its sources and sinks do not run. A node that rejects records into it does: what it rejects waits here, because it must
-//! not be dropped.
+//! Its sources and sinks do not run. A node that rejects records into it does run; those records wait here, because they
+//! must not be dropped.
 
 use crate::{
     channel::{BoxFuture, Channel, Group},
     stop::{Stop, Stopper, stop},
 };
 
-/// A channel that takes nothing.
+/// A channel that never accepts a batch.
 pub(crate) struct Unopened {
     stopper: Stopper,
     stop: Stop,
@@ -26,7 +26,7 @@ impl Channel for Unopened {
         let mut stop = self.stop.clone();
         Box::pin(async move {
             stop.stopped().await;
-            // Its token is dropped with it, which fails the receipt.
+            // Dropping the group drops its token, which fails the receipt.
             drop(group);
         })
     }

@@ -1,5 +1,5 @@
 // Sends the records of a file with fluent-logger-golang: ADDRESS VARIANT TAG RECORDS, where VARIANT joins any of
-// ack, nanoseconds, json, async with "+", or is "plain". With TLS if the environment says so (FORWARD_CA; Go reads the root from SSL_CERT_FILE).
+// ack, nanoseconds, json, async with "+", or is "plain". FORWARD_CA in the environment enables TLS; Go reads the root from SSL_CERT_FILE.
 package main
 
 import (

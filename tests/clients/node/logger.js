@@ -1,5 +1,5 @@
-// Sends the records of a file with fluent-logger (npm): logger.js ADDRESS MODE[+ack] TAG RECORDS. By the environment with
-// TLS (FORWARD_CA: the file of the root), with a key (FORWARD_KEY) and a user (FORWARD_USER, FORWARD_PASSWORD).
+// Sends the records of a file with fluent-logger (npm): logger.js ADDRESS MODE[+ack] TAG RECORDS. The environment
+// enables TLS (FORWARD_CA: the root certificate), a key (FORWARD_KEY) and a user (FORWARD_USER, FORWARD_PASSWORD).
 const fs = require("fs");
 const logger = require("fluent-logger");
 const { EventTime } = logger;

@@ -1,6 +1,6 @@
 // Receives by FluentServer of @fluent-org/logger (npm): server.js PORT FILE. The text `message` of every record becomes a line of FILE.
-// By the environment under TLS (FORWARD_CERT, FORWARD_CERT_KEY: files), with a key (FORWARD_KEY) and a user (FORWARD_USER,
-// FORWARD_PASSWORD). Whenever it has taken BREAK_AFTER records it ends all connections.
+// The environment enables TLS (FORWARD_CERT, FORWARD_CERT_KEY: files), a key (FORWARD_KEY) and a user (FORWARD_USER,
+// FORWARD_PASSWORD). After each BREAK_AFTER records it closes all connections.
 const fs = require("fs");
 const { FluentServer } = require("@fluent-org/logger");
 

@@ -30,7 +30,7 @@ def pairs(attributes):
 
 def from_json(body):
     told = json.loads(body)
-    # OTLP's JSON writes ids in hexadecimal; protobuf's own would have base64.
+    # OTLP's JSON writes ids in hexadecimal; protobuf's default is base64.
     for resource in told["resourceLogs"]:
         for scope in resource["scopeLogs"]:
             for record in scope["logRecords"]:

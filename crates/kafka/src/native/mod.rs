@@ -48,6 +48,8 @@ use crate::{Error, Failed, Kind, Outgoing, Producer, ProducerOptions, Sent, Stor
 use access::Access;
 pub use compress::Compression;
 use engine::Engine;
+#[cfg(feature = "fuzzing")]
+pub use messages::read_each_answer;
 pub use partitioner::Partitioner;
 use state::Shared;
 use transaction::{Answer, Order, What};

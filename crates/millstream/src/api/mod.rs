@@ -1,8 +1,8 @@
 //! The interface for people and monitoring, over HTTP/1.1: `/health`, `/metrics`, `/status`.
 //!
-//! It only reads. A peer on this machine may see everything; a peer elsewhere only what `api.open` names, as there are no
-//! tokens yet. Connections are few and bounded, and silent ones are closed. It runs beside the pipeline, on the main
-//! thread, so that nothing it does takes time from the data threads.
+//! It is read-only. A peer on this machine may see everything; a peer elsewhere only the pages that `api.open` names, because
+//! there are no tokens yet. Connections are bounded, and idle ones are closed. It runs on the main thread, so it takes no time
+//! from the data threads.
 
 mod connection;
 mod host;
@@ -33,14 +33,14 @@ use host::Hosts;
 /// The format of `/metrics`.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Listeners that are bound and do not answer yet.
+/// Bound listeners that do not answer yet.
 pub struct Bound {
     listeners: Vec<Listener>,
     open: Vec<Open>,
     hosts: Hosts,
 }
 
-/// What the pages are made from.
+/// The state that the pages show.
 pub struct Shown {
     nodes: Arc<Vec<NodeStatus>>,
     meters: Meters,
@@ -57,9 +57,8 @@ impl Shown {
     }
 }
 
-/// Takes the addresses. An address that is taken by another ends the start if it was chosen (`chosen`: it stands in the
-/// configuration), and costs a warning and the interface if it is only the default.
-/// `machine`: what this machine is called in the configuration.
+/// Binds the addresses. An address in use ends the start if the configuration names it (`chosen`); the default address only
+/// costs a warning and the interface. `machine` is the configured name of this machine.
 pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failure> {
     let mut listeners = Vec::new();
     for address in &*api.listen {
@@ -83,7 +82,7 @@ pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failu
 }
 
 impl Bound {
-    /// Answers from now on, until the process ends. What is shown can be asked for here too.
+    /// Answers from now on until the process ends. The returned value gives the program the same views.
     pub fn serve(self, running: &Running) -> Arc<Shown> {
         let shown = Arc::new(Shown {
             nodes: running.nodes.clone(),
@@ -95,7 +94,7 @@ impl Bound {
         });
         for listener in self.listeners {
             let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
-            // It never ends by itself: failures to accept are waited out.
+            // It never ends: failures to accept are waited out.
             tokio::spawn(async move { axum::serve(listener, pages).await });
         }
         shown

@@ -1,4 +1,4 @@
-//! What `/health` and `/status` show, as JSON.
+//! The contents of `/health` and `/status`, as JSON.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -13,15 +13,15 @@ use serde_json::{Map, Value, json};
 
 use super::Shown;
 
-/// A node that is blocked or retries for this long is unhealthy; until then `/status` alone shows it. A server that restarts
-/// is back within this time.
+/// A node that is blocked or retrying for this long is unhealthy; before that only `/status` shows it. A server that restarts is
+/// back within this time.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// How a node is doing.
+/// A node with its state and conditions.
 struct View<'a> {
     node: &'a NodeStatus,
     state: &'static str,
-    /// What keeps it from working, the worst first; nothing while it works.
+    /// Its conditions, the worst first; none while it works.
     held: Vec<Held>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> View<'a> {
         let mut held = node.reporter.conditions();
         held.extend(back_pressure(node, all));
         held.sort_by_key(|held| Reverse((held.trouble, held.age)));
-        // Several tasks of a node that tell the same are one thing to know.
+        // Equal reports of several tasks of a node are shown once.
         let mut told = Vec::new();
         held.retain(|held| {
             let is_new = !told.contains(&held.why);
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
         self.state != "failed" && !self.held.iter().any(lasts)
     }
 
-    /// Node, state, why and since when; `why` and `since` only if something is wrong.
+    /// Node and state; `why` and `since` only if something is wrong.
     fn summary(&self) -> Value {
         let mut shown = json!({ "node": &*self.node.name, "state": self.state });
         self.tell(&mut shown);
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether every node does its work, and which do not.
+/// Whether every node works, and those that do not.
 pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
     let views = nodes.iter().map(|node| View::new(node, nodes));
     let failing: Vec<Value> = views
@@ -91,7 +91,7 @@ pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
     (healthy, json!({ "healthy": healthy, "failing": failing }))
 }
 
-/// Everything there is to know.
+/// The full status.
 pub fn status(shown: &Shown) -> Value {
     let (meters, tables) = (shown.meters.snapshot(), shown.meters.tables());
     let node = |node: &NodeStatus| {
@@ -127,7 +127,7 @@ pub fn status(shown: &Shown) -> Value {
     })
 }
 
-/// `{ METRIC: [{ LABEL: what, "value": n }, ...] }`, the largest first.
+/// `{ METRIC: [{ LABEL: text, "value": n }, ...] }`, the largest first.
 fn shown_tables(tables: Vec<(&'static str, &'static str, Rows)>) -> Map<String, Value> {
     let table = |(name, label, rows): (&str, &str, Rows)| {
         let row = |(what, value): (String, u64)| json!({ (label): what, "value": value });

@@ -1,4 +1,4 @@
-//! `millstream check`: says what is wrong with a configuration, all at once, and starts nothing.
+//! `millstream check`: reports all errors of a configuration at once, and starts nothing.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,8 @@ pub struct Check {
     /// Configuration files and directories (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// Try the destinations too, without sending a record: connect, do the handshakes of TLS and of shared keys, log in, ask
-    /// HTTP servers for their OPTIONS, see whether directories can be written.
+    /// Test the destinations too, without sending a record: connect, perform TLS and shared-key handshakes, log in, ask
+    /// HTTP servers for their OPTIONS, check whether directories can be written.
     #[arg(long)]
     connect: bool,
 }
@@ -59,10 +59,10 @@ impl Check {
     }
 }
 
-/// So many messages of the largest size should fit into the memory for what comes in.
+/// This number of messages of the largest size should fit into the memory for input.
 const LARGE_MESSAGES: usize = 4;
 
-/// What is wrong where a few messages of the largest size that a source takes do not fit into memory.
+/// Warns if a few messages of a source's largest size do not fit into memory.
 fn too_large_for_memory(plan: &Plan) -> impl Iterator<Item = String> {
     let memory = plan.settings.memory_max;
     plan.sources.iter().filter_map(move |source| {
@@ -80,7 +80,7 @@ fn too_large_for_memory(plan: &Plan) -> impl Iterator<Item = String> {
     })
 }
 
-/// What is wrong where channels may together take more than their file system has.
+/// Warns if channels may together take more than their file system has.
 fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
     let mut disks: BTreeMap<u64, (&Path, u64, Vec<&str>)> = BTreeMap::new();
     let paths: Vec<PathBuf> = plan
@@ -88,7 +88,7 @@ fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
         .iter()
         .map(|channel| {
             let directory = plan.settings.data_dir.join("channels").join(&*channel.name);
-            // What a start would make, it makes on the file system of the directory above.
+            // A start creates a missing directory on the file system of its parent.
             let above = directory.ancestors().find(|path| path.exists());
             above
                 .filter(|path| !path.as_os_str().is_empty())
@@ -118,7 +118,7 @@ fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
     too_large.collect()
 }
 
-/// Tries every destination that can be tried; the exit code.
+/// Tests every destination; returns the exit code.
 fn try_sinks(plan: &Plan) -> u8 {
     let mut code = exit::DRAINED;
     for sink in &plan.sinks {

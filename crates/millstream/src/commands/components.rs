@@ -1,4 +1,4 @@
-//! `millstream components` and `millstream example`: what there is to build a pipeline from.
+//! `millstream components` and `millstream example`: the parts of a pipeline, with their options and examples.
 
 use clap::Args;
 use millstream_config::{Section, names};
@@ -16,8 +16,8 @@ const AGGREGATOR: &str = include_str!("../../../../examples/aggregator.yaml");
 /// An agent: tails files, keeps on disk, forwards.
 const AGENT: &str = include_str!("../../../../examples/agent.yaml");
 
-/// List what there is to build a pipeline from; with a type: its page, with every option. Pages that belong to no
-/// type: config, tags, templates, secrets.
+/// List all sources, channels and sinks, or show the page of one type with every option. The pages config, tags, templates and
+/// secrets describe what all types share.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ pub struct Components {
     type_: Option<String>,
 }
 
-/// Print a whole configuration to start from.
+/// Print a complete configuration to start from.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -52,7 +52,7 @@ pub struct Example {
 }
 
 impl Components {
-    /// Shows; returns the exit code.
+    /// Prints the list or the pages; returns the exit code.
     pub fn execute(self) -> u8 {
         let Some(name) = self.type_ else {
             return page::print(&listing());
@@ -86,7 +86,7 @@ impl Example {
                     .map(|component| format!("`{}`", address(component)));
                 let names: Vec<_> = names.collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let text = format!("`{}` stands for {}: name one", self.name, list(&names));
+                let text = format!("`{}` can mean {}: name one", self.name, list(&names));
                 page::complain(&text, exit::USAGE)
             }
         }
@@ -110,14 +110,14 @@ fn listing() -> String {
     out
 }
 
-/// The components that a word on the command line names.
+/// The components that an argument names.
 fn named(word: &str) -> Vec<&'static Component> {
     let all = registry::all();
     all.filter(|component| component.name == word || address(component) == word)
         .collect()
 }
 
-/// The one name of a component: its directory.
+/// The unique name of a component: its directory.
 fn address(component: &Component) -> String {
     format!("{}/{}", registry::section(component), component.name)
 }

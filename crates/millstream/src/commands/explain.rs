@@ -1,4 +1,4 @@
-//! `millstream explain`: shows what a configuration means.
+//! `millstream explain`: shows the graph of a configuration and its promises.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use crate::{
 
 /// Show the graph of a configuration and what it promises. Starts nothing.
 ///
-/// For every path from a source to a sink: exactly once, at least once or at most once, why, when a sender gets its
-/// answer, and who waits when a sink cannot write.
+/// For every path from a source to a sink it shows the promise (exactly once, at least once or at most once) with the reason, when a
+/// sender gets its answer, and which nodes wait when a sink cannot write.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -26,16 +26,16 @@ pub struct Explain {
     /// Configuration files and directories (`*.yaml` in order of name); they are merged.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// How to show it.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// A page to read.
+    /// A page of text.
     Text,
-    /// A flow chart that many wikis and forges draw.
+    /// A flow chart that many wikis and forges can draw.
     Mermaid,
     /// A graph for Graphviz.
     Dot,

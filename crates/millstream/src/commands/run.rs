@@ -1,4 +1,4 @@
-//! `millstream run`: starts the pipeline, answers signals, drains, and says how it ended.
+//! `millstream run`: starts the pipeline, handles signals, drains, and reports how it ended.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
     systemd,
 };
 
-/// So much of the time to drain, but at most a quarter of it, is for closing the channels: two syncs each.
+/// The time reserved at the end of the drain, at most a quarter of it, for closing the channels: two syncs each.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Run the pipeline until it is told to stop (SIGTERM or SIGINT), then drain.
+/// Run the pipeline until SIGTERM or SIGINT, then drain.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +49,7 @@ pub struct Run {
     /// End when the inputs have ended and everything is settled.
     #[arg(long)]
     once: bool,
-    /// How long to drain after a signal before leaving what is left, such as `30s`.
+    /// The drain deadline after a signal, such as `30s`; what is left then stays in the channels.
     #[arg(long, default_value = "30s", value_parser = config::period)]
     drain: Duration,
 }
@@ -80,7 +80,7 @@ impl Run {
         let (mut running, shown, mut signals) = match self.start(loaded).await {
             Ok(started) => started,
             Err(failure) => {
-                // The configuration could be read; what it names cannot be had. That may be otherwise later.
+                // The configuration is valid, but something it names is missing, perhaps temporarily.
                 tracing::error!("{failure}");
                 return exit::FAILED;
             }
@@ -89,7 +89,7 @@ impl Run {
         systemd::notify("READY=1");
         match self.until_ended(&mut running, &shown, &mut signals).await {
             Some(failures) if failures.is_empty() => self.drained(&running),
-            // The node that failed has said why.
+            // The failed node has logged the reason.
             Some(_) => exit::FAILED,
             None => {
                 let left = running.pending_records();
@@ -101,8 +101,8 @@ impl Run {
         }
     }
 
-    /// The exit code when everything was settled. Lost records, and rejected records that a job (`--once`) leaves behind, are
-    /// failures.
+    /// The exit code after everything was settled. Lost records, and rejected records that a job (`--once`) leaves in
+    /// `data_dir`, are failures.
     fn drained(&self, running: &Running) -> u8 {
         let lost = running.lost_records();
         if lost > 0 {
@@ -129,7 +129,7 @@ impl Run {
         exit::FAILED
     }
 
-    /// Signals come first, so that none ends the process from here on; then addresses; then the pipeline.
+    /// Starts signal handling first, so that no signal ends the process from here on; then the addresses; then the pipeline.
     async fn start(
         &self,
         loaded: config::Loaded,
@@ -151,7 +151,7 @@ impl Run {
         Ok((running, shown, signals))
     }
 
-    /// The failures it ended with; None if it had to leave something behind.
+    /// The failures at the end; `None` if the drain deadline passed.
     async fn until_ended(
         &self,
         running: &mut Running,
@@ -188,7 +188,7 @@ impl Run {
     }
 }
 
-/// The signals that mean something.
+/// The signals that the program handles.
 struct Signals {
     term: Signal,
     int: Signal,
@@ -209,7 +209,7 @@ impl Signals {
         })
     }
 
-    /// Returns when a signal asks the process to end; answers the others.
+    /// Returns when a signal asks the process to end; handles the others.
     async fn asks_to_end(&mut self, shown: &Shown) {
         loop {
             tokio::select! {
@@ -224,8 +224,8 @@ impl Signals {
     }
 }
 
-/// Allows as many open files as this process may allow itself: connections and outputs are bounded by their own options,
-/// and the usual soft limit of 1024 is there for programs that call `select`.
+/// Raises the soft limit of open files to the hard limit. Options bound connections and outputs; the usual soft limit of 1024
+/// exists for programs that call `select`.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,4 +1,4 @@
-//! `millstream status`: asks the running instance how it is doing.
+//! `millstream status`: shows the state of the running instance.
 
 use std::{path::PathBuf, thread::sleep, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::{
     page::{self, columns, paragraph},
 };
 
-/// Rates are taken over this time.
+/// The interval over which rates are measured.
 const RATE_TIME: Duration = Duration::from_secs(1);
 
-/// Ask the running instance: nodes, states, records and rates.
+/// Show nodes, states, records and rates of the running instance.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -34,16 +34,16 @@ pub struct Status {
     /// Configuration files and directories of the instance; only `api.listen` is taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// Where it listens, instead of what the configuration says.
+    /// The address of the instance, instead of the configured one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     api: Option<String>,
-    /// Print what `/status` answers.
+    /// Print the response of `/status`.
     #[arg(long)]
     json: bool,
 }
 
 impl Status {
-    /// Asks; returns the exit code.
+    /// Prints the status; returns the exit code.
     pub fn execute(self) -> u8 {
         let address = match self.address() {
             Ok(address) => address,
@@ -69,7 +69,7 @@ impl Status {
         }
     }
 
-    /// Where the instance listens.
+    /// The address of the instance.
     fn address(&self) -> Result<String, u8> {
         if let Some(api) = &self.api {
             let address = api.trim_start_matches("http://").trim_end_matches('/');
@@ -89,7 +89,7 @@ impl Status {
 }
 
 fn ask(address: &str) -> Result<Value, String> {
-    // An instance that listens everywhere is asked here.
+    // An instance that listens on all addresses is reached on loopback.
     let address = address
         .replace("0.0.0.0:", "127.0.0.1:")
         .replace("[::]:", "[::1]:");
@@ -98,12 +98,12 @@ fn ask(address: &str) -> Result<Value, String> {
             .map_err(|error| format!("{address} answers, but not as Millstream does: {error}")),
         Ok((code, body)) => Err(format!("{address} answers {code}: {}", body.trim())),
         Err(error) => Err(format!(
-            "nobody answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
+            "no instance answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
         )),
     }
 }
 
-/// Unlike `/health`, this does not wait: it reports a node as soon as it does not work.
+/// Unlike `/health`, this reports a node as soon as it does not work.
 fn code(status: &Value) -> u8 {
     let works = |node: &Value| matches!(text(&node["state"]), "running" | "ended");
     match status["nodes"].as_array() {
@@ -112,7 +112,7 @@ fn code(status: &Value) -> u8 {
     }
 }
 
-/// The page: a line about the process, a table of nodes, and why those that fail do.
+/// The page: a line about the process, a table of nodes, and the reasons of those that fail.
 fn table(before: &Value, now: &Value) -> String {
     let memory = &now["memory"];
     let mut out = format!(
@@ -177,7 +177,7 @@ fn table(before: &Value, now: &Value) -> String {
     out
 }
 
-/// Meters with a column of their own, or that say the same as one.
+/// Meters that have a column, or repeat one.
 const IN_COLUMNS: [&str; 8] = [
     "records_received",
     "records_settled",
@@ -189,7 +189,7 @@ const IN_COLUMNS: [&str; 8] = [
     "bytes_sent",
 ];
 
-/// Meters of disk channels that have a table of their own.
+/// Meters of disk channels, which have a separate table.
 const OF_CHANNELS: [&str; 4] = [
     "used_bytes",
     "size_max_bytes",
@@ -197,11 +197,11 @@ const OF_CHANNELS: [&str; 4] = [
     "oldest_record_timestamp_seconds",
 ];
 
-/// One node: what came in and went out, as far as its kind counts it.
+/// One node: records in and out, if its kind counts them.
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     let meters = &node["meters"];
     let of = |name: &str| meters[name].as_u64();
-    // A source hands on what it received, a sink delivers what it took.
+    // A source sends what it received, a sink delivers what it took.
     let (into, out) = match text(&node["section"]) {
         "source" => (None, Some("records_sent")),
         "sink" => (Some("records_received"), Some("records_delivered")),
@@ -245,7 +245,7 @@ fn more(node: &Value) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The disk channels: how much they hold, and how old it is.
+/// The disk channels: their fill and the age of their oldest record.
 fn channels(nodes: &[&Value], now: &Value) -> Vec<Vec<String>> {
     let heads = ["CHANNEL", "USED", "LIMIT", "FILL", "BACKLOG", "OLDEST"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -271,7 +271,7 @@ fn channels(nodes: &[&Value], now: &Value) -> Vec<Vec<String>> {
     rows
 }
 
-/// The rows of a node's tables: node, metric, number, what it is about.
+/// The rows of a node's tables: node, metric, number, label.
 fn tables(node: &Value) -> Vec<Vec<String>> {
     let mut out = Vec::new();
     for (name, rows) in node["tables"].as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-use std::{fmt::Write, path::PathBuf};
+use std::{collections::BTreeSet, fmt::Write, fs, path::PathBuf};
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn is_up_to_date(path: &str, wanted: &str) {
 /// The rows as a Markdown table; a sentence if there are none.
 fn markdown(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "None of its own.\n".to_owned();
+        return "It has no options.\n".to_owned();
     }
     let mut out = String::from("| Option | Takes | Meaning | Default |\n|---|---|---|---|\n");
     for row in rows {
@@ -191,4 +191,97 @@ fn a_page_holds_options_and_example() {
         assert!(page.contains(part), "no `{part}` in:\n{page}");
     }
     assert!(!page.contains("<!--"), "{page}");
+}
+
+/// The strings that follow one of `calls` in the sources of the crates that run, without tests.
+fn first_arguments(calls: &[&str]) -> BTreeSet<String> {
+    let crates = root().join("crates");
+    let mut directories: Vec<PathBuf> = [
+        "channels",
+        "kafka",
+        "millstream",
+        "net",
+        "pipeline",
+        "sinks",
+        "sources",
+    ]
+    .map(|name| crates.join(name).join("src"))
+    .into();
+    let mut found = BTreeSet::new();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && name != "tests" {
+                directories.push(path);
+            } else if name.ends_with(".rs") && !name.contains("tests") && name != "contributing.rs"
+            {
+                let text = fs::read_to_string(path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+                for call in calls {
+                    let arguments = code.split(call).skip(1);
+                    let strings = arguments.filter_map(|rest| rest.trim_start().strip_prefix('"'));
+                    found.extend(
+                        strings.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())),
+                    );
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn operations_md_explains_every_log_keyword_and_metric() {
+    let page = include_str!("../../../../docs/operations.md");
+    let kinds = first_arguments(&[".info(", ".warn(", ".error(", ".condition("]);
+    let metrics = first_arguments(&[".counter(", ".gauge(", ".table("]);
+    assert!(
+        kinds.len() > 80 && metrics.len() > 60,
+        "the search finds them"
+    );
+    let missing: Vec<_> = kinds
+        .union(&metrics)
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/operations.md does not explain {missing:?}"
+    );
+    // The first cell of each row names them, so a row about something that is gone is found too.
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let named: BTreeSet<&str> = cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    let known = |name: &&&str| kinds.contains(**name) || metrics.contains(**name);
+    let unknown: Vec<_> = named.iter().filter(|name| !known(name)).collect();
+    let elsewhere = [
+        "blocked",
+        "retrying",
+        "losing",
+        "failed",
+        "running",
+        "ended",
+        "blocked`, the channel is full",
+        "lock",
+        "rejected/",
+        "channels/NAME/",
+        "channel-records/NAME.record",
+        "sinks/NAME/",
+        "sources/NAME/",
+        "records_sent",
+        "bytes_sent",
+        "records_rejected",
+        "bytes_rejected",
+        "records_rejected_kept",
+    ];
+    let stale: Vec<_> = unknown
+        .into_iter()
+        .filter(|name| !elsewhere.contains(name))
+        .collect();
+    assert!(
+        stale.is_empty(),
+        "docs/operations.md explains what the code does not have: {stale:?}"
+    );
 }

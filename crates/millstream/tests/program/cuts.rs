@@ -1,4 +1,4 @@
-//! A network that is cut now and then. Needs root.
+//! A network that is cut at random times. Needs root.
 
 use std::{thread::sleep, time::Duration};
 
@@ -6,18 +6,18 @@ use millstream_testkit::server::{Server, network::Network};
 
 use super::victim::Random;
 
-/// How often it is cut, for how long at most, and how long it is whole at most.
+/// How often it is cut, the longest cut, and the longest time between two cuts.
 const CUTS: u64 = 10;
 const CUT_MS_MAX: u64 = 4000;
 const WHOLE_MS_MAX: u64 = 2000;
-/// The one cut that lasts longer than anybody waits for an answer, and for how long.
+/// The cut that lasts longer than any request timeout, and its length.
 const LONG_CUT: u64 = 4;
 const LONG: Duration = Duration::from_secs(12);
-/// As long as it takes until requests are under way to a server that stands still.
+/// Long enough for requests to be in flight to a server that is stopped.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 
-/// Cuts the network of a server again and again, half of the times while requests are under way: the server does them, and its
-/// answers reach nobody.
+/// Cuts the network of a server again and again. In every other cut requests are in flight: the server executes them, and its
+/// answers are lost.
 pub fn cut_now_and_then(network: &Network, server: &Server) {
     let mut random = Random::new();
     for cut in 0..CUTS {

@@ -1,4 +1,4 @@
-//! A disk that is soon full. Needs root.
+//! A small disk that fills up. Needs root.
 
 use std::{
     fs,
@@ -6,11 +6,11 @@ use std::{
     process::Command,
 };
 
-/// A small file system in memory, unmounted when dropped.
+/// A small tmpfs, unmounted when dropped.
 pub struct Small(PathBuf);
 
 impl Small {
-    /// Mounts one at a path, which is made.
+    /// Mounts one at `path`, which is created.
     pub fn mount(path: PathBuf, size: &str) -> Self {
         fs::create_dir_all(&path).unwrap();
         let done = Command::new("mount")
@@ -25,12 +25,12 @@ impl Small {
         Self(path)
     }
 
-    /// Where it stands.
+    /// Its mount point.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Makes room.
+    /// Enlarges it.
     pub fn grow(&self, size: &str) {
         let done = Command::new("mount")
             .args(["-o", &format!("remount,size={size}")])

@@ -1,4 +1,4 @@
-//! Drives the built program: writes a configuration, starts it, waits until it is ready, stops or kills it.
+//! Drives the built program: writes a configuration, starts the program, waits until it is ready, stops or kills it.
 
 #![allow(
     dead_code,
@@ -9,6 +9,7 @@
 
 pub mod cuts;
 pub mod disk;
+mod turn;
 pub mod victim;
 
 use std::{
@@ -21,18 +22,18 @@ use std::{
 
 pub use millstream_testkit::server::free_port;
 
-/// How long anything may take before a test fails. Not a measurement: machines differ.
+/// Any wait fails the test after this time. Not a measurement: machines differ.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// So much of a program's log is shown when its test fails.
+/// Lines of the program's log that a failed test shows.
 const LAST_LINES: usize = 40;
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(
             start.elapsed() < PATIENCE,
-            "waited {PATIENCE:?} in vain until {what}"
+            "not within {PATIENCE:?}: {what}"
         );
         sleep(Duration::from_millis(20));
     }
@@ -40,14 +41,14 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// The root of the source tree.
 pub fn tree() -> PathBuf {
-    // Asked for when the test runs: a shared build cache may hold what was compiled in another clone.
+    // Read at run time: a shared build cache may hold code that was compiled in another clone.
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
         .join("../..")
         .canonicalize()
         .unwrap()
 }
 
-/// The generator and verifier, built beside the program.
+/// The path of millbench, which is built beside the program.
 pub fn millbench() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_millstream")).with_file_name("millbench");
     assert!(
@@ -65,17 +66,17 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it with a configuration, its log going to a file in `directory`.
+    /// Starts the program with a configuration. Appends its log to the file `log` in `directory`.
     pub fn start(directory: &Path, config: &str) -> Self {
         Self::start_with(directory, config, &[])
     }
 
-    /// The same with more arguments.
+    /// As `start`, with more arguments.
     pub fn start_with(directory: &Path, config: &str, arguments: &[&str]) -> Self {
         Self::start_where(directory, config, arguments, &[])
     }
 
-    /// The same with variables of the environment.
+    /// As `start_with`, with environment variables.
     pub fn start_where(
         directory: &Path,
         config: &str,
@@ -90,7 +91,7 @@ impl Program {
         )
     }
 
-    /// The same by a shell that has changed what the program finds.
+    /// As `start`, through a shell command that changes the program's surroundings first.
     pub fn start_after(directory: &Path, config: &str, shell: &[&str]) -> Self {
         let (first, rest) = shell.split_first().unwrap();
         let mut command = Command::new(first);
@@ -99,6 +100,7 @@ impl Program {
     }
 
     fn start_by(command: &mut Command, directory: &Path, config: &str, arguments: &[&str]) -> Self {
+        turn::wait();
         let path = directory.join("millstream.yaml");
         std::fs::write(&path, config).unwrap();
         let log = directory.join("log");
@@ -119,7 +121,7 @@ impl Program {
         Self { child, log }
     }
 
-    /// Waits until it listens on a port of this machine.
+    /// Waits until it accepts connections on a loopback port.
     pub fn listens(mut self, port: u16) -> Self {
         wait_until("it listens", || {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -130,7 +132,7 @@ impl Program {
         self
     }
 
-    /// What it has logged.
+    /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -140,7 +142,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Waits for its end; the exit code.
+    /// Waits until it exits; returns the exit code.
     pub fn ended(mut self) -> Option<i32> {
         let mut code = None;
         wait_until("it ends", || {
@@ -150,7 +152,7 @@ impl Program {
         code.and_then(|status| status.code())
     }
 
-    /// Asks it to drain and end; the exit code.
+    /// Sends SIGTERM and waits until it has drained; returns the exit code.
     pub fn stop(self) -> Option<i32> {
         self.signal("TERM");
         self.ended()
@@ -165,7 +167,7 @@ impl Program {
         assert!(sent.success());
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

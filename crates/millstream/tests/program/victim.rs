@@ -1,5 +1,5 @@
-//! Programs that are killed at random moments, the generator that feeds them, and the verifier that accounts for what
-//! they wrote.
+//! Programs that are killed at random moments, the generator that feeds them, and the verifier that accounts for their
+//! output.
 
 #![allow(clippy::print_stdout, reason = "a test says what it did")]
 
@@ -13,11 +13,11 @@ use std::{
 
 use super::{PATIENCE, Program, millbench, wait_until};
 
-/// xorshift64*: random enough for moments, and the seed is printed.
+/// A xorshift64* generator. It prints its seed.
 pub struct Random(u64);
 
 impl Random {
-    /// With the seed that SEED says, or a new one.
+    /// A generator with the seed in the variable SEED, or a new one.
     pub fn new() -> Self {
         let seed = std::env::var("SEED")
             .ok()
@@ -48,7 +48,7 @@ pub fn in_storm(quick: u64, full: u64) -> u64 {
     }
 }
 
-/// Starts the program and kills it within 50 ms, in each stage of its start, half of the time.
+/// With probability 1/2, starts the program and kills it within 50 ms, then repeats: kills hit every stage of a start.
 pub fn kill_at_start(directory: &Path, config: &str, random: &mut Random) {
     const START_MS_MAX: u64 = 50;
     while random.below(2) == 0 {
@@ -58,7 +58,7 @@ pub fn kill_at_start(directory: &Path, config: &str, random: &mut Random) {
     }
 }
 
-/// The generator at work.
+/// A running `millbench generate`.
 pub struct Generator {
     arguments: Vec<String>,
     child: Child,
@@ -80,15 +80,15 @@ impl Generator {
         }
     }
 
-    /// Kills it, and lets it go on.
+    /// Kills it and starts it again; its ledger tells it where to continue.
     pub fn kill_and_restart(&mut self) {
-        // It may have ended by itself; then its ledger says so and it ends at once.
+        // It may have exited already; then its ledger says so and the new process exits at once.
         let _ = self.child.kill();
         self.child.wait().unwrap();
         *self = Self::start(&self.arguments);
     }
 
-    /// Goes on towards another port with what is not acked.
+    /// Continues towards another port with the records that are not acked.
     pub fn turn_to(mut self, port: u16) -> Self {
         let mut arguments = self.arguments.clone();
         self.child.kill().unwrap();
@@ -98,19 +98,19 @@ impl Generator {
         Self::start(&arguments)
     }
 
-    /// Ends one that has no end: sends what is not acked and a little more, and waits for every ack.
+    /// Ends a generator without an end: sends the unacked records and a few more, and waits for every ack.
     pub fn conclude(mut self) {
         let mut arguments = self.arguments.clone();
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         let records = arguments.iter().position(|word| word == "--records");
         let records = records.unwrap();
-        // Long enough for what was in flight to be sent again first.
+        // Long enough to send the records in flight again first.
         arguments.splice(records..records + 2, ["--seconds", "5"].map(str::to_owned));
         Self::start(&arguments).finish();
     }
 
-    /// Waits until it has every ack.
+    /// Waits until every record is acked.
     pub fn finish(mut self) {
         wait_until("the generator has all acks", || {
             self.child.try_wait().unwrap().is_some()
@@ -126,7 +126,7 @@ impl Drop for Generator {
     }
 }
 
-/// What generates so many records, at so many a second, with its ledger in `directory`.
+/// The arguments for a generator: number of records, rate in records per second, ledger in `directory`.
 pub fn generate(directory: &Path, port: u16, records: &str, rate: &str) -> Vec<String> {
     let ledger = directory.join("ledger").display().to_string();
     let address = format!("127.0.0.1:{port}");
@@ -151,7 +151,7 @@ pub fn generate(directory: &Path, port: u16, records: &str, rate: &str) -> Vec<S
     words.map(str::to_owned).to_vec()
 }
 
-/// What the verifier says of `out`; `allow` names what may be wrong.
+/// The verifier's report on `out`; `allow` names the defects to accept.
 fn account(out: &Path, ledger: &Path, allow: &[&str]) -> Output {
     let mut command = Command::new(millbench());
     command.arg("verify").arg(out).arg("--ledger").arg(ledger);
@@ -161,7 +161,7 @@ fn account(out: &Path, ledger: &Path, allow: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Waits until nothing that was sent is missing in `out`: for faults after which an output stands still for a while.
+/// Waits until no record is missing in `out`. For faults that stall an output for a while.
 pub fn arrived(out: &Path, ledger: &Path) {
     let others = ["duplicated", "reordered"];
     wait_until("every record has arrived", || {
@@ -169,7 +169,7 @@ pub fn arrived(out: &Path, ledger: &Path) {
     });
 }
 
-/// Lets the verifier account for what stands in `out`.
+/// Runs the verifier on `out`.
 pub fn verify(out: &Path, ledger: &Path) {
     let account = account(out, ledger, &[]);
     let said = String::from_utf8_lossy(&account.stdout).into_owned();
@@ -202,24 +202,24 @@ impl Victim {
         }
     }
 
-    /// SIGKILL, now and in some of the starts that follow.
+    /// Kills it, and some of the starts that follow.
     pub fn kill_and_restart(&mut self, random: &mut Random) {
         self.kill();
         kill_at_start(&self.directory, &self.config, random);
         self.restart();
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.program.take().unwrap().kill();
     }
 
-    /// SIGSTOP: it hangs, and the kernel still takes what is sent to it.
+    /// Sends SIGSTOP: it hangs while the kernel still accepts data for it.
     pub fn pause(&self) {
         self.program.as_ref().unwrap().signal("STOP");
     }
 
-    /// SIGCONT: it goes on where it was stopped.
+    /// Sends SIGCONT.
     pub fn go_on(&self) {
         self.program.as_ref().unwrap().signal("CONT");
     }
@@ -229,7 +229,7 @@ impl Victim {
         self.program = Some(Program::start(&self.directory, &self.config).listens(self.port));
     }
 
-    /// Lets it drain and end.
+    /// Waits until it has drained and exited.
     pub fn stop(mut self) {
         let program = self.program.take().unwrap();
         let code = program.stop();
@@ -242,7 +242,7 @@ impl Victim {
     }
 }
 
-/// Waits until what stands below `out` has stopped growing: everything the channel held is in the files.
+/// Waits until the files below `out` stop growing: the channel is empty.
 pub fn settle(out: &Path) {
     fn size(directory: &Path) -> u64 {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

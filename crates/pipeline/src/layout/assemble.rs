@@ -1,4 +1,4 @@
-//! From the checked graph to the plan: names become places in lists.
+//! Builds the plan from the checked graph: names become indexes.
 
 use super::{Built, Entry, Port, Takers, is_channel, is_memory};
 use crate::{
@@ -7,8 +7,8 @@ use crate::{
     plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
 };
 
-/// Puts the checked graph together. `queues`: bytes of the memory in front of each entry; `behinds`: how far each may be
-/// behind its channel.
+/// Builds the plan. `queues` has the bytes of the memory queue in front of each entry, `behinds` the limit of how far each may
+/// be behind its channel.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,
@@ -75,7 +75,7 @@ pub fn assemble(
 struct Wires<'a> {
     entries: &'a [Entry],
     takers: &'a Takers,
-    /// Where each consumer stands in its list of the plan.
+    /// The index of each consumer in its list of the plan.
     targets: Vec<Target>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Wires<'a> {
         }
     }
 
-    /// Who takes from a port.
+    /// The consumers of a port.
     fn routes(&self, port: Port) -> Vec<Route> {
         let all = self.takers.get(&port).into_iter().flatten();
         all.map(|(taker, tags)| Route {
@@ -111,7 +111,7 @@ impl<'a> Wires<'a> {
         .collect()
     }
 
-    /// Where a sink takes from.
+    /// The input of a sink.
     fn input(&self, sink: usize, queue_bytes: usize) -> Input {
         let behind = self.takers.iter().find_map(|((node, _), all)| {
             let (_, tags) = all

@@ -1,11 +1,11 @@
-//! What makes a graph unusable, and what is probably a mistake.
+//! Checks the graph: errors that make it unusable, and warnings about probable mistakes.
 
 use millstream_config::Problem;
 
 use super::{Built, Entry, Inputs, Takers, is_channel, is_memory};
 use crate::node::Build;
 
-/// Finds what cannot run.
+/// Finds errors.
 pub fn check_graph(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -33,7 +33,7 @@ pub fn check_graph(
             );
         } else if channels > 0 && feeds.len() > 1 {
             let message = format!(
-                "`{}` takes from a disk channel and from something else",
+                "`{}` takes from a disk channel and from another node",
                 entry.name
             );
             let help = "a sink has one position: let it take from one channel that takes from all, or use two sinks";
@@ -48,13 +48,14 @@ pub fn check_graph(
         if built[at].is_some() && reaches(at, at, takers) {
             let message = format!("what `{}` rejects comes back to it", entry.name);
             problems.push(
-                Problem::new(&own.place, message).help("take the rejects with a sink of their own"),
+                Problem::new(&own.place, message)
+                    .help("take the rejected records with another sink"),
             );
         }
     }
 }
 
-/// Whether what comes out of `from` can come to `to`.
+/// Whether records that leave `from` can reach `to`.
 fn reaches(from: usize, to: usize, takers: &Takers) -> bool {
     let (mut open, mut seen) = (vec![from], vec![]);
     while let Some(at) = open.pop() {
@@ -78,7 +79,7 @@ fn reaches(from: usize, to: usize, takers: &Takers) -> bool {
 pub fn unused(entries: &[Entry], built: &[Option<Built>], takers: &Takers) -> Vec<Problem> {
     let is_sink = |entry: &Entry| matches!(entry.component.build, Build::Sink(_));
     if !entries.iter().any(is_sink) {
-        // The configuration as a whole is not complete, which is one error and not one for each source.
+        // Without any sink the configuration is incomplete: one error, not one for each source.
         return Vec::new();
     }
     let unused = |(at, entry): (usize, &Entry)| {

@@ -1,4 +1,4 @@
-//! Inputs: from names and globs to ports.
+//! Resolves `inputs`: from names and globs to ports.
 
 use globset::{GlobBuilder, GlobMatcher};
 use millstream_config::{Node, Period, Place, Problem, Size, names};
@@ -21,7 +21,7 @@ struct BehindOption {
     then: Then,
 }
 
-/// Takes `behind` out of the options of a consumer.
+/// Removes `behind` from the options of a consumer and reads it.
 fn take_behind(options: &mut Node, problems: &mut Vec<Problem>) -> Option<(Behind, Place)> {
     let (key, node) = options.take("behind")?;
     match node.read::<BehindOption>() {
@@ -40,7 +40,7 @@ fn take_behind(options: &mut Node, problems: &mut Vec<Problem>) -> Option<(Behin
     }
 }
 
-/// Takes `inputs`, `tags` and `behind` out of the options of a consumer.
+/// Removes `inputs`, `tags` and `behind` from the options of a consumer and reads them.
 pub fn take_inputs(
     entry: &Entry,
     options: &mut Node,
@@ -84,7 +84,7 @@ pub fn take_inputs(
     })
 }
 
-/// One text or a list of texts, with their places.
+/// One string or a list of strings, with their places.
 fn texts(node: &Node) -> Option<Vec<(String, Place)>> {
     let text = |node: &Node| {
         node.as_text()
@@ -96,7 +96,7 @@ fn texts(node: &Node) -> Option<Vec<(String, Place)>> {
     }
 }
 
-/// Finds the ports that the inputs of every consumer mean. `left_out`: see [`super::lay_out`].
+/// Finds the ports that the inputs of each consumer name. For `left_out` see [`super::lay_out`].
 pub fn resolve(
     entries: &[Entry],
     inputs: &[Option<Inputs>],
@@ -112,7 +112,7 @@ pub fn resolve(
             own.into_iter().chain(rejected)
         })
         .collect();
-    // A node that takes what is rejected may not feed another such node: they would feed each other.
+    // A node that takes rejected records may not feed another such node: they could form a cycle.
     let takes_rejects = |at: usize| {
         let patterns = inputs[at].iter().flat_map(|inputs| &inputs.patterns);
         patterns
@@ -154,7 +154,7 @@ pub fn resolve(
     takers
 }
 
-/// Whether a pattern of `inputs` names one of these nodes or its port of rejected records.
+/// Whether a pattern of `inputs` names one of these nodes or its port for rejected records.
 fn names_any(pattern: &str, nodes: &[String]) -> bool {
     let glob = matcher(pattern);
     nodes.iter().any(|node| {
@@ -175,7 +175,7 @@ fn nothing_named(
     if let Some(sink) = entries.iter().find(|entry| &*entry.name == pattern) {
         let message =
             format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
-        return Problem::new(place, message).also(&sink.place, "the sink stands here");
+        return Problem::new(place, message).also(&sink.place, "the sink is here");
     }
     let problem = Problem::new(place, format!("no node is called `{pattern}`"));
     match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {
@@ -184,7 +184,7 @@ fn nothing_named(
     }
 }
 
-/// A glob over names of ports; None for a plain name.
+/// A glob over names of ports; `None` for a plain name.
 fn matcher(pattern: &str) -> Option<GlobMatcher> {
     if !pattern.contains(['*', '?', '{', '[']) {
         return None;
@@ -196,7 +196,7 @@ fn matcher(pattern: &str) -> Option<GlobMatcher> {
     Some(glob.compile_matcher())
 }
 
-/// Dots part the names of ports as slashes part paths.
+/// Dots separate the parts of a port's name as slashes separate those of a path.
 fn exchange(name: &str) -> String {
     name.replace('.', "/")
 }

@@ -1,4 +1,4 @@
-//! From the configuration to the plan: a pure function that finds every fault of the graph at once.
+//! Turns the configuration into the plan: a pure function that finds all errors of the graph at once.
 
 mod assemble;
 mod faults;
@@ -25,38 +25,38 @@ use self::{
     templates::check_templates,
 };
 
-/// One node as the configuration names it.
+/// One node of the configuration.
 pub struct Entry {
     /// Its name.
     pub name: Arc<str>,
-    /// Where the name stands.
+    /// Where the name is.
     pub place: Place,
-    /// What it is, found by its `type`.
+    /// The component that its `type` names.
     pub component: &'static Component,
     /// Its options without `type`.
     pub options: Node,
 }
 
-/// A plan, and what `check` warns of.
+/// A plan and its warnings.
 pub struct Laid {
     /// The graph.
     pub plan: Plan,
-    /// What works but is probably not meant.
+    /// Warnings: things that work but are probably mistakes.
     pub warnings: Vec<Problem>,
 }
 
-/// What a node is built into.
+/// The node that a component built.
 enum Built {
     Source(Box<dyn Source>),
     Channel(Box<dyn ChannelConfig>),
     Sink(Arc<dyn Sink>),
 }
 
-/// What a consumer says of its inputs.
+/// The input options of a consumer.
 struct Inputs {
     patterns: Vec<(String, Place)>,
     tags: Option<TagFilter>,
-    /// The option `behind`, and where it stands.
+    /// The option `behind` and its place.
     behind: Option<(Behind, Place)>,
     place: Place,
 }
@@ -64,12 +64,13 @@ struct Inputs {
 /// A port: the node's place in the list, and whether it is `NAME.rejected`.
 type Port = (usize, bool);
 
-/// Who takes from each port, with which tags.
+/// The consumers of each port, with their tag filters.
 type Takers = HashMap<Port, Vec<(usize, Option<TagFilter>)>>;
 
-/// Lays out the graph of `entries` (sources, channels and sinks, in the order of the file). `left_out`: names of nodes that
-/// are missing from `entries` because they have errors of their own; references to them are not errors. `queue_bytes`:
-/// size of the queue in front of a sink whose inputs name no memory channel.
+/// Lays out the graph of `entries` (sources, channels and sinks, in the order of the file).
+///
+/// `left_out` has the names of nodes that are missing from `entries` because they have errors; references to them are not
+/// errors. `queue_bytes` is the size of the queue in front of a sink whose inputs name no memory channel.
 pub fn lay_out(
     entries: Vec<Entry>,
     left_out: &[String],
@@ -101,7 +102,7 @@ pub fn lay_out(
         .collect::<Vec<_>>();
     check_graph(&entries, &built, &takers, &inputs, &mut problems);
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
-    // A node with an error of its own may be the one that takes what seems unused.
+    // A node with an error may be the consumer of what seems unused.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers);
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
@@ -133,7 +134,7 @@ fn is_memory(built: &[Option<Built>], at: usize) -> bool {
     matches!(&built[at], Some(Built::Channel(channel)) if channel.memory_bytes().is_some())
 }
 
-/// Memory channels are no stops: what they take goes straight on to who takes from them.
+/// Replaces memory channels by direct edges: their inputs go straight to their consumers.
 fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     let expand = |taker: usize, tags: &Option<TagFilter>| -> Vec<(usize, Option<TagFilter>)> {
         let (mut open, mut done, mut seen) = (vec![(taker, tags.clone())], Vec::new(), vec![]);
@@ -163,7 +164,7 @@ fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     ports.map(|(port, all)| (*port, straight(all))).collect()
 }
 
-/// Bytes of the queues in front of a sink: what the memory channels it names say, else the default.
+/// Bytes of the queues in front of a sink: the size of the memory channels it names, otherwise the default.
 fn queue_of(
     sink: usize,
     inputs: &[Option<Inputs>],

@@ -1,7 +1,7 @@
-//! Templates and the values that they ask for: a name that no source sets would reject every record at run time.
+//! Checks the value names in templates: a name that no source sets would reject every record at run time.
 //!
-//! Which options are templates is read from the JSON Schema of the component, so a new template option is checked without
-//! a word from its sink. Which values there are, each source says ([`crate::node::Source::values`]).
+//! The JSON Schema of a component says which of its options are templates, so a new template option is checked without extra code in
+//! its sink. Each source declares its values ([`crate::node::Source::values`]).
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use super::{Built, Entry, Takers};
 
-/// What stands in a template beside the values.
+/// Names in a template that are always defined.
 const ALWAYS: [&str; 3] = ["tag", "time", "record"];
-/// How a name ends in a template.
+/// Characters that end a name in a template.
 const ENDS: [&str; 3] = ["}", "|", ":"];
 
-/// Finds templates that ask for values that no source of their path sets. The warnings are about values that only some of
-/// the sources set.
+/// Finds templates that use values that no source of their path sets. The warnings are about values that only some of the
+/// sources set.
 pub fn check_templates(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -58,8 +58,8 @@ pub fn check_templates(
     warnings
 }
 
-/// The value that a wrong name was most likely meant to be: a misspelt one, one that the name goes on from (`hostname`), or the
-/// last part of one (`pod` of `kubernetes.pod`).
+/// The value that a wrong name most likely means: a misspelled one, one that the name extends (`hostname`), or one whose last
+/// part it is (`pod` of `kubernetes.pod`).
 pub fn nearest_value<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let is_part = |value: &&&str| {
         let last = value.rsplit('.').next();
@@ -161,7 +161,7 @@ impl<'a> Upstream<'a> {
     }
 }
 
-/// Finds the templates among the options that `schema` describes, each with the node that it stands in.
+/// Finds the templates among the options that `schema` describes, each with its node.
 fn templates<'a>(
     root: &Value,
     schema: &Value,
@@ -199,7 +199,7 @@ fn templates<'a>(
     }
 }
 
-/// Where a name stands in a template.
+/// A name in a template and its offset.
 fn place_of(template: &Place, name: &str) -> Place {
     for end in ENDS {
         let mut place = template.within(&format!("{{{name}{end}"));

@@ -1,9 +1,9 @@
-//! The sink `discard`: counts and forgets.
+//! The sink `discard`: counts records and drops them.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
 //!
-//! The smallest sink there is, and the one to copy for a new one (CONTRIBUTING.md). It promises that everything it takes
-//! is settled. What it counts are the meters that every sink has: records and bytes received, records settled.
+//! The smallest sink, and the one to copy for a new one (CONTRIBUTING.md). Promise: every batch that it reads is settled. It counts with the
+//! meters that every sink has: records and bytes received, records settled.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What `millstream components` and the configuration know of it.
+/// The entry in the list of sinks.
 pub const COMPONENT: Component = Component {
     name: "discard",
     summary: "Counts and forgets.",
@@ -51,13 +51,13 @@ impl Sink for Discard {
         _: SinkContext,
     ) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            // It commits no position of its own, so it goes on where the channel says.
+            // It commits no position, so it continues at the channel's cursor.
             inlet.resume(None)?;
             while let Some(item) = inlet.next().await? {
                 match item {
-                    // Here another sink would write the batch. The inlet has counted it already.
+                    // Another sink would write the batch here. The inlet has counted it already.
                     Item::Batch(..) => {}
-                    // And here it would make durable what it wrote since the last checkpoint, and only then settle.
+                    // Another sink would first make durable what it wrote since the last checkpoint.
                     Item::Checkpoint(checkpoint) => inlet.settle(checkpoint).await?,
                 }
             }

@@ -1,10 +1,10 @@
-//! The option `compression`: what goes into a file in one piece becomes a gzip member or a zstd frame.
+//! The option `compression`: each piece written to a file becomes a gzip member or a zstd frame.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `encode -> [write] -> settle`
 //!
-//! Nothing is kept between two pieces, so every length that a commit names is the end of a stream that is whole, thousands
-//! of files need one compressor, and a piece whose write failed is made again. A piece is what came until the next cut,
-//! or four mebibytes of it: smaller ones would be compressed badly, so nothing is written in between.
+//! No state is kept between two pieces, so every committed length is the end of a whole stream, thousands of files need one
+//! compressor, and a piece whose write failed is made again. A piece is everything up to the next checkpoint, or four mebibytes
+//! of it. Smaller pieces compress badly, so nothing is written in between.
 
 use std::io::IoSlice;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// gzip (RFC 1952), as `zcat` reads it.
@@ -37,7 +37,7 @@ impl Compression {
     }
 }
 
-/// A compressor and the last piece it made.
+/// A compressor with the last piece it made.
 pub(super) struct Compressor {
     members: Members,
     piece: Vec<u8>,
@@ -46,14 +46,14 @@ pub(super) struct Compressor {
 impl Compressor {
     pub(super) fn new(codec: Codec) -> Result<Self, Failure> {
         let members = Members::new(codec)
-            .map_err(|error| Failure::us(format!("cannot begin to compress: {error}")))?;
+            .map_err(|error| Failure::us(format!("cannot start to compress: {error}")))?;
         Ok(Self {
             members,
             piece: Vec::new(),
         })
     }
 
-    /// The parts as one piece.
+    /// Compresses the parts into one piece.
     pub(super) fn piece(&mut self, parts: &[IoSlice<'_>]) -> Result<&[u8], Failure> {
         self.piece.clear();
         let slices: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();

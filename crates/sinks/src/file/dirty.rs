@@ -1,38 +1,34 @@
-//! What is on its way to the disk: sent there early, bounded, and let go of once it has arrived.
+//! Data that was written and is not yet on disk: the disk starts on it early, and its amount is bounded.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `encode -> [write] -> settle`
 //!
-//! A sink that writes faster than its disk would fill the page cache, and with it the memory of the whole host. So pages
-//! are sent on their way as soon as there is a mebibyte of them, and a write that would leave more than `dirty_max` behind
-//! waits for the oldest ones first. Durable is what was written only after the sync of the next cut.
+//! A sink that writes faster than its disk would fill the page cache, and with it the memory of the whole host. So write-back
+//! starts as soon as there is a mebibyte, and a write that leaves more than `dirty_max` waits until the disk has the oldest bytes.
+//! None of this makes data durable: only the sync of the next checkpoint does.
 
-use std::{collections::VecDeque, io};
+use std::collections::VecDeque;
 
 use millstream_pipeline::failure::Failure;
 
-use super::{files::Files, output::Output, trouble};
+use super::files::Files;
 
-/// What is waited for at a time.
+/// The most that is waited for at a time.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// Less is not sent on its way before the sync: the next lines would be a second write of the same pages.
+/// Write-back of less than this does not start before the sync: the next lines would write the same pages again.
 const START_BYTES: u64 = 1 << 20;
-/// So much has to be new before pages are let go of: the call costs as much as writing a few of them.
-const LET_GO_BYTES: u64 = 256 << 10;
-/// The kernel holds pages together in pieces of up to this, and lets go of whole pieces.
-const FOLIO_BYTES: u64 = 2 << 20;
 
-/// Neighbouring bytes of a file that were written one after the other.
+/// Adjacent bytes of a file, written one after the other.
 struct Window {
     id: u32,
     start: u64,
-    /// Up to here they are on their way.
+    /// Write-back has started up to here.
     started: u64,
     end: u64,
 }
 
 /// What was written since the last commit, the oldest first.
 pub(super) struct Dirty {
-    /// At most so many bytes; 0: no bound.
+    /// Maximum number of bytes; 0: no limit.
     max: u64,
     bytes: u64,
     windows: VecDeque<Window>,
@@ -53,7 +49,7 @@ impl Dirty {
         self.windows.clear();
     }
 
-    /// `bytes` bytes were written to file `id` from `start` on; `uncached`: the kernel has sent them on their way itself.
+    /// `bytes` bytes were written to file `id` at `start`; `uncached`: the kernel has already started write-back of them.
     pub(super) fn wrote(
         &mut self,
         files: &mut Files,
@@ -67,27 +63,27 @@ impl Dirty {
             max => WINDOW_BYTES.min(max / 4),
         };
         self.bytes += bytes;
-        let (next, end) = (start + bytes, start);
+        let end = start + bytes;
         match self.windows.back_mut() {
-            Some(last) if last.id == id && last.end == end && end - last.start < limit => {
-                last.end = next;
+            Some(last) if last.id == id && last.end == start && start - last.start < limit => {
+                last.end = end;
             }
             _ => self.windows.push_back(Window {
                 id,
                 start,
                 started: start,
-                end: next,
+                end,
             }),
         }
         if let Some(last) = self.windows.back_mut() {
             if uncached {
-                last.started = next;
-            } else if next - last.started >= START_BYTES
-                && let Some(file) = &files.get(id).file
+                last.started = end;
+            } else if end - last.started >= START_BYTES
+                && let Some(file) = &files.outputs.get(id).file
             {
-                // What goes wrong on the way is told by the sync.
-                let _ = file.start_writeback(last.started, next - last.started);
-                last.started = next;
+                // An error of write-back is reported by the sync.
+                let _ = file.start_writeback(last.started, end - last.started);
+                last.started = end;
             }
         }
         while self.max > 0 && self.bytes > self.max {
@@ -95,56 +91,8 @@ impl Dirty {
                 break;
             };
             self.bytes -= oldest.end - oldest.start;
-            files.wait_for(oldest.id, oldest.start, oldest.end)?;
+            files.wait_for_disk(oldest.id, oldest.start, oldest.end)?;
         }
         Ok(())
-    }
-}
-
-impl Files {
-    /// Waits until the disk has taken a part of a file. Of a closed file it has: it was synced.
-    fn wait_for(&mut self, id: u32, start: u64, end: u64) -> Result<(), Failure> {
-        let lets_go = self.lets_go;
-        let output = self.get_mut(id);
-        let Some(file) = output.file.as_ref().filter(|_| output.unsynced) else {
-            return Ok(());
-        };
-        let finished = match file.finish_writeback(start, end - start) {
-            // A file system that does not know parts of files.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => file.sync(),
-            other => other,
-        };
-        if let Err(error) = finished {
-            let failure = trouble("sync", &output.path, &error);
-            self.sync_failed = true;
-            return Err(failure);
-        }
-        if lets_go {
-            output.let_go_of_pages(end, LET_GO_BYTES);
-        }
-        Ok(())
-    }
-
-    /// The file was synced.
-    pub(super) fn synced(&mut self, id: u32) {
-        let lets_go = self.lets_go;
-        let output = self.get_mut(id);
-        output.unsynced = false;
-        if lets_go {
-            output.let_go_of_pages(output.length, LET_GO_BYTES);
-        }
-    }
-}
-
-impl Output {
-    /// Gives the memory of the pages up to `end` back, which are on the disk, if at least `least` bytes are new there.
-    pub(super) fn let_go_of_pages(&mut self, end: u64, least: u64) {
-        let Some(file) = &self.file else { return };
-        if end.saturating_sub(self.cached_from) >= least.max(1) {
-            let from = self.cached_from.saturating_sub(FOLIO_BYTES);
-            // A hint: a file system that does not know it keeps the pages.
-            let _ = file.let_go(from, end - from);
-            self.cached_from = end;
-        }
     }
 }

@@ -1,49 +1,84 @@
-//! From a batch to pieces: where each record goes, and its bytes.
+//! From a batch to pieces: the file of each record, and its bytes.
 //!
 //! `take -> [encode] -> write -> settle`
 //!
-//! A path that all records of a batch share is rendered once; else neighbours with the same path go together. Lines that
-//! are written as they came in are shared and not copied. A record is never split between two files. What cannot be
-//! encoded, or has no path, is set aside with its reason.
+//! A path that all records of a batch have in common is rendered once; otherwise neighbours with the same path go together.
+//! Lines that are written as they came in are shared, not copied. A record is never split between two files. A record that
+//! cannot be encoded or has no path is rejected with its reason.
 
-use std::{ffi::OsString, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
+use std::{ffi::OsString, mem::replace, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
 
-use millstream_pipeline::failure::Failure;
+use millstream_pipeline::{failure::Failure, inlet::Inlet, report::Reporter};
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
-    format::{Reason, Reject},
+    format::{Encoder, Reason, Reject},
     record::records,
-    template::{Depends, Missing},
+    template::{Depends, Missing, Renderer},
 };
 
-use super::{pending::WRITE_BYTES, run::Running};
+use super::{config::Settings, patient::PatientWriter, pending::WRITE_BYTES};
 
-/// Some records of a batch that go to the same file.
+/// Neighbouring records of a batch that go to the same file.
 #[derive(Clone, Debug)]
-struct Run {
-    /// Where they stand in the body.
+struct Span {
+    /// Their bytes in the body.
     range: Range<usize>,
-    /// How many they are; right where it is asked for, which is where the body is written as it is.
+    /// Their number; only correct if the body is written as it is, for only then it is used.
     records: u32,
 }
 
-impl Running {
-    /// Encodes a batch and puts it where it belongs. What cannot be written stands in `rejects` and `refused`
-    /// afterwards.
-    pub(super) async fn take(&mut self, batch: &Batch) -> Result<(), Failure> {
-        let depends = self.path.depends();
-        // All lines of a batch have the same time.
-        let shared = depends < Depends::Time
-            || depends == Depends::Time && batch.encoding == Encoding::Lines;
-        if shared {
-            self.take_whole(batch).await
-        } else {
-            self.take_apart(batch).await
+/// Encodes batches for the files their records belong to.
+pub(super) struct Encode {
+    path: Renderer,
+    latest: Option<Renderer>,
+    encoder: Encoder,
+    /// The path of the current records, and of the next ones.
+    name: Vec<u8>,
+    next_name: Vec<u8>,
+    /// Records of the current batch that cannot be encoded or lack a value of their path.
+    rejects: Vec<Reject>,
+    /// Records whose path cannot be a file, and why.
+    refused: Vec<(Range<usize>, String)>,
+    reporter: Reporter,
+}
+
+impl Encode {
+    pub(super) fn new(settings: &Settings, reporter: Reporter) -> Self {
+        Self {
+            path: settings.path(),
+            latest: settings.latest(),
+            encoder: settings.format.encoder(),
+            name: Vec::new(),
+            next_name: Vec::new(),
+            rejects: Vec::new(),
+            refused: Vec::new(),
+            reporter,
+        }
+    }
+
+    /// What every file starts with.
+    pub(super) fn header(&self) -> &[u8] {
+        self.encoder.header()
+    }
+
+    /// Encodes a batch and hands it to the writer. [`Encode::reject`] then rejects what cannot be written.
+    pub(super) async fn batch(
+        &mut self,
+        batch: &Batch,
+        out: &mut PatientWriter,
+    ) -> Result<(), Failure> {
+        match self.path.depends() {
+            Depends::Nothing | Depends::Batch => self.in_one_file(batch, out).await,
+            // All lines of a batch have the same time.
+            Depends::Time if batch.encoding == Encoding::Lines => {
+                self.in_one_file(batch, out).await
+            }
+            _ => self.in_many_files(batch, out).await,
         }
     }
 
     /// All records have the same path.
-    async fn take_whole(&mut self, batch: &Batch) -> Result<(), Failure> {
+    async fn in_one_file(&mut self, batch: &Batch, out: &mut PatientWriter) -> Result<(), Failure> {
         self.name.clear();
         if let Err(missing) = self.path.render_batch(batch, &mut self.name) {
             let ranges = records(batch).map(|(range, _)| range);
@@ -51,56 +86,44 @@ impl Running {
                 .extend(ranges.map(|range| no_path(range, &missing)));
             return Ok(());
         }
-        let whole = Run {
-            range: 0..batch.body.len(),
-            records: batch.count,
-        };
-        if batch.body.len() <= WRITE_BYTES || self.encoder.passes(batch) {
-            return self.place(batch, whole).await;
+        let whole = 0..batch.body.len();
+        if whole.len() <= WRITE_BYTES || self.encoder.passes(batch) {
+            let records = batch.count;
+            let range = whole;
+            return self.place(batch, Span { range, records }, out).await;
         }
-        // Step by step, so that the encoded text of a large batch does not stand in memory as a whole.
-        let mut start = 0;
-        let mut end = 0;
-        for (range, _) in records(batch) {
-            end = range.end;
-            if end - start >= WRITE_BYTES {
-                self.place(
-                    batch,
-                    Run {
-                        range: start..end,
-                        records: 0,
-                    },
-                )
-                .await?;
-                start = end;
+        // In steps, so that the encoded text of a large batch is never in memory as a whole.
+        let mut range = 0..0;
+        for (record, _) in records(batch) {
+            range.end = record.end;
+            if range.len() >= WRITE_BYTES {
+                let range = replace(&mut range, record.end..record.end);
+                self.place(batch, Span { range, records: 0 }, out).await?;
             }
         }
-        self.place(
-            batch,
-            Run {
-                range: start..end,
-                records: 0,
-            },
-        )
-        .await
+        self.place(batch, Span { range, records: 0 }, out).await
     }
 
-    /// Each record says where it goes.
-    async fn take_apart(&mut self, batch: &Batch) -> Result<(), Failure> {
+    /// Each record has its own path.
+    async fn in_many_files(
+        &mut self,
+        batch: &Batch,
+        out: &mut PatientWriter,
+    ) -> Result<(), Failure> {
         let by_time = self.path.depends() == Depends::Time;
-        let mut run: Option<Run> = None;
+        let mut span: Option<Span> = None;
         let mut time = batch.received;
-        for (range, event) in records(batch) {
-            let grows = run
+        for (range, record) in records(batch) {
+            let grows = span
                 .as_ref()
-                .is_some_and(|run| range.end - run.range.start < WRITE_BYTES);
-            if !(grows && by_time && self.path.same_time(time, event.time)) {
-                time = event.time;
+                .is_some_and(|span| range.end - span.range.start < WRITE_BYTES);
+            if !(grows && by_time && self.path.same_time(time, record.time)) {
+                time = record.time;
                 self.next_name.clear();
-                let named = self.path.render(batch.into(), event, &mut self.next_name);
+                let named = self.path.render(batch.into(), record, &mut self.next_name);
                 if named.is_err() || !grows || self.next_name != self.name {
-                    if let Some(run) = run.take() {
-                        self.place(batch, run).await?;
+                    if let Some(span) = span.take() {
+                        self.place(batch, span, out).await?;
                     }
                     std::mem::swap(&mut self.name, &mut self.next_name);
                 }
@@ -109,103 +132,92 @@ impl Running {
                     continue;
                 }
             }
-            match &mut run {
-                Some(run) => (run.range.end, run.records) = (range.end, run.records + 1),
-                None => run = Some(Run { range, records: 1 }),
+            match &mut span {
+                Some(span) => (span.range.end, span.records) = (range.end, span.records + 1),
+                None => span = Some(Span { range, records: 1 }),
             }
         }
-        match run {
-            Some(run) => self.place(batch, run).await,
+        match span {
+            Some(span) => self.place(batch, span, out).await,
             None => Ok(()),
         }
     }
 
-    /// Puts the records into the file called `name`, and what does not fit there any more into the next one of that name.
-    async fn place(&mut self, batch: &Batch, mut run: Run) -> Result<(), Failure> {
+    /// Puts the records into the file called `name`, and what no longer fits there into the next one of that name.
+    async fn place(
+        &mut self,
+        batch: &Batch,
+        mut span: Span,
+        out: &mut PatientWriter,
+    ) -> Result<(), Failure> {
         if self.path.depends() > Depends::Nothing
-            && let Some(why) = self.writer.misfit(&self.name)
+            && let Some(why) = out.writer.misfit(&self.name)
         {
-            let start = run.range.start;
-            for (range, _) in millstream_wire::record::records(&part(batch, &run)) {
+            let start = span.range.start;
+            for (range, _) in records(&part(batch, &span)) {
                 self.refused
                     .push((start + range.start..start + range.end, why.clone()));
             }
             return Ok(());
         }
-        while !run.range.is_empty() {
-            let id = self.file(batch.received).await?;
-            self.link(id, batch, &run);
-            let left = self.put(id, batch, run.clone());
-            if self.writer.is_full() || left.is_some() {
-                self.flush().await?;
+        while !span.range.is_empty() {
+            let id = out.file(&self.name, batch.received).await?;
+            self.link(id, batch, &span, out);
+            let start = span.range.start;
+            let left = self.put(id, batch, span, out);
+            if out.writer.is_full() || left.is_some() {
+                out.flush().await?;
             }
             let Some(left) = left else { return Ok(()) };
-            let some = left.range.start > run.range.start;
-            if !(some && self.writer.has_room(id)) {
-                self.writer.rotate(id, batch.received)?;
+            if left.range.start == start || !out.writer.has_room(id) {
+                out.writer.rotate(id, batch.received)?;
             }
-            run = left;
+            span = left;
         }
         Ok(())
     }
 
     /// Puts records into file `id` until it is full; returns those that did not fit.
-    fn put(&mut self, id: u32, batch: &Batch, run: Run) -> Option<Run> {
+    fn put(&mut self, id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Option<Span> {
+        let writer = &mut out.writer;
         if self.encoder.passes(batch) {
-            if self.writer.fits(id, run.range.len(), run.records) {
-                self.writer
-                    .add_shared(id, batch.body.slice(run.range), u64::from(run.records));
-                return None;
+            if !writer.fits(id, span.range.len(), span.records) {
+                return put_some_shared(id, batch, span, out);
             }
-            return self.put_some_shared(id, batch, run);
+            writer.add_shared(id, batch.body.slice(span.range), u64::from(span.records));
+            return None;
         }
-        let (start, rejects) = (self.writer.pending.buffer.len(), self.rejects.len());
-        let buffer = &mut self.writer.pending.buffer;
+        let (start, rejects) = (writer.pending.buffer.len(), self.rejects.len());
+        let buffer = &mut writer.pending.buffer;
         let records =
             self.encoder
-                .encode_range(batch, run.range.clone(), buffer, &mut self.rejects);
+                .encode_range(batch, span.range.clone(), buffer, &mut self.rejects);
         let bytes = buffer.len() - start;
         if records == 0 {
             return None;
         }
-        if self.writer.fits(id, bytes, records) {
-            self.writer.add_encoded(id, start, u64::from(records));
-            return None;
+        if !writer.fits(id, bytes, records) {
+            writer.pending.buffer.truncate(start);
+            self.rejects.truncate(rejects);
+            return self.put_some_encoded(id, batch, span, out);
         }
-        self.writer.pending.buffer.truncate(start);
-        self.rejects.truncate(rejects);
-        self.put_some_encoded(id, batch, run)
+        writer.add_encoded(id, start, u64::from(records));
+        None
     }
 
-    /// As many records as fit, as they are.
-    fn put_some_shared(&mut self, id: u32, batch: &Batch, run: Run) -> Option<Run> {
-        let (mut bytes, mut records) = (0, 0);
-        for (range, _) in millstream_wire::record::records(&part(batch, &run)) {
-            let output = self.writer.files.get(id);
-            let first = output.is_empty() && records == 0;
-            if !first && !self.writer.fits(id, range.end, records + 1) {
-                break;
-            }
-            (bytes, records) = (range.end, records + 1);
-        }
-        let middle = run.range.start + bytes;
-        if bytes > 0 {
-            let body = batch.body.slice(run.range.start..middle);
-            self.writer.add_shared(id, body, u64::from(records));
-        }
-        let left = Run {
-            range: middle..run.range.end,
-            records: run.records.saturating_sub(records),
-        };
-        (!left.range.is_empty()).then_some(left)
-    }
-
-    /// As many records as fit, encoded one by one.
-    fn put_some_encoded(&mut self, id: u32, batch: &Batch, run: Run) -> Option<Run> {
-        for (range, _) in millstream_wire::record::records(&part(batch, &run)) {
-            let range = run.range.start + range.start..run.range.start + range.end;
-            let start = self.writer.pending.buffer.len();
-            let buffer = &mut self.writer.pending.buffer;
+    /// Puts as many records as fit, encoded one by one. The first record of a file always fits, however long it is.
+    fn put_some_encoded(
+        &mut self,
+        id: u32,
+        batch: &Batch,
+        span: Span,
+        out: &mut PatientWriter,
+    ) -> Option<Span> {
+        let writer = &mut out.writer;
+        for (range, _) in records(&part(batch, &span)) {
+            let range = span.range.start + range.start..span.range.start + range.end;
+            let start = writer.pending.buffer.len();
+            let buffer = &mut writer.pending.buffer;
             let records =
                 self.encoder
                     .encode_range(batch, range.clone(), buffer, &mut self.rejects);
@@ -213,49 +225,89 @@ impl Running {
             if records == 0 {
                 continue;
             }
-            let output = self.writer.files.get(id);
-            if !output.is_empty() && !self.writer.fits(id, bytes, records) {
-                self.writer.pending.buffer.truncate(start);
-                return Some(Run {
-                    range: range.start..run.range.end,
+            let is_empty = writer.files.outputs.get(id).is_empty();
+            if !is_empty && !writer.fits(id, bytes, records) {
+                writer.pending.buffer.truncate(start);
+                return Some(Span {
+                    range: range.start..span.range.end,
                     records: 0,
                 });
             }
-            self.writer.add_encoded(id, start, u64::from(records));
+            writer.add_encoded(id, start, u64::from(records));
         }
         None
     }
 
-    /// A file that gets its first records of this run asks for the link.
-    fn link(&mut self, id: u32, batch: &Batch, run: &Run) {
-        let output = self.writer.files.get_mut(id);
+    /// A file that gets its first records of this run requests the link to the current file.
+    fn link(&mut self, id: u32, batch: &Batch, span: &Span, out: &mut PatientWriter) {
+        let output = out.writer.files.outputs.get_mut(id);
         let Some(latest) = self.latest.as_mut().filter(|_| !output.linked) else {
             return;
         };
         output.linked = true;
-        let first = part(batch, run);
-        let Some((_, event)) = records(&first).next() else {
+        let first = part(batch, span);
+        let Some((_, record)) = records(&first).next() else {
             return;
         };
         let mut link = Vec::new();
-        match latest.render(batch.into(), event, &mut link) {
+        match latest.render(batch.into(), record, &mut link) {
             Ok(()) => {
                 let link = PathBuf::from(OsString::from_vec(link));
-                self.writer.latest.ask(link, &output.path, event.time);
+                out.writer.latest.request(link, &output.path, record.time);
             }
             Err(missing) => self.reporter.warn("latest", missing),
         }
     }
+
+    /// Sends the records of `batch` that cannot be written out by the port for rejects, neighbours with the same reason together.
+    pub(super) async fn reject(&mut self, batch: &Batch, inlet: &mut Inlet) {
+        let rejects = self.rejects.drain(..);
+        self.refused
+            .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
+            let Some((_, reason)) = group.first() else {
+                continue;
+            };
+            let records = group
+                .iter()
+                .filter_map(|(range, _)| batch.body.get(range.clone()));
+            inlet.reject(batch, records, reason).await;
+        }
+        self.refused.clear();
+    }
 }
 
-/// The records of a run as a batch.
-fn part(batch: &Batch, run: &Run) -> Batch {
+/// Puts as many records as fit, as they are. The first record of a file always fits, however long it is.
+fn put_some_shared(id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Option<Span> {
+    let writer = &mut out.writer;
+    let (mut bytes, mut count) = (0, 0);
+    for (range, _) in records(&part(batch, &span)) {
+        let first = writer.files.outputs.get(id).is_empty() && count == 0;
+        if !first && !writer.fits(id, range.end, count + 1) {
+            break;
+        }
+        (bytes, count) = (range.end, count + 1);
+    }
+    let middle = span.range.start + bytes;
+    if bytes > 0 {
+        let body = batch.body.slice(span.range.start..middle);
+        writer.add_shared(id, body, u64::from(count));
+    }
+    let left = Span {
+        range: middle..span.range.end,
+        records: span.records.saturating_sub(count),
+    };
+    (!left.range.is_empty()).then_some(left)
+}
+
+/// The records of a span as a batch.
+fn part(batch: &Batch, span: &Span) -> Batch {
     Batch {
         tag: batch.tag.clone(),
         plain: false,
         encoding: batch.encoding,
-        body: batch.body.slice(run.range.clone()),
-        count: run.records,
+        body: batch.body.slice(span.range.clone()),
+        count: span.records,
         received: batch.received,
         values: batch.values.clone(),
         origins: Vec::new(),

@@ -1,13 +1,12 @@
-//! The files of a sink: found by name, opened at need, closed for others, let go when somebody has moved them away.
+//! The files of a sink: opened when needed, closed for others, let go when another process has moved them away.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `encode -> [write] -> settle`
 //!
-//! Promises that at most `open_files` are open, that each is locked while it is, that a file is synced before it is
-//! closed, and that a file that was renamed or removed by somebody else is noticed within a second of the next write.
+//! Guarantees: at most `open_files` files are open; each is locked while it is open and synced before it is closed; a file that
+//! another process renamed or removed is noticed within a second of the next write.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    ffi::OsStr,
+    collections::BTreeSet,
     io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -15,245 +14,152 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_pipeline::{
+    failure::{Again, Failure},
+    report::Reporter,
+};
 use millstream_record::Time;
 use millstream_sys::disk::{Disk, File, Open, OutputMode};
 
-use super::{output::Output, sync::sync_all, table::HEAD_BYTES, trouble};
+use super::{failure::cannot, output::Output, outputs::Outputs, sync::sync_all};
 use crate::directories::{Directories, directory_of};
 
-/// How often is looked whether a file still stands under its name.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What stands under the name of an output and cannot be one.
-const NO_FILE: &str = "it is a pipe, a socket or a device";
+/// How often the name of an open file is checked.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Cached pages are dropped when at least this much is new: the call costs as much as writing a few pages.
+const DROP_BYTES: u64 = 256 << 10;
+/// Why something that exists under the name of an output cannot be one.
+const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
 
-pub(super) struct Files {
-    pub(super) disk: Arc<dyn Disk>,
-    reporter: Reporter,
-    open_max: usize,
+/// How files are opened and kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handling {
+    /// Maximum number of open files.
+    pub(super) open_max: usize,
     /// What is not committed can be read again from the channel.
-    durable: bool,
-    outputs: Vec<Option<Output>>,
-    free: Vec<u32>,
-    names: HashMap<Box<[u8]>, u32, foldhash::fast::RandomState>,
-    open: usize,
-    uses: u64,
-    directories: Directories,
-    /// What the option `latest` makes is replaced by outputs of the same name.
-    replaces_links: bool,
+    pub(super) durable: bool,
+    /// Data that is on disk does not stay in the page cache.
+    pub(super) drops_cache: bool,
     /// The permissions of new files.
     pub(super) mode: OutputMode,
-    /// Directories whose names have changed since the last commit.
-    pub(super) unsynced_directories: BTreeSet<PathBuf>,
-    /// Files that the next commit looks at.
-    pub(super) changed: Vec<u32>,
+    /// An output replaces a link of the option `latest` that has its name.
+    pub(super) replaces_links: bool,
+}
+
+/// The files of a sink.
+pub(super) struct Files {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) outputs: Outputs,
+    handling: Handling,
+    reporter: Reporter,
+    /// Number of open files.
+    open: usize,
+    /// Number of uses so far, by which the least recently used file is found.
+    uses: u64,
+    directories: Directories,
+    /// Directories in which names have changed since the last commit.
+    unsynced_directories: BTreeSet<PathBuf>,
     pub(super) now: Instant,
-    /// A sync has failed: what was written may be gone, and a second sync that works would prove nothing.
+    /// A sync has failed: written data may be lost, and a later sync that succeeds would prove nothing.
     pub(super) sync_failed: bool,
-    /// What is on the disk does not stay in the page cache.
-    pub(super) lets_go: bool,
 }
 
 impl Files {
-    pub(super) fn new(
-        disk: Arc<dyn Disk>,
-        reporter: Reporter,
-        open_max: usize,
-        durable: bool,
-        lets_go: bool,
-        mode: OutputMode,
-        replaces_links: bool,
-    ) -> Self {
+    pub(super) fn new(disk: Arc<dyn Disk>, reporter: Reporter, handling: Handling) -> Self {
         Self {
             disk,
+            outputs: Outputs::default(),
+            handling: Handling {
+                open_max: handling.open_max.max(1),
+                ..handling
+            },
             reporter,
-            open_max: open_max.max(1),
-            durable,
-            outputs: Vec::new(),
-            free: Vec::new(),
-            names: HashMap::default(),
             open: 0,
             uses: 0,
-            directories: Directories::of_outputs(mode),
-            mode,
-            replaces_links,
+            directories: Directories::of_outputs(handling.mode),
             unsynced_directories: BTreeSet::new(),
-            changed: Vec::new(),
             now: Instant::now(),
             sync_failed: false,
-            lets_go,
         }
     }
 
-    /// So many are open at most.
-    pub(super) fn open_max(&self) -> usize {
-        self.open_max
+    pub(super) fn handling(&self) -> Handling {
+        self.handling
     }
 
-    /// Takes a file over that an earlier run knew, under its old number.
-    pub(super) fn adopt(&mut self, id: u32, output: Output) {
-        while self.outputs.len() <= id as usize {
-            self.free
-                .push(u32::try_from(self.outputs.len()).unwrap_or(u32::MAX));
-            self.outputs.push(None);
-        }
-        self.free.retain(|free| *free != id);
-        self.names
-            .insert(output.path.as_os_str().as_bytes().into(), id);
-        self.outputs[id as usize] = Some(output);
+    /// The number of the output called `path`; a new one if it is unknown.
+    pub(super) fn of(&mut self, path: &[u8], since: Time) -> u32 {
+        self.outputs.of(path, since, self.now)
     }
 
-    /// Whether there is a file with this name.
-    pub(super) fn is_known(&self, path: &[u8]) -> bool {
-        self.names.contains_key(path)
-    }
-
-    /// The number of the file with this name; a new one if it is not known. `keep` is the time of the batch that asks.
-    pub(super) fn of(&mut self, path: &[u8], keep: Time) -> u32 {
-        match self.names.get(path) {
-            Some(id) => *id,
-            None => self.insert(path, keep),
-        }
-    }
-
-    #[cold]
-    fn insert(&mut self, path: &[u8], keep: Time) -> u32 {
-        let output = Output::new(Path::new(OsStr::from_bytes(path)), keep, self.now);
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.outputs.push(None);
-            u32::try_from(self.outputs.len() - 1).unwrap_or(u32::MAX)
-        });
-        self.outputs[id as usize] = Some(output);
-        self.names.insert(path.into(), id);
-        id
-    }
-
-    pub(super) fn get(&self, id: u32) -> &Output {
-        self.outputs[id as usize]
-            .as_ref()
-            .expect("a number is used only until its file is removed")
-    }
-
-    pub(super) fn get_mut(&mut self, id: u32) -> &mut Output {
-        self.outputs[id as usize]
-            .as_mut()
-            .expect("a number is used only until its file is removed")
-    }
-
-    /// All files with their numbers.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Output)> {
-        (0..)
-            .zip(&self.outputs)
-            .filter_map(|(id, output)| Some((id, output.as_ref()?)))
-    }
-
-    /// Forgets a file: it has left the journal, or never entered it.
-    pub(super) fn remove(&mut self, id: u32) {
-        let Some(output) = self.outputs[id as usize].take() else {
-            return;
-        };
-        self.open -= usize::from(output.file.is_some());
-        self.forget_name(&output.path, id);
-        self.free.push(id);
-    }
-
-    fn forget_name(&mut self, path: &Path, id: u32) {
-        let name = path.as_os_str().as_bytes();
-        if self.names.get(name) == Some(&id) {
-            self.names.remove(name);
-        }
-    }
-
-    /// The next commit has to look at it.
-    pub(super) fn mark_changed(&mut self, id: u32) {
-        let output = self.get_mut(id);
-        if !output.changed {
-            output.changed = true;
-            self.changed.push(id);
-        }
-    }
-
-    /// Opens a file for what waits for it, unless it is open, and sees to it that it stands under its name. Returns
-    /// another number when it does not any more: a new file takes its place, and what waits goes there.
+    /// Makes sure that the file is open and still has its name before something is written to it. If another process has moved it
+    /// away, a new file takes its name and its pending records, and the number of that one is returned.
     pub(super) fn ready(&mut self, id: u32) -> Result<u32, Failure> {
-        let (now, output) = (self.now, self.get(id));
+        let output = self.outputs.get(id);
         if output.file.is_none() {
             if self.open(id)? {
                 return Ok(id);
             }
-        } else if now.duration_since(output.checked) < LOOK_EVERY || self.stands(id)? {
+        } else if self.now.duration_since(output.checked) < CHECK_EVERY || self.has_its_name(id)? {
             self.uses += 1;
-            self.get_mut(id).used = self.uses;
+            self.outputs.get_mut(id).used = self.uses;
             return Ok(id);
         }
         self.let_go(id)?;
-        let old = self.get_mut(id);
+        let old = self.outputs.get_mut(id);
         let (path, chain, since) = (old.path.clone(), std::mem::take(&mut old.chain), old.since);
         let new = self.of(path.as_os_str().as_bytes(), since);
-        self.get_mut(new).chain = chain;
+        self.outputs.get_mut(new).chain = chain;
         self.reporter.info(
             "reopened",
-            format_args!("{} was moved away; a new one is begun", path.display()),
+            format_args!("{} was moved away; a new file is started", path.display()),
         );
         match self.open(new)? {
             true => Ok(new),
             false => Err(Failure::us(format!(
-                "{} is another file each time it is opened",
+                "{} is a different file each time it is opened",
                 path.display()
             ))),
         }
     }
 
-    /// Opens (or makes) a file and locks it. False: another file stands under the name of one that we know.
+    /// Opens (or creates) and locks a file. False: an output of the journal whose name now belongs to another file.
     pub(super) fn open(&mut self, id: u32) -> Result<bool, Failure> {
-        if self.get(id).file.is_some() {
+        if self.outputs.get(id).file.is_some() {
             return Ok(true);
         }
-        while self.open >= self.open_max {
+        while self.open >= self.handling.open_max {
             self.close_some()?;
         }
-        let output = self.get(id);
-        let (path, entered) = (output.path.clone(), output.entered);
-        if self.replaces_links && !entered {
+        let output = self.outputs.get(id);
+        let (path, entered, inode) = (output.path.clone(), output.entered, output.inode);
+        if self.handling.replaces_links && !entered {
             self.remove_link(&path)?;
         }
         let file = match self.disk.open(&path, Open::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && entered => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(&path)?,
-            other => other.map_err(|error| trouble("open", &path, &error))?,
+            other => other.map_err(|error| cannot("open", &path, &error))?,
         };
         let found = file
             .metadata()
-            .map_err(|error| trouble("look at", &path, &error))?;
-        if entered && found.inode != self.get(id).inode {
+            .map_err(|error| cannot("look at", &path, &error))?;
+        if entered && found.inode != inode {
             return Ok(false);
         }
         if !found.file {
-            return Err(trouble("write", &path, &NO_FILE));
+            return Err(cannot("write", &path, &NOT_A_FILE));
         }
         lock(&*file, &path)?;
-        if !self.get(id).named {
-            self.unsynced_directories
-                .insert(directory_of(&path).to_owned());
+        let output = self.outputs.get_mut(id);
+        if !output.named {
+            self.name_changed_in(directory_of(&path));
         }
-        let (now, uses) = (self.now, self.uses + 1);
-        let output = self.get_mut(id);
-        if !entered {
-            (output.device, output.inode) = (found.device, found.inode);
-            (output.length, output.committed) = (found.len, found.len);
-            output.cached_from = found.len;
-        }
-        let head = usize::try_from(output.length)
-            .unwrap_or(HEAD_BYTES)
-            .min(HEAD_BYTES);
-        if output.head.len() < head {
-            output.head.clear();
-            file.read_at(&mut output.head, head, 0)
-                .map_err(|error| trouble("read", &path, &error))?;
-        }
-        (output.file, output.checked, output.used) = (Some(file), now, uses);
-        self.uses = uses;
+        let output = self.outputs.get_mut(id);
+        output.attach(file, found)?;
+        self.uses += 1;
         self.open += 1;
+        (output.checked, output.used) = (self.now, self.uses);
         Ok(true)
     }
 
@@ -264,11 +170,11 @@ impl Files {
         };
         self.disk
             .remove(path)
-            .map_err(|error| trouble("remove the link", path, &error))?;
+            .map_err(|error| cannot("remove the link", path, &error))?;
         self.reporter.warn(
             "latest",
             format_args!(
-                "{} was a link to {} and is an output now: choose a `latest` that is no `path`",
+                "{} was a link to {} and is now an output: choose a `latest` that is not a `path`",
                 path.display(),
                 target.display()
             ),
@@ -276,11 +182,11 @@ impl Files {
         Ok(())
     }
 
-    /// Why no file can stand under a name that is not known yet, if so.
+    /// Why no file can have this name, which is not known yet; None: it can.
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
-            Ok(found) if !found.directory => NO_FILE,
+            Ok(found) if !found.directory => NOT_A_FILE,
             Ok(_) => "it is a directory, or below a file",
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 "it is a directory, or below a file"
@@ -290,16 +196,16 @@ impl Files {
         Some(format!("cannot write {}: {why}", path.display()))
     }
 
-    /// What is wrong with the links on the way to something that cannot be found, if anything is.
+    /// What is wrong with the links on the way to a path that does not exist, if anything is.
     fn dangling(&self, path: &Path) -> Option<&'static str> {
-        let above = usize::from(self.replaces_links);
+        let above = usize::from(self.handling.replaces_links);
         let is_link = |at: &&Path| self.disk.read_link(at).is_ok();
         let is_missing = |at: &&Path| self.disk.metadata(at).is_err();
         path.ancestors()
             .skip(above)
             .take_while(is_missing)
             .any(|at| is_link(&at))
-            .then_some("a symbolic link leads to nothing; remove it, or make what it leads to")
+            .then_some("a symbolic link leads to nothing; remove it, or create its target")
     }
 
     fn create(&mut self, path: &Path) -> Result<Arc<dyn File>, Failure> {
@@ -307,39 +213,38 @@ impl Files {
         for attempt in 0.. {
             self.directories
                 .make(&*self.disk, directory)
-                .map_err(|error| trouble("make the directory", directory, &error))?;
-            match self.disk.open(path, Open::Output(self.mode)) {
-                // The directory was there a while ago: it is made anew.
+                .map_err(|error| cannot("create the directory", directory, &error))?;
+            match self.disk.open(path, Open::Output(self.handling.mode)) {
+                // The directory existed a moment ago: it is created again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {
                     self.directories.forget()
                 }
-                other => return other.map_err(|error| trouble("create", path, &error)),
+                other => return other.map_err(|error| cannot("create", path, &error)),
             }
         }
         unreachable!("the second attempt returns")
     }
 
-    /// Closes the quarter of the files that was used longest ago.
+    /// Closes the least recently used quarter of the open files.
     fn close_some(&mut self) -> Result<(), Failure> {
-        let open = self.iter().filter(|(_, output)| output.file.is_some());
+        let open = self
+            .outputs
+            .iter()
+            .filter(|(_, output)| output.file.is_some());
         let mut open: Vec<_> = open.map(|(id, output)| (output.used, id)).collect();
         open.sort_unstable();
-        let oldest: Vec<u32> = open
-            .into_iter()
-            .map(|(_, id)| id)
-            .take(self.open_max.div_ceil(4))
-            .collect();
+        let oldest = open.into_iter().map(|(_, id)| id);
+        let oldest: Vec<u32> = oldest.take(self.handling.open_max.div_ceil(4)).collect();
         self.close(&oldest)
     }
 
-    /// Syncs files, for the next commit would have to open them again, and closes them.
+    /// Closes files. They are synced first, because the next commit would have to open them again for it.
     pub(super) fn close(&mut self, ids: &[u32]) -> Result<(), Failure> {
         self.sync(ids)?;
         for id in ids {
-            let lets_go = self.lets_go;
-            let output = self.get_mut(*id);
-            if lets_go {
-                output.let_go_of_pages(output.length, 1);
+            let output = self.outputs.get_mut(*id);
+            if self.handling.drops_cache {
+                output.drop_cache(output.length, 1);
             }
             if output.file.take().is_some() {
                 self.open -= 1;
@@ -348,12 +253,18 @@ impl Files {
         Ok(())
     }
 
-    /// fdatasync of those that have anything to sync.
+    /// Removes an output that has left the journal or never entered it.
+    pub(super) fn remove(&mut self, id: u32) {
+        let removed = self.outputs.remove(id);
+        self.open -= usize::from(removed.is_some_and(|output| output.file.is_some()));
+    }
+
+    /// Calls fdatasync on the files that were written since the last one.
     pub(super) fn sync(&mut self, ids: &[u32]) -> Result<(), Failure> {
         let mut unsynced = Vec::new();
         let mut files = Vec::new();
         for id in ids {
-            let output = self.get(*id);
+            let output = self.outputs.get(*id);
             if let Some(file) = output.file.as_ref().filter(|_| output.unsynced) {
                 unsynced.push(*id);
                 files.push(Arc::clone(file));
@@ -361,71 +272,101 @@ impl Files {
         }
         if let Err((place, error)) = sync_all(&files) {
             self.sync_failed = true;
-            return Err(trouble("sync", &self.get(unsynced[place]).path, &error));
+            let path = &self.outputs.get(unsynced[place]).path;
+            return Err(cannot("sync", path, &error));
         }
-        unsynced.into_iter().for_each(|id| self.synced(id));
+        for id in unsynced {
+            let output = self.outputs.get_mut(id);
+            output.unsynced = false;
+            if self.handling.drops_cache {
+                output.drop_cache(output.length, DROP_BYTES);
+            }
+        }
         Ok(())
     }
 
-    /// Whether a file still stands under its name.
-    fn stands(&mut self, id: u32) -> Result<bool, Failure> {
-        let now = self.now;
-        let output = self.get(id);
-        let stands = match self.disk.metadata(&output.path) {
-            Ok(found) => (found.inode, found.device) == (output.inode, output.device),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(trouble("look at", &output.path, &error)),
-        };
-        self.get_mut(id).checked = now;
-        Ok(stands)
+    /// Waits until bytes `start..end` of a file are on disk.
+    pub(super) fn wait_for_disk(&mut self, id: u32, start: u64, end: u64) -> Result<(), Failure> {
+        let output = self.outputs.get_mut(id);
+        if !output.unsynced {
+            return Ok(());
+        }
+        if let Err(error) = output.wait_for_disk(start, end) {
+            self.sync_failed = true;
+            return Err(cannot("sync", &output.path, &error));
+        }
+        if self.handling.drops_cache {
+            output.drop_cache(end, DROP_BYTES);
+        }
+        Ok(())
     }
 
-    /// A file has been renamed or removed: what it holds is synced, and it leaves with the next commit.
+    /// A name in `directory` has changed: it is synced with the next commit.
+    pub(super) fn name_changed_in(&mut self, directory: &Path) {
+        self.unsynced_directories.insert(directory.to_owned());
+    }
+
+    /// Syncs the directories in which names have changed.
+    pub(super) fn sync_directories(&mut self) -> Result<(), Failure> {
+        while let Some(directory) = self.unsynced_directories.first() {
+            match self.disk.sync_directory(directory) {
+                // Removed together with its files; the next check of their names finds that.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.map_err(|error| cannot("sync the directory", directory, &error))?,
+            }
+            self.unsynced_directories.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Whether a file still has its name.
+    fn has_its_name(&mut self, id: u32) -> Result<bool, Failure> {
+        let output = self.outputs.get_mut(id);
+        let same = match self.disk.metadata(&output.path) {
+            Ok(found) => (found.inode, found.device) == (output.inode, output.device),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(cannot("look at", &output.path, &error)),
+        };
+        output.checked = self.now;
+        Ok(same)
+    }
+
+    /// Another process renamed or removed a file: its data is synced, and it leaves with the next commit.
     fn let_go(&mut self, id: u32) -> Result<(), Failure> {
-        let output = self.get(id);
+        let output = self.outputs.get(id);
         let path = output.path.clone();
-        if self.durable && output.length != output.committed && !self.survives(output)? {
+        if self.handling.durable && output.length != output.committed && !self.survives(output)? {
             let message = format!(
-                "{} was removed; what it held of the last second is written again",
+                "{} was removed; what was written to it in the last second is written again",
                 path.display()
             );
             let mut failure = Failure::disk(message);
-            failure.again = millstream_pipeline::failure::Again::Now;
+            failure.again = Again::Now;
             return Err(failure);
         }
         self.close(&[id])?;
         // The new name has to be durable before another file can take the old one.
-        match self.disk.sync_directory(directory_of(&path)) {
+        let directory = directory_of(&path);
+        match self.disk.sync_directory(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.directories.forget(),
-            other => {
-                other.map_err(|error| trouble("sync the directory", directory_of(&path), &error))?
-            }
+            other => other.map_err(|error| cannot("sync the directory", directory, &error))?,
         }
-        self.retire(id);
+        self.outputs.retire(id);
         Ok(())
     }
 
-    /// The file does not stand under its name any more.
-    pub(super) fn retire(&mut self, id: u32) {
-        let output = self.get_mut(id);
-        output.let_go = true;
-        let path = output.path.clone();
-        self.forget_name(&path, id);
-        self.mark_changed(id);
-    }
-
-    /// Whether a file that is not under its name exists at all: under another name, or open with one anywhere.
+    /// Whether a file that has lost its name still exists: under another name, or open with one anywhere.
     fn survives(&self, output: &Output) -> Result<bool, Failure> {
         match &output.file {
             Some(file) => file
                 .is_linked()
-                .map_err(|error| trouble("look at", &output.path, &error)),
+                .map_err(|error| cannot("look at", &output.path, &error)),
             None => Ok(find_inode(&*self.disk, directory_of(&output.path), output.inode).is_some()),
         }
     }
 }
 
-/// The name in `directory` of the file with this inode.
+/// The path in `directory` of the file with this inode.
 pub(super) fn find_inode(disk: &dyn Disk, directory: &Path, inode: u64) -> Option<PathBuf> {
     let names = disk.list(directory).ok()?;
     let mut paths = names.into_iter().map(|name| directory.join(name));
@@ -440,11 +381,11 @@ pub(super) fn lock(file: &dyn File, path: &Path) -> Result<(), Failure> {
     match file.try_lock() {
         Ok(true) => Ok(()),
         Ok(false) => Err(Failure::disk(format!(
-            "{} is being written by another sink or process, which holds its lock: give each its own path",
+            "{} is being written by another sink or process, which holds its lock: use a different path for each",
             path.display()
         ))),
         // A file system without locks.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
-        Err(error) => Err(trouble("lock", path, &error)),
+        Err(error) => Err(cannot("lock", path, &error)),
     }
 }

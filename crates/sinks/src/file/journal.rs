@@ -37,7 +37,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use millstream_pipeline::failure::Failure;
 use millstream_sys::disk::{Disk, File, Open};
 
-use super::trouble;
+use super::failure::cannot;
 use crate::directories::Directories;
 
 const MAGIC: &[u8; 8] = b"mill-fsj";
@@ -93,7 +93,7 @@ impl Journal {
     ) -> Result<(Self, Found), Failure> {
         Directories::private()
             .make(disk, directory)
-            .map_err(|error| trouble("make the directory", directory, &error))?;
+            .map_err(|error| cannot("make the directory", directory, &error))?;
         let sides = open_sides(disk, directory)?;
         let read = [read_side(&sides[0])?, read_side(&sides[1])?];
         let (active, found) = choose(&sides, &read);
@@ -117,7 +117,7 @@ impl Journal {
         for side in &self.files {
             let aside = side.path.with_added_extension("damaged");
             disk.rename(&side.path, &aside)
-                .map_err(|error| trouble("put aside", &side.path, &error))?;
+                .map_err(|error| cannot("put aside", &side.path, &error))?;
         }
         self.files = open_sides(disk, directory)?;
         (self.active, self.at) = (0, 0);
@@ -183,7 +183,7 @@ impl Side {
             self.file.write_at(&[IoSlice::new(bytes)], at as u64)?;
             if sync { self.file.sync() } else { Ok(()) }
         };
-        write().map_err(|error| trouble("write the journal", &self.path, &error))
+        write().map_err(|error| cannot("write the journal", &self.path, &error))
     }
 
     /// Allocates and writes `bytes` from the end on: overwriting written blocks needs no room and no file system journal.
@@ -196,7 +196,7 @@ impl Side {
             )?;
             self.file.sync()
         };
-        grow().map_err(|error| trouble("make room for the journal", &self.path, &error))?;
+        grow().map_err(|error| cannot("make room for the journal", &self.path, &error))?;
         self.room = bytes;
         Ok(())
     }
@@ -208,7 +208,7 @@ fn open_sides(disk: &dyn Disk, directory: &Path) -> Result<[Side; 2], Failure> {
         open_side(disk, directory.join("journal.1"))?,
     ];
     disk.sync_directory(directory)
-        .map_err(|error| trouble("sync the directory", directory, &error))?;
+        .map_err(|error| cannot("sync the directory", directory, &error))?;
     Ok(sides)
 }
 
@@ -217,10 +217,10 @@ fn open_side(disk: &dyn Disk, path: PathBuf) -> Result<Side, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => disk.open(&path, Open::Create),
         other => other,
     };
-    let file = open().map_err(|error| trouble("open the journal", &path, &error))?;
+    let file = open().map_err(|error| cannot("open the journal", &path, &error))?;
     if !file
         .try_lock()
-        .map_err(|error| trouble("lock the journal", &path, &error))?
+        .map_err(|error| cannot("lock the journal", &path, &error))?
     {
         return Err(Failure::disk(format!(
             "{} is in use by another Millstream",
@@ -229,7 +229,7 @@ fn open_side(disk: &dyn Disk, path: PathBuf) -> Result<Side, Failure> {
     }
     let length = file
         .metadata()
-        .map_err(|error| trouble("read the journal", &path, &error))?
+        .map_err(|error| cannot("read the journal", &path, &error))?
         .len;
     if length > ROOM_BYTES_MAX {
         return Err(Failure::state(format!(
@@ -306,7 +306,7 @@ fn read_side(side: &Side) -> Result<Read, Failure> {
     let mut bytes = Vec::new();
     side.file
         .read_at(&mut bytes, side.room, 0)
-        .map_err(|error| trouble("read the journal", &side.path, &error))?;
+        .map_err(|error| cannot("read the journal", &side.path, &error))?;
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(Read::default());
     };

@@ -1,11 +1,10 @@
-//! The option `latest`: a symbolic link to the file that is current.
+//! The option `latest`: a symbolic link to the current file.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `encode -> [write] -> settle`
 //!
-//! Paths that change with the time leave no fixed name to follow; the link is one (`tail -F latest.log`). It is set when a
-//! file gets its first record of a run, unless the link leads to one whose records are newer, so that late records do
-//! not turn it back. It is replaced in one step, by the rename of another link. Nothing depends on it: what goes wrong is
-//! logged and delivery goes on.
+//! Paths that change with time leave no fixed name to follow; the link is one (`tail -F latest.log`). It is set when a file
+//! gets its first record of a run, unless it leads to a file with newer records, so that late records do not turn it back. It is
+//! replaced in one step, by renaming another link. Nothing depends on it: an error is logged and delivery continues.
 
 use std::{
     collections::HashMap,
@@ -21,14 +20,14 @@ use millstream_sys::disk::{Disk, OutputMode};
 use super::files::Files;
 use crate::directories::{Directories, directory_of};
 
-/// So many links are remembered; of more, late records may turn one back for a moment.
+/// Maximum number of links to remember. With more, late records may turn one back for a moment.
 const LINKS_MAX: usize = 65_536;
 
 /// The links of a sink.
 pub(super) struct Latest {
-    /// The time of the file that each link leads to.
+    /// The time of the file each link leads to.
     times: HashMap<PathBuf, Time>,
-    /// (link, file) that are to be set, as soon as the file is there.
+    /// (link, file) to set as soon as the file exists.
     due: Vec<(PathBuf, PathBuf)>,
     directories: Directories,
 }
@@ -43,8 +42,8 @@ impl Latest {
         }
     }
 
-    /// The file called `path`, which begins with a record of `time`, asks for the link.
-    pub(super) fn ask(&mut self, link: PathBuf, path: &Path, time: Time) {
+    /// Sets the link when the file called `path`, whose first record is of `time`, has been written.
+    pub(super) fn request(&mut self, link: PathBuf, path: &Path, time: Time) {
         if self.times.get(&link).is_some_and(|newest| *newest > time) {
             return;
         }
@@ -56,16 +55,12 @@ impl Latest {
         self.due.push((link, path.to_owned()));
     }
 
-    /// Sets the links that were asked for.
+    /// Sets the links that were requested.
     pub(super) fn set(&mut self, files: &mut Files, reporter: &Reporter) {
         for (link, path) in std::mem::take(&mut self.due) {
             match self.turn(&*files.disk, &link, &path) {
                 Ok(false) => {}
-                Ok(true) => {
-                    files
-                        .unsynced_directories
-                        .insert(directory_of(&link).to_owned());
-                }
+                Ok(true) => files.name_changed_in(directory_of(&link)),
                 Err(error) => reporter.warn(
                     "latest",
                     format_args!("cannot set the link {}: {error}", link.display()),
@@ -74,7 +69,7 @@ impl Latest {
         }
     }
 
-    /// Lets `link` lead to `path`; false if it does already.
+    /// Makes `link` lead to `path`; false if it already does.
     fn turn(&mut self, disk: &dyn Disk, link: &Path, path: &Path) -> io::Result<bool> {
         let directory = directory_of(link);
         let target = match path.file_name() {
@@ -88,7 +83,7 @@ impl Latest {
                 self.directories.make(disk, directory)?;
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                return Err(io::Error::other("there is something else of this name"));
+                return Err(io::Error::other("something else has this name"));
             }
             Err(error) => return Err(error),
         }
@@ -97,7 +92,7 @@ impl Latest {
         name.push(".new");
         let new = directory.join(name);
         match disk.symlink(&target, &new) {
-            // Left by a run that was killed between the two steps.
+            // A run that was killed between the two steps left it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // An output may have that name.
                 disk.read_link(&new)?;

@@ -1,8 +1,8 @@
-//! Which paths can be files, and the names of rotated files: pure.
+//! Which paths can be files, and the names of rotated files. Pure functions.
 //!
-//! `app.log` becomes `app.log.20261121-035051-7`: the time at which the batch that did not fit was received, in UTC, and
-//! the number of the rotation, which the journal keeps and never repeats. A replay gives the same names. Where the name ends
-//! with that of a compression, this stays the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
+//! `app.log` becomes `app.log.20261121-035051-7`: the receive time of the batch that did not fit, in UTC, and the number of
+//! the rotation, which is in the journal and never repeats. A replay gives the same names. The extension of a compression
+//! stays at the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,15 +13,16 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
 
-/// Longest part of a path, and longest path, that Linux takes.
+/// Longest part of a path, and longest path, that Linux accepts.
 const PART_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 4095;
-/// What [`rotated`] adds at most.
+/// The most that [`rotated`] adds.
 const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
 
-/// Why no file can have this path, if so. A path holds what senders wrote: one that does not fit must not stop the others.
+/// Why no file can have this path; None: one can. A path contains text of senders: a path that is impossible must not stop the
+/// other records.
 ///
-/// `rotates`: it gets other names; `prunes`: old rotations are removed, and with them what has the name of one.
+/// `rotates`: the file is renamed; `prunes`: old rotations are removed, and so is everything that is named like one.
 pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String> {
     let suffix = if rotates { SUFFIX_BYTES_MAX } else { 0 };
     let mut parts = path.split(|byte| *byte == b'/').rev();
@@ -44,7 +45,7 @@ pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String>
 
 /// The name of `path` when it is rotated.
 pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {
-    // Every 64-bit count of nanoseconds is a time that jiff knows.
+    // Every 64-bit count of nanoseconds is a time that jiff accepts.
     let time = Timestamp::from_nanosecond(i128::from(time.0))
         .unwrap_or_default()
         .to_zoned(TimeZone::UTC);
@@ -55,7 +56,7 @@ pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {
     PathBuf::from(rotated)
 }
 
-/// A name, and the end by which tools know that it is compressed.
+/// A name without and with only the extension by which tools recognize a compressed file.
 fn split_end(name: &[u8]) -> (&[u8], &[u8]) {
     let ends = [&b".gz"[..], b".zst"].into_iter();
     let length = ends
@@ -65,7 +66,7 @@ fn split_end(name: &[u8]) -> (&[u8], &[u8]) {
     name.split_at(name.len() - length.unwrap_or(0))
 }
 
-/// The number of a rotation of the file called `current`, if `name` is the name of one.
+/// The number of the rotation of `current` that is called `name`; None: `name` is not one.
 pub(super) fn rotation_number(current: &OsStr, name: &OsStr) -> Option<u64> {
     let (current, end) = split_end(current.as_bytes());
     let rest = name
@@ -86,7 +87,7 @@ pub(super) fn rotation_number(current: &OsStr, name: &OsStr) -> Option<u64> {
     }
 }
 
-/// Whether a path is that of a rotation of any file.
+/// Whether a path is named like a rotation of any file.
 fn is_rotation(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let (start, end) = split_end(name);

@@ -1,60 +1,68 @@
-//! One output file: what is known of it while it has open business.
+//! One output file: what is known about it, its bytes at the end, and its pages in the cache.
+//!
+//! `encode -> [write] -> settle`
 
 use std::{
+    io::{self, IoSlice},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Time;
-use millstream_sys::disk::File;
+use millstream_sys::disk::{File, Metadata};
 
 use super::{
+    failure::cannot,
     pending::Chain,
     table::{HEAD_BYTES, Head, Row},
 };
 
-/// A file that is written, or was until it was let go.
+/// The kernel groups cached pages in pieces of up to this size, and drops only whole pieces.
+const FOLIO_BYTES: u64 = 2 << 20;
+
+/// A file that is written, or was until it was renamed.
 pub(super) struct Output {
     /// The name it is written under.
     pub(super) path: PathBuf,
-    /// Open, and locked; None while it is closed because others need its place.
+    /// Open and locked; None while it is closed because other files need its descriptor.
     pub(super) file: Option<Arc<dyn File>>,
-    /// It stands in the journal: bytes may be written.
+    /// It is in the journal, so bytes may be written.
     pub(super) entered: bool,
-    /// Its name is durable, as far as this run knows: an earlier one may have made the file and died.
+    /// Its name is durable as far as this run knows. An earlier run may have created the file and died.
     pub(super) named: bool,
-    /// It has been rotated or moved away: it leaves with the next cut.
+    /// It was rotated or moved away: it leaves with the next checkpoint.
     pub(super) let_go: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
     /// Bytes of whole records.
     pub(super) length: u64,
     pub(super) records: u64,
-    /// What the last commit says of length.
+    /// The length at the last commit.
     pub(super) committed: u64,
     /// The first bytes, up to 64.
     pub(super) head: Vec<u8>,
-    /// When its first record was received, and when it was begun.
+    /// When its first record was received, and when the file was started.
     pub(super) since: Time,
     pub(super) begun: Instant,
-    /// Bytes have been written since the last fdatasync.
+    /// Bytes were written since the last fdatasync.
     pub(super) unsynced: bool,
-    /// From here on pages may be in the page cache that are not needed there.
+    /// From this offset on the page cache may hold pages that are not needed there.
     pub(super) cached_from: u64,
     /// This run has written to it.
     pub(super) ours: bool,
-    /// It was asked for the link to the current file.
+    /// The link to the current file was requested for it.
     pub(super) linked: bool,
-    /// A write has failed half way and could not be cut back: what stands behind `length` is no record.
+    /// A write failed half way and could not be truncated: the bytes after `length` are not a record.
     pub(super) torn: bool,
-    /// It ends within a line, which others have cut or written: a newline is to be written first.
+    /// Another process left it in the middle of a line: a newline is written first.
     pub(super) open_line: bool,
-    /// It stands in the list of those that the next commit looks at.
+    /// It is in the list of outputs that the next commit looks at.
     pub(super) changed: bool,
-    /// What waits to be written.
+    /// The pieces that wait to be written.
     pub(super) chain: Chain,
-    /// The last write, and the last look at what stands under its name.
+    /// The last write, and the last look at the file under its name.
     pub(super) written: Instant,
     pub(super) checked: Instant,
     /// Raised with every use: the lowest is the least recently used.
@@ -92,7 +100,7 @@ impl Output {
         }
     }
 
-    /// A file that the journal knows.
+    /// A file from the journal.
     pub(super) fn from_row(row: &Row, now: Instant) -> Self {
         let age = Time::now().0.saturating_sub(row.since.0);
         let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
@@ -109,7 +117,7 @@ impl Output {
         }
     }
 
-    /// As it enters the journal.
+    /// Its row when it enters the journal.
     pub(super) fn row(&self) -> Row {
         Row {
             path: self.path.clone(),
@@ -123,17 +131,6 @@ impl Output {
         }
     }
 
-    /// Takes the first bytes of what is written at `length`.
-    pub(super) fn see_head<'a>(&mut self, parts: impl IntoIterator<Item = &'a [u8]>) {
-        for part in parts {
-            let room = HEAD_BYTES - self.head.len();
-            if room == 0 {
-                return;
-            }
-            self.head.extend_from_slice(&part[..part.len().min(room)]);
-        }
-    }
-
     /// Whether it holds nothing and nothing waits for it.
     pub(super) fn is_empty(&self) -> bool {
         self.length + self.chain.bytes == 0
@@ -142,5 +139,130 @@ impl Output {
     /// Whether everything it holds is committed, and nothing waits.
     pub(super) fn is_clean(&self) -> bool {
         self.length == self.committed && self.chain.is_empty() && !self.unsynced
+    }
+
+    /// Starts using `file`, which was found under the name of this output, open and locked.
+    pub(super) fn attach(&mut self, file: Arc<dyn File>, found: Metadata) -> Result<(), Failure> {
+        if !self.entered {
+            (self.device, self.inode) = (found.device, found.inode);
+            (self.length, self.committed) = (found.len, found.len);
+            self.cached_from = found.len;
+        }
+        let head = usize::try_from(self.length)
+            .unwrap_or(HEAD_BYTES)
+            .min(HEAD_BYTES);
+        if self.head.len() < head {
+            self.read_head(&*file, head)?;
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn read_head(&mut self, file: &dyn File, bytes: usize) -> Result<(), Failure> {
+        self.head.clear();
+        file.read_at(&mut self.head, bytes, 0)
+            .map_err(|error| cannot("read", &self.path, &error))?;
+        Ok(())
+    }
+
+    /// Compares the length of the file with the one this sink left: the next write goes to the end of the file, whatever other
+    /// processes do to it. `lines`: every record ends with a newline.
+    pub(super) fn measure(&mut self, lines: bool, reporter: &Reporter) -> Result<(), Failure> {
+        let Some(file) = self.file.clone() else {
+            return Ok(());
+        };
+        let found = file
+            .metadata()
+            .map_err(|error| cannot("look at", &self.path, &error))?
+            .len;
+        let is_as_left = self.ours && found == self.length;
+        if self.torn && found > self.length {
+            file.truncate(self.length)
+                .map_err(|error| cannot("truncate", &self.path, &error))?;
+        } else if found != self.length {
+            let (path, expected) = (self.path.display(), self.length);
+            reporter.warn(
+                "length",
+                format_args!("{path} has {found} bytes instead of {expected}: another process writes or cuts it"),
+            );
+            self.length = found;
+            self.committed = self.committed.min(found);
+            if found < expected {
+                self.records = 0;
+                let head = usize::try_from(found).unwrap_or(usize::MAX);
+                self.read_head(&*file, head.min(HEAD_BYTES))?;
+            }
+        }
+        self.torn = false;
+        if lines && !is_as_left {
+            let mut last = Vec::new();
+            if let Some(at) = self.length.checked_sub(1) {
+                file.read_at(&mut last, 1, at)
+                    .map_err(|error| cannot("read", &self.path, &error))?;
+            }
+            self.open_line = !last.is_empty() && last != b"\n";
+            if self.open_line {
+                let path = self.path.display();
+                let text =
+                    format_args!("{path} ends within a line; the next record starts a new line");
+                reporter.warn("line", text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes its pending records at its end, as `parts`. If that fails, the file is truncated to the last whole record and the
+    /// records stay pending.
+    pub(super) fn append(
+        &mut self,
+        parts: &[IoSlice<'_>],
+        uncached: bool,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        self.unsynced = true;
+        let written = match uncached {
+            true => file.write_uncached_at(parts, self.length),
+            false => file.write_at(parts, self.length),
+        };
+        if let Err(error) = written {
+            self.torn = file.truncate(self.length).is_err();
+            return Err(cannot("write", &self.path, &error));
+        }
+        for part in parts {
+            let room = HEAD_BYTES - self.head.len();
+            self.head.extend_from_slice(&part[..part.len().min(room)]);
+            self.length += part.len() as u64;
+        }
+        self.records += std::mem::take(&mut self.chain).records;
+        self.written = now;
+        self.ours = true;
+        self.open_line = false;
+        Ok(())
+    }
+
+    /// Waits until bytes `start..end` are on disk. A closed file was synced.
+    pub(super) fn wait_for_disk(&self, start: u64, end: u64) -> io::Result<()> {
+        let Some(file) = self.file.as_ref().filter(|_| self.unsynced) else {
+            return Ok(());
+        };
+        match file.finish_writeback(start, end - start) {
+            // A file system that cannot sync a part of a file.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => file.sync(),
+            other => other,
+        }
+    }
+
+    /// Drops the cached pages up to `end`, which are on disk, if at least `least` bytes were written there since the last time.
+    pub(super) fn drop_cache(&mut self, end: u64, least: u64) {
+        let Some(file) = &self.file else { return };
+        if end.saturating_sub(self.cached_from) >= least.max(1) {
+            let from = self.cached_from.saturating_sub(FOLIO_BYTES);
+            // Only a hint: a file system that does not support it keeps the pages.
+            let _ = file.let_go(from, end - from);
+            self.cached_from = end;
+        }
     }
 }

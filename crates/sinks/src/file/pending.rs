@@ -1,24 +1,24 @@
-//! What waits to be written: pieces of text, each bound for one file.
+//! Encoded records that wait to be written, each piece bound for one file.
 //!
 //! `take -> [encode] -> write -> settle`
 //!
-//! One buffer takes what is encoded for all files together; lines that go out as they came in are shared, not copied.
-//! The pieces of a file are linked, so that thousands of files need neither a buffer each nor a sort. Nothing waits for
-//! long: it is written when a mebibyte has come together (four for several files), when nothing more is ready, and at every cut.
+//! All files share one buffer for encoded text; lines that are written as they came in are shared with their batch instead of
+//! copied. The pieces of a file are linked, so that thousands of files need neither a buffer each nor a sort. Pieces do not
+//! wait long: they are written when there is a mebibyte (four for several files), when nothing more is ready, and at every
+//! checkpoint.
 
 use std::{io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
-/// So much is written together: half of it costs a third more per byte (hot-paths.md, section A), and it stays in the L2
-/// cache.
+/// Size of a write. Half of it costs a third more per byte, and twice as much no longer fits the L2 cache.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// Less than this is not worth a write of its own on a busy stream, and goes through the page cache: the kernel would read
-/// the last page again for the next few lines.
+/// On a busy stream less than this is not worth a separate write, and goes through the page cache: an uncached write would make the
+/// kernel read the last page again for the next few lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
-/// So much becomes one compressed piece: a fraction of it reaches the disk, and larger ones are not smaller for it.
+/// Size of a compressed piece, of which a fraction reaches the disk; larger ones do not compress better.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
-/// A buffer that one large batch has blown up beyond this is let go after it.
+/// A buffer that grew beyond this for one large batch is freed afterwards.
 const KEEP_BYTES_MAX: usize = 24 << 20;
 /// No further piece.
 const END: u32 = u32::MAX;
@@ -54,14 +54,16 @@ impl Chain {
 /// All pieces.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Takes what is encoded: append to it, then say with [`Pending::encoded`] whose it is.
+    /// Encoders append to it; [`Pending::encoded`] then assigns the bytes to a file.
     pub(super) buffer: Vec<u8>,
+    /// The files that have pieces.
+    pub(super) waiting: Vec<u32>,
     pieces: Vec<Piece>,
     shared_bytes: usize,
 }
 
 impl Pending {
-    /// How much waits.
+    /// Number of bytes that wait.
     pub(super) fn bytes(&self) -> usize {
         self.buffer.len() + self.shared_bytes
     }
@@ -70,8 +72,8 @@ impl Pending {
         self.pieces.is_empty()
     }
 
-    /// The bytes of the buffer from `start` on are for the file of `chain`.
-    pub(super) fn encoded(&mut self, chain: &mut Chain, start: usize, records: u64) {
+    /// The bytes of the buffer from `start` on are for file `id`, whose pieces are in `chain`.
+    pub(super) fn encoded(&mut self, id: u32, chain: &mut Chain, start: usize, records: u64) {
         let end = self.buffer.len();
         chain.bytes += (end - start) as u64;
         chain.records += records;
@@ -85,23 +87,26 @@ impl Pending {
             range.end = end;
             return;
         }
-        self.push(chain, Data::Encoded(start..end));
+        self.push(id, chain, Data::Encoded(start..end));
     }
 
-    /// These bytes are for the file of `chain`.
-    pub(super) fn shared(&mut self, chain: &mut Chain, bytes: Bytes, records: u64) {
+    /// These bytes are for file `id`, whose pieces are in `chain`.
+    pub(super) fn shared(&mut self, id: u32, chain: &mut Chain, bytes: Bytes, records: u64) {
         chain.bytes += bytes.len() as u64;
         chain.records += records;
         self.shared_bytes += bytes.len();
-        self.push(chain, Data::Shared(bytes));
+        self.push(id, chain, Data::Shared(bytes));
     }
 
-    fn push(&mut self, chain: &mut Chain, data: Data) {
-        // A write is due long before there are so many.
+    fn push(&mut self, id: u32, chain: &mut Chain, data: Data) {
+        // A write is due long before there are 2^32 pieces.
         let place = u32::try_from(self.pieces.len()).unwrap_or(END - 1);
         self.pieces.push(Piece { data, next: END });
         chain.ends = match chain.ends {
-            None => Some((place, place)),
+            None => {
+                self.waiting.push(id);
+                Some((place, place))
+            }
             Some((first, last)) => {
                 self.pieces[last as usize].next = place;
                 Some((first, place))
@@ -123,7 +128,7 @@ impl Pending {
         parts
     }
 
-    /// Everything is written.
+    /// Everything was written.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
         self.shared_bytes = 0;
@@ -131,5 +136,38 @@ impl Pending {
         if self.buffer.capacity() > KEEP_BYTES_MAX {
             self.buffer = Vec::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pieces_of_each_file_are_found_in_their_order() {
+        let mut pending = Pending::default();
+        let mut chains = [Chain::default(); 2];
+        for (id, text) in [(0, "a"), (0, "b"), (1, "c"), (0, "d")] {
+            let start = pending.buffer.len();
+            pending.buffer.extend_from_slice(text.as_bytes());
+            pending.encoded(id, &mut chains[id as usize], start, 1);
+        }
+        pending.shared(1, &mut chains[1], "e".into(), 1);
+        let text = |chain: &Chain| -> Vec<u8> {
+            let parts = pending.parts(chain);
+            parts.iter().flat_map(|part| part.to_vec()).collect()
+        };
+        assert_eq!(
+            (text(&chains[0]), text(&chains[1])),
+            (b"abd".into(), b"ce".into())
+        );
+        assert_eq!((&pending.waiting[..], pending.bytes()), (&[0, 1][..], 5));
+        assert_eq!(
+            pending.parts(&chains[0]).len(),
+            2,
+            "adjacent text is one piece"
+        );
+        pending.clear();
+        assert!(pending.is_empty());
     }
 }

@@ -1,15 +1,15 @@
-//! Tries whether files could be made, for `check --connect`. Makes none.
+//! Checks whether outputs could be created, for `check --connect`. Creates none.
 
 use std::path::Path;
 
 use millstream_pipeline::failure::Failure;
 use rustix::fs::{Access, access};
 
-use super::trouble;
+use super::failure::cannot;
 
-/// Whether this user may write where the path leads, as far as that is known before there are records.
+/// Whether this user may write in the directory of the path, as far as it is known before there are records.
 pub(super) fn path(template: &str) -> Result<String, Failure> {
-    // Directories up to the first value are known; those that are not there yet are made in the last one that is.
+    // The directories before the first value are known; missing ones would be created in the last one that exists.
     let known = template.split(['{', '%']).next().unwrap_or_default();
     let known = known
         .rsplit_once('/')
@@ -25,7 +25,7 @@ pub(super) fn path(template: &str) -> Result<String, Failure> {
         None => Path::new("."),
     };
     if !nearest.is_dir() {
-        return Err(trouble("write below", nearest, &"it is no directory"));
+        return Err(cannot("write below", nearest, &"it is not a directory"));
     }
     match access(nearest, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if nearest == directory => Ok(format!("{} can be written", directory.display())),
@@ -34,7 +34,7 @@ pub(super) fn path(template: &str) -> Result<String, Failure> {
             directory.display(),
             nearest.display()
         )),
-        Err(error) => Err(trouble("write in", nearest, &error)),
+        Err(error) => Err(cannot("write in", nearest, &error)),
     }
 }
 
@@ -52,7 +52,10 @@ mod tests {
         assert_eq!(made, format!("{at}/a/b can be made in {at}"));
         std::fs::write(directory.path().join("file"), "").unwrap();
         let bad = path(&format!("{at}/file/x.log")).unwrap_err();
-        assert!(bad.message.contains("/file: it is no directory"), "{bad}");
+        assert!(
+            bad.message.contains("/file: it is not a directory"),
+            "{bad}"
+        );
         assert_eq!(path("{tag}.log").unwrap(), ". can be written");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }

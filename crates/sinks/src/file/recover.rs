@@ -1,14 +1,14 @@
-//! Start: what an earlier run has left is brought to what its last commit says.
+//! Recovery at the start: brings the files to the state of the last commit.
 //!
-//! Every file in the table is cut back to its committed length: what stands behind it comes again from the channel.
-//! Intended renames are finished. A file that is shorter than committed is damage: it is named, and never padded. After
-//! another channel's journal, or behind memory, nothing comes again, so nothing is cut. While another process writes to one of
-//! the files (this is a copy of its data_dir), none is touched.
+//! Every file in the table is truncated to its committed length: the channel delivers again what was behind it. Intended renames
+//! are finished. A file that is shorter than committed is damaged: it is reported, and never padded. Behind memory, or with a
+//! journal of another channel, nothing is delivered again, so nothing is truncated. While another process writes to one of the
+//! files (so this is a copy of its data_dir), none is touched.
 //!
-//! Only a journal that can be believed cuts anything. Its position is committed before the channel's cursor moves, so a
-//! position below the cursor, a record that is missing, or bytes that no batch of the channel explains show that the journal
-//! is damaged or of an earlier time. Then the sink continues after the cursor, which is what it has settled, and each file with
-//! bytes that the journal does not know is put aside under a rotated name, whole.
+//! Only a journal that can be trusted truncates a file. Its position is committed before the channel's cursor moves, so a
+//! position below the cursor, a missing record, or bytes that no batch of the channel explains show that the journal is damaged
+//! or outdated. Then the sink continues after the cursor, up to which it has settled, and each file with bytes unknown to the
+//! journal is put aside under a rotated name, whole.
 
 use std::{
     io,
@@ -22,36 +22,36 @@ use millstream_sys::disk::{Disk, Metadata, Open};
 use millstream_wire::compression::{Codec, codec_of, whole_bytes};
 
 use super::{
+    failure::cannot,
     files::{find_inode, lock},
     journal::{Found, Journal},
     naming,
     table::{HEAD_BYTES, Row, Table},
-    trouble,
 };
 use crate::directories::directory_of;
 
-/// Behind memory, what was written after the last commit of a run that was killed: a cut comes every 64 MiB of input. More
-/// than this is somebody else's.
+/// The most that a killed run behind memory can have written after its last commit, given a checkpoint every 64 MiB of input. More
+/// than this was written by another process.
 const TAIL_BYTES_MAX: usize = 256 << 20;
 /// The log names at most this many of the files that were put aside.
 const NAMED_MAX: usize = 5;
 
-/// The durable channel before the sink.
+/// The durable channel in front of the sink.
 #[derive(Clone, Copy)]
 pub(super) struct Channel {
     pub(super) id: u128,
     pub(super) bounds: Bounds,
 }
 
-/// What a start has found.
+/// The state after recovery.
 pub(super) struct Recovered {
     pub(super) journal: Journal,
     pub(super) table: Table,
-    /// The journal may have known files that it does not know any more.
+    /// The journal may have lost files it once knew.
     pub(super) doubtful: bool,
 }
 
-/// Opens the journal in `directory` and recovers; `codec` is how the sink compresses.
+/// Opens the journal in `directory` and recovers the files; `codec` is the compression of the sink.
 pub(super) fn recover(
     disk: &Arc<dyn Disk>,
     directory: &Path,
@@ -62,7 +62,7 @@ pub(super) fn recover(
     let (mut journal, found) = Journal::open(&**disk, directory, channel.is_some())?;
     let committed = channel.and_then(|channel| channel.bounds.committed);
     let (mut table, damage) = read(found, directory, committed);
-    // 0 stands for memory.
+    // 0 is memory.
     let replays = channel.filter(|channel| channel.id == table.channel);
     let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, directory, committed?)));
     let kept = replays.map(|channel| channel.bounds.kept);
@@ -76,7 +76,7 @@ pub(super) fn recover(
         aside: Vec::new(),
         codec,
     };
-    // Before anything is touched: what is closed is not locked, and where one file has a writer, the others are its too.
+    // Before anything is touched: closed files are not locked, and if one file has a writer, the others are its files, too.
     for row in table.rows.values() {
         recovery.claim(row)?;
     }
@@ -104,7 +104,7 @@ pub(super) fn recover(
     })
 }
 
-/// The table, as far as it can be read, and what is wrong with the journal.
+/// The table, as far as it can be read, and what is wrong with the journal, if anything.
 fn read(found: Found, directory: &Path, committed: Option<Position>) -> (Table, Option<String>) {
     let directory = directory.display();
     let (records, damage) = match found {
@@ -120,11 +120,11 @@ fn read(found: Found, directory: &Path, committed: Option<Position>) -> (Table, 
         Found::Damage(what, records) => (records, Some(what)),
     };
     let (table, whole) = Table::decode(&records);
-    let unread = || format!("the journal in {directory} has a record that says nothing");
+    let unread = || format!("the journal in {directory} has a record that is not valid");
     (table, damage.or_else(|| (!whole).then(unread)))
 }
 
-/// Why a journal that looks whole is not: the sink has settled more than it says.
+/// Why a journal that looks intact is not: the sink has settled more than it says.
 fn behind(table: &Table, directory: &Path, committed: Position) -> Option<String> {
     (table.position < Some(committed)).then(|| {
         format!(
@@ -135,7 +135,7 @@ fn behind(table: &Table, directory: &Path, committed: Position) -> Option<String
     })
 }
 
-/// Names the doubt, what follows from it, and every file that was put aside.
+/// Reports the doubt, its consequences, and the files that were put aside.
 fn report(
     reporter: &Reporter,
     doubt: Option<String>,
@@ -180,9 +180,9 @@ fn report(
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     reporter: &'a Reporter,
-    /// What was not committed comes again.
+    /// The channel delivers again what was not committed.
     replays: bool,
-    /// The journal can be believed, and what is cut off comes again.
+    /// The journal can be trusted, and what is truncated is delivered again.
     cuts: bool,
     /// The number of the next rotated file.
     number: u64,
@@ -192,7 +192,7 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Fails if somebody else writes to the file: this journal may be a copy of that one's.
+    /// Fails if another process writes to the file: this journal may be a copy of its journal.
     fn claim(&self, row: &Row) -> Result<(), Failure> {
         let Some((path, _)) = self.locate(row)?.filter(|_| self.replays) else {
             return Ok(());
@@ -200,16 +200,16 @@ impl Recovery<'_> {
         let file = self
             .disk
             .open(&path, Open::Write)
-            .map_err(|error| trouble("open", &path, &error))?;
+            .map_err(|error| cannot("open", &path, &error))?;
         lock(&*file, &path)
     }
 
-    /// Recovers one file; returns its row if it goes on under its name.
+    /// Recovers one file; returns its row if it keeps its name and is continued.
     fn row(&mut self, mut row: Row) -> Result<Option<Row>, Failure> {
         let Some((path, found)) = self.locate(&row)? else {
             if row.committed > 0 {
                 let text = format_args!(
-                    "{} is gone: it was removed, moved or compressed by somebody else",
+                    "{} is gone: another process removed, moved or compressed it",
                     row.path.display()
                 );
                 self.reporter.warn("gone", text);
@@ -217,12 +217,12 @@ impl Recovery<'_> {
             return Ok(None);
         };
         let unknown = self.replays && !self.cuts && found.len > row.committed;
-        // A file that was rotated before anything in it counted is begun again, and leaves no empty one behind.
+        // A file that was rotated before anything in it was committed starts again, without leaving an empty one behind.
         let empty = self.replays && !unknown && row.committed == 0;
         if empty && path == row.path {
             row.renamed = None;
         }
-        // A compressed one that is short ends within a stream: what came behind could not be read.
+        // A compressed file that is short ends within a stream: nothing written after it could be read.
         let short = found.len < row.committed && self.codec.is_some();
         if (unknown || short) && path == row.path {
             let to = self.free_name(&row.path, row.since)?;
@@ -233,7 +233,7 @@ impl Recovery<'_> {
             self.reporter.error(
                 "short",
                 format_args!(
-                    "{} has {} bytes, {} were committed: it was damaged or cut by somebody else; it is left as it is",
+                    "{} has {} bytes, {} were committed: it was damaged or another process cut it; it is left as it is",
                     path.display(),
                     found.len,
                     row.committed
@@ -247,24 +247,24 @@ impl Recovery<'_> {
             self.aside
                 .push((row.path.clone(), to.unwrap_or_else(|| path.clone())));
         } else {
-            // Also at equal lengths: a kill may have left the cut itself unsynced.
-            self.cut(&path, &row, found)?;
+            // Also at equal lengths: a kill may have left the truncation itself unsynced.
+            self.truncate(&path, &row, found)?;
         }
         if let Some(to) = row.renamed.as_ref().filter(|_| path == row.path) {
             self.disk
                 .rename(&path, to)
-                .map_err(|error| trouble("rotate", &path, &error))?;
+                .map_err(|error| cannot("rotate", &path, &error))?;
         }
         if empty && row.renamed.as_ref() == Some(&path) {
             self.disk
                 .remove(&path)
-                .map_err(|error| trouble("remove the empty file", &path, &error))?;
+                .map_err(|error| cannot("remove the empty file", &path, &error))?;
         }
         if !stays {
             let directory = directory_of(&path);
             self.disk
                 .sync_directory(directory)
-                .map_err(|error| trouble("sync the directory", directory, &error))?;
+                .map_err(|error| cannot("sync the directory", directory, &error))?;
         }
         Ok(stays.then_some(row))
     }
@@ -276,13 +276,13 @@ impl Recovery<'_> {
             self.number += 1;
             match self.disk.metadata(&to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(to),
-                Err(error) => return Err(trouble("look at", &to, &error)),
+                Err(error) => return Err(cannot("look at", &to, &error)),
                 Ok(_) => {}
             }
         }
     }
 
-    /// Where the file is: under its new name, its old one, or another in the same directory.
+    /// Finds the file: under its new name, its old one, or any other in the same directory.
     fn locate(&self, row: &Row) -> Result<Option<(PathBuf, Metadata)>, Failure> {
         for path in row.renamed.iter().chain([&row.path]) {
             match self.disk.metadata(path) {
@@ -293,10 +293,10 @@ impl Recovery<'_> {
                         error.kind(),
                         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                     ) => {}
-                Err(error) => return Err(trouble("look at", path, &error)),
+                Err(error) => return Err(cannot("look at", path, &error)),
             }
         }
-        // An inode is used again: only the first bytes prove that this is the file, and an empty one has none.
+        // Inode numbers are reused: only the first bytes prove that this is the file, and an empty file has none.
         if row.head.length == 0 {
             return Ok(None);
         }
@@ -305,12 +305,12 @@ impl Recovery<'_> {
         let found = self
             .disk
             .metadata(&path)
-            .map_err(|error| trouble("look at", &path, &error))?;
+            .map_err(|error| cannot("look at", &path, &error))?;
         Ok((found.device == row.device).then_some((path, found)))
     }
 
-    /// Nothing comes again: all that is there stays, but for a stream that a kill has torn off, behind which nothing could
-    /// be read. Returns the length.
+    /// Nothing is delivered again, so everything stays except a compressed stream torn by a kill, after which nothing could be
+    /// read. Returns the length.
     fn whole(&self, path: &Path, row: &Row, found: Metadata) -> Result<u64, Failure> {
         let tail = usize::try_from(found.len - row.committed).unwrap_or(usize::MAX);
         let Some(codec) = self.codec.filter(|_| (1..=TAIL_BYTES_MAX).contains(&tail)) else {
@@ -319,7 +319,7 @@ impl Recovery<'_> {
         let file = self
             .disk
             .open(path, Open::Write)
-            .map_err(|error| trouble("open", path, &error))?;
+            .map_err(|error| cannot("open", path, &error))?;
         lock(&*file, path)?;
         let cut = || -> io::Result<u64> {
             let (mut head, mut bytes) = (Vec::new(), Vec::new());
@@ -334,22 +334,22 @@ impl Recovery<'_> {
             file.sync()?;
             Ok(length)
         };
-        cut().map_err(|error| trouble("cut back", path, &error))
+        cut().map_err(|error| cannot("truncate", path, &error))
     }
 
-    /// Cuts a file back to what is committed, unless it does not begin as it did.
-    fn cut(&self, path: &Path, row: &Row, found: Metadata) -> Result<(), Failure> {
+    /// Truncates a file to its committed length, unless it no longer begins as it did.
+    fn truncate(&self, path: &Path, row: &Row, found: Metadata) -> Result<(), Failure> {
         let file = self
             .disk
             .open(path, Open::Write)
-            .map_err(|error| trouble("open", path, &error))?;
+            .map_err(|error| cannot("open", path, &error))?;
         lock(&*file, path)?;
         let mut head = Vec::new();
         file.read_at(&mut head, HEAD_BYTES, 0)
-            .map_err(|error| trouble("read", path, &error))?;
+            .map_err(|error| cannot("read", path, &error))?;
         if !row.head.fits(&head) {
             let text = format_args!(
-                "{} does not begin as it did: it is another file now and left as it is",
+                "{} no longer begins as it did: it is a different file and is left as it is",
                 path.display()
             );
             self.reporter.error("other", text);
@@ -361,6 +361,6 @@ impl Recovery<'_> {
             }
             file.sync()
         };
-        cut().map_err(|error| trouble("cut back", path, &error))
+        cut().map_err(|error| cannot("truncate", path, &error))
     }
 }

@@ -1,58 +1,55 @@
-//! Rotation: when a file gets another name, and what becomes of old ones.
+//! Rotation: when a file is renamed, how, and which old files are removed.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `encode -> [write] -> settle`
 //!
-//! The new name is in the journal before the file has it, and in the directory, durably, before another file can take the old
-//! one. A rotated file leaves the journal with the next commit; only then can `keep` remove one.
+//! The new name is in the journal before the file has it, and durable in the directory before another file can take the old
+//! name. A rotated file leaves the journal with the next commit; only then can `keep` remove one.
 
 use std::{
     io,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::failure::Failure;
+use millstream_pipeline::{failure::Failure, meters::Meter, report::Reporter};
 use millstream_record::Time;
 
-use super::{files::Files, naming, output::Output, table::Change, trouble, writer::Writer};
+use super::{failure::cannot, files::Files, ledger::Ledger, naming, output::Output, table::Change};
 use crate::directories::directory_of;
 
-/// A file nothing was written to for so long is closed, so that one that was removed gives its room back, and leaves the
-/// journal, unless a rule has to remember it.
+/// A file without writes for this long is closed, so that a removed one frees its space, and leaves the journal unless a rule has
+/// to remember it.
 const CLOSE_AFTER: Duration = Duration::from_secs(60);
-/// The clock is looked at no more often, however many files are due one after the other.
-const TICK_MIN: Duration = Duration::from_millis(50);
 
-/// What the clock asks of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Due {
+/// What is due for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
     Rotate,
     Close,
 }
 
-/// When files are rotated; 0 = no such rule.
+/// When files are rotated; 0: no such rule.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rotate {
-    /// Before a record would make it larger.
+pub(super) struct Rules {
+    /// Before a record would make the file larger.
     pub(super) size: u64,
-    /// After so many records.
+    /// After this number of records.
     pub(super) records: u64,
-    /// So long after its first record.
+    /// This long after its first record.
     pub(super) interval: Duration,
-    /// So long after its last record.
+    /// This long after its last record.
     pub(super) idle: Duration,
-    /// So many rotated files stay.
+    /// Number of rotated files that stay.
     pub(super) keep: usize,
 }
 
-impl Rotate {
+impl Rules {
     /// Whether there is any rule.
     pub(super) fn is_any(&self) -> bool {
         self.size > 0 || self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero()
     }
 
-    /// Whether `bytes` more in `records` records fit behind what a file holds and what waits for it. The first record of a
-    /// file always does, however long it is.
+    /// Whether `bytes` more in `records` records fit after what the file holds and what waits for it.
     pub(super) fn fits(&self, output: &Output, bytes: u64, records: u64) -> bool {
         let (length, count) = (
             output.length + output.chain.bytes,
@@ -62,14 +59,14 @@ impl Rotate {
         under(self.size, length + bytes) && under(self.records, count + records)
     }
 
-    /// Whether a good part of the size of a file, and a record, are left.
+    /// Whether a good part of the maximum size, and a record, are left.
     pub(super) fn has_room(&self, output: &Output) -> bool {
         let left = self.size.saturating_sub(output.length);
         left > self.size / 16 && (self.records == 0 || output.records < self.records)
     }
 
-    /// Whether the time of a file is up when a batch comes that was received at `received`. By that time and not by the clock, so
-    /// that a backlog is cut where it would have been cut in time.
+    /// Whether a batch received at `received` comes too late for the file. Receive times and not the clock decide, so that a
+    /// backlog is divided as if it had been written on time.
     pub(super) fn is_old(&self, output: &Output, received: Time) -> bool {
         !self.interval.is_zero()
             && output.length + output.chain.bytes > 0
@@ -84,9 +81,9 @@ impl Rotate {
         now + rules.min().unwrap_or(CLOSE_AFTER).min(CLOSE_AFTER)
     }
 
-    /// When a file is due, and for what. By a clock that never jumps: after a jump of the wall clock `is_old` may be wrong for as
-    /// long as the jump was.
-    fn due(&self, output: &Output) -> Option<(Instant, Due)> {
+    /// When something is due for a file, and what. Uses a clock that never jumps: after a jump of the wall clock `is_old` may be
+    /// wrong for as long as the jump was.
+    pub(super) fn due(&self, output: &Output) -> Option<(Instant, Due)> {
         if output.let_go {
             return None;
         }
@@ -106,13 +103,13 @@ impl Rotate {
         }
     }
 
-    /// Whether a rule asks what was written to a file long ago.
-    fn remembers(&self, output: &Output) -> bool {
+    /// Whether a rule depends on what was written to a file long ago.
+    pub(super) fn remembers(&self, output: &Output) -> bool {
         output.length > 0 && (self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero())
     }
 }
 
-/// A time some while after another.
+/// The time `by` after `time`.
 fn later(time: Time, by: Duration) -> Time {
     Time(
         time.0
@@ -120,119 +117,84 @@ fn later(time: Time, by: Duration) -> Time {
     )
 }
 
-impl Writer {
-    /// Whether so many more bytes in so many records fit into the file.
-    pub(super) fn fits(&self, id: u32, bytes: usize, records: u32) -> bool {
-        let output = self.files.get(id);
-        let header = match output.length {
-            0 => self.style.header.len(),
-            _ => 0,
-        };
-        let bytes = (header + bytes) as u64;
-        self.rotate.fits(output, bytes, u64::from(records))
+/// Renames files and removes old ones.
+pub(super) struct Rotation {
+    pub(super) rules: Rules,
+    /// Paths rotated since the last commit: afterwards old rotations of them can be removed.
+    rotated: Vec<PathBuf>,
+    count: Meter,
+}
+
+impl Rotation {
+    /// `count` counts the rotated files.
+    pub(super) fn new(rules: Rules, count: Meter) -> Self {
+        Self {
+            rules,
+            rotated: Vec::new(),
+            count,
+        }
     }
 
-    /// Whether a compressed file has turned out short enough to take a good deal more, as its text would not have been.
-    pub(super) fn has_room(&self, id: u32) -> bool {
-        let output = self.files.get(id);
-        self.holds() && !output.let_go && self.rotate.has_room(output)
-    }
-
-    /// Gives file `id` its rotated name; nothing waits for it. The next record makes a new file.
-    pub(super) fn rotate(&mut self, id: u32, time: Time) -> Result<(), Failure> {
-        if self.files.get(id).let_go {
+    /// Gives file `id`, for which nothing waits, its rotated name. The next record creates a new file.
+    pub(super) fn rotate(
+        &mut self,
+        files: &mut Files,
+        ledger: &mut Ledger,
+        id: u32,
+        time: Time,
+    ) -> Result<(), Failure> {
+        if files.outputs.get(id).let_go {
             return Ok(());
         }
-        let id = self.files.ready(id)?;
-        let output = self.files.get(id);
-        // What was moved away by somebody else meanwhile needs no other name.
+        let id = files.ready(id)?;
+        let output = files.outputs.get_mut(id);
+        // A file that another process has moved away in the meantime needs no other name.
         if output.length == 0 {
             return Ok(());
         }
         let path = output.path.clone();
-        self.enter(id);
+        ledger.enter(id, output);
         let to = loop {
-            let to = naming::rotated(&path, time, self.table.number);
-            self.change(Change::Number(self.table.number + 1));
-            match self.files.disk.metadata(&to) {
+            let number = ledger.table().number;
+            let to = naming::rotated(&path, time, number);
+            ledger.change(Change::Number(number + 1));
+            match files.disk.metadata(&to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break to,
-                Err(error) => return Err(trouble("look at", &to, &error)),
+                Err(error) => return Err(cannot("look at", &to, &error)),
                 Ok(_) => {}
             }
         };
-        self.change(Change::Rename(id, to.clone()));
-        self.note()?;
-        self.files.close(&[id])?;
-        self.files
+        ledger.change(Change::Rename(id, to.clone()));
+        ledger.note()?;
+        files.close(&[id])?;
+        files
             .disk
             .rename(&path, &to)
-            .map_err(|error| trouble("rotate", &path, &error))?;
+            .map_err(|error| cannot("rotate", &path, &error))?;
         let directory = directory_of(&path);
-        self.files
+        files
             .disk
             .sync_directory(directory)
-            .map_err(|error| trouble("sync the directory", directory, &error))?;
-        self.files.retire(id);
-        self.rotated_files.add(1);
-        if self.rotate.keep > 0 && !self.rotated.contains(&path) {
+            .map_err(|error| cannot("sync the directory", directory, &error))?;
+        files.outputs.retire(id);
+        self.count.add(1);
+        if self.rules.keep > 0 && !self.rotated.contains(&path) {
             self.rotated.push(path);
         }
         Ok(())
     }
 
-    /// Removes old rotations of what was rotated since the last commit. A failure costs nothing but room.
-    pub(super) fn prune(&mut self) {
+    /// Removes old rotations of the paths rotated since the last commit. A failure only costs space.
+    pub(super) fn prune(&mut self, files: &Files, reporter: &Reporter) {
         for path in std::mem::take(&mut self.rotated) {
-            if let Err((at, error)) = prune(&self.files, &path, self.rotate.keep) {
-                self.reporter
-                    .warn("prune", trouble("remove the old file", &at, &error));
+            if let Err((at, error)) = prune(files, &path, self.rules.keep) {
+                reporter.warn("prune", cannot("remove the old file", &at, &error));
             }
         }
-    }
-
-    /// Rotates and closes what is due by the clock; nothing waits. Returns when to come again, if ever.
-    pub(super) fn tick(&mut self) -> Result<Option<Instant>, Failure> {
-        let now = self.files.now;
-        let mut rotated = false;
-        for (id, due, what) in self.dues() {
-            if due > now {
-                continue;
-            }
-            if what == Due::Rotate {
-                self.rotate(id, Time::now())?;
-                rotated = true;
-                continue;
-            }
-            self.files.close(&[id])?;
-            let output = self.files.get(id);
-            if output.is_clean() && !self.rotate.remembers(output) {
-                if output.entered {
-                    self.change(Change::Leave(id));
-                }
-                self.files.remove(id);
-            }
-        }
-        // Between two commits only: else the next one is near.
-        if self.is_clean() {
-            if rotated {
-                self.commit(None)?;
-            }
-            self.note()?;
-        }
-        let next = self.dues().into_iter().map(|(_, due, _)| due).min();
-        Ok(next.map(|due| due.max(now + TICK_MIN)))
-    }
-
-    fn dues(&self) -> Vec<(u32, Instant, Due)> {
-        let dues = self.files.iter().filter_map(|(id, output)| {
-            let (due, what) = self.rotate.due(output)?;
-            Some((id, due, what))
-        });
-        dues.collect()
     }
 }
 
-fn prune(files: &Files, path: &Path, keep: usize) -> Result<(), (std::path::PathBuf, io::Error)> {
+fn prune(files: &Files, path: &Path, keep: usize) -> Result<(), (PathBuf, io::Error)> {
     let (directory, Some(name)) = (directory_of(path), path.file_name()) else {
         return Ok(());
     };
@@ -245,4 +207,25 @@ fn prune(files: &Files, path: &Path, keep: usize) -> Result<(), (std::path::Path
         files.disk.remove(&old).map_err(|error| (old, error))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_rotated_before_it_is_closed_only_if_that_is_due_first() {
+        let now = Instant::now();
+        let mut output = Output::new(Path::new("/a"), Time(0), now);
+        let rules = Rules {
+            idle: Duration::from_secs(5),
+            ..Rules::default()
+        };
+        assert_eq!(rules.due(&output), Some((now + CLOSE_AFTER, Due::Close)));
+        output.length = 1;
+        let soon = now + Duration::from_secs(5);
+        assert_eq!(rules.due(&output), Some((soon, Due::Rotate)));
+        output.let_go = true;
+        assert_eq!(rules.due(&output), None);
+    }
 }

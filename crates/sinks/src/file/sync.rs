@@ -1,6 +1,6 @@
-//! fdatasync of many files: several at a time, for a file system commits its journal once for all that wait.
+//! fdatasync of many files: several at a time, because a file system commits its journal once for all that wait.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `encode -> write -> [settle]`
 
 use std::{
     io,
@@ -13,17 +13,17 @@ use std::{
 
 use millstream_sys::disk::File;
 
-/// Fewer files are synced one after the other: starting threads costs as much as it saves.
+/// Fewer files than this are synced one after the other: starting threads costs as much as it saves.
 const FILES_MIN: usize = 8;
-/// So many wait for the disk at a time.
+/// Number of files that are synced at a time.
 const THREADS: usize = 16;
 
-/// Syncs all files, or tells the first that failed (its place in the list) and why.
+/// Syncs all files. An error names the first file that failed, by its index.
 pub(super) fn sync_all(files: &[Arc<dyn File>]) -> Result<(), (usize, io::Error)> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(None);
     let work = || {
-        while let Some((place, file)) = take(files, &next) {
+        while let Some((place, file)) = next_of(files, &next) {
             if let Err(error) = file.sync() {
                 failed
                     .lock()
@@ -38,7 +38,7 @@ pub(super) fn sync_all(files: &[Arc<dyn File>]) -> Result<(), (usize, io::Error)
     } else {
         thread::scope(|scope| {
             for _ in 1..THREADS.min(files.len()) {
-                // Where no thread can be had, this one does the work.
+                // If no thread can be started, this one does the work.
                 let _ = thread::Builder::new()
                     .name("file-sync".to_owned())
                     .spawn_scoped(scope, work);
@@ -52,7 +52,10 @@ pub(super) fn sync_all(files: &[Arc<dyn File>]) -> Result<(), (usize, io::Error)
     }
 }
 
-fn take<'a>(files: &'a [Arc<dyn File>], next: &AtomicUsize) -> Option<(usize, &'a Arc<dyn File>)> {
+fn next_of<'a>(
+    files: &'a [Arc<dyn File>],
+    next: &AtomicUsize,
+) -> Option<(usize, &'a Arc<dyn File>)> {
     let place = next.fetch_add(1, Ordering::Relaxed);
     Some((place, files.get(place)?))
 }

@@ -1,6 +1,6 @@
-//! The table of a file sink: what its journal says, and how that is written.
+//! The table of a file sink: the outputs with open business and the position, and their encoding in the journal.
 //!
-//! `... encode -> write -> [commit] -> settle`
+//! `encode -> [write] -> [settle]`
 //!
 //! ```text
 //! body of a journal record = changes, one after the other; each one byte, then
@@ -25,12 +25,12 @@ use millstream_record::{Position, Time};
 
 use super::journal::checksum;
 
-/// So many files can have open business; the least recently used ones leave the table first.
+/// Maximum number of files in the table; the least recently used ones leave it first.
 pub(super) const ROWS_MAX: usize = 65_536;
-/// So many first bytes tell a file from another one that was given its inode.
+/// Number of first bytes that tell a file from another one with the same inode number.
 pub(super) const HEAD_BYTES: usize = 64;
 
-/// The first bytes of a file: how many, and their checksum.
+/// Length and checksum of the first bytes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) length: u8,
@@ -47,7 +47,7 @@ impl Head {
         }
     }
 
-    /// Whether a file that starts with `bytes` can be the one this is the head of.
+    /// Whether a file that starts with `bytes` can be the one with this head.
     pub(super) fn fits(self, bytes: &[u8]) -> bool {
         bytes
             .get(..usize::from(self.length))
@@ -55,18 +55,18 @@ impl Head {
     }
 }
 
-/// A file with open business.
+/// A file that is written, or not yet recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The name it is written under.
     pub(super) path: PathBuf,
-    /// The name it is to have, once it has been rotated.
+    /// Its name after an intended rotation.
     pub(super) renamed: Option<PathBuf>,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Bytes that hold what the position says.
+    /// Its length at the last commit.
     pub(super) committed: u64,
-    /// Records among them, as far as this sink has written them.
+    /// Number of records in it, as far as this sink has written them.
     pub(super) records: u64,
     /// When its first record was received.
     pub(super) since: Time,
@@ -76,13 +76,13 @@ pub(super) struct Row {
 /// One step from a table to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A file gets its first byte soon.
+    /// A file is about to get its first byte.
     Enter(u32, Row),
     /// A file has grown: committed, records, head.
     Grow(u32, u64, u64, Head),
-    /// A file is to have another name.
+    /// A file is about to be renamed.
     Rename(u32, PathBuf),
-    /// Nothing of a file is open any more.
+    /// A file is finished.
     Leave(u32),
     /// Everything up to this position of this channel (0: memory) is in the files.
     Commit(u128, Option<Position>),
@@ -90,7 +90,7 @@ pub(super) enum Change {
     Number(u64),
 }
 
-/// What the journal says.
+/// The content of the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<u32, Row>,
@@ -139,7 +139,7 @@ impl Table {
         out
     }
 
-    /// The table that the bodies lead to, and whether all of them can be read.
+    /// The table that the changes in `bodies` lead to, and whether all of them are valid.
     pub(super) fn decode(bodies: &[Vec<u8>]) -> (Self, bool) {
         let mut table = Self::default();
         for body in bodies {
@@ -246,7 +246,7 @@ fn put_head(out: &mut Vec<u8>, head: Head) {
     out.extend_from_slice(&head.checksum.to_le_bytes());
 }
 
-/// The system takes no path of more than 4096 bytes, so the length fits.
+/// The system accepts paths of up to 4096 bytes, so the length fits.
 fn put_path(out: &mut Vec<u8>, path: &Path) {
     let bytes = path.as_os_str().as_bytes();
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);

@@ -1,17 +1,18 @@
-//! Writing: what waits goes into the files, and a commit makes it count.
+//! Writes pending records into files, and commits what was written.
 //!
 //! `take -> encode -> [write] -> [settle]`
 //!
-//! The order of a commit (delivery.md): write what waits, fdatasync every file that has grown, sync the directories whose
-//! names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
-//! first byte. A write that fails is cut back to the last whole record and can be tried again.
+//! The order of a commit (docs/delivery.md): write what waits, fdatasync every file that has grown, sync the directories in
+//! which names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
+//! first byte. A write that fails is truncated to the last whole record and can be retried.
 
 use std::{
     collections::HashSet,
     ffi::OsStr,
-    io::{self, IoSlice},
+    io::IoSlice,
     os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    path::Path,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -27,63 +28,56 @@ use super::{
     compress::Compressor,
     dirty::Dirty,
     files::Files,
-    journal::Journal,
     latest::Latest,
+    ledger::Ledger,
     naming,
     output::Output,
     pending::{GATHER_BYTES, PIECE_BYTES, Pending, WRITE_BYTES},
     recover::Recovered,
-    rotate::Rotate,
-    table::{Change, Head, ROWS_MAX, Table},
-    trouble,
+    rotate::{Due, Rotation, Rules},
+    table::{Change, Head, ROWS_MAX},
 };
 
-/// So many times as much waits at most, for files that are written side by side.
+/// For files that are written side by side, at most this many times as much waits.
 const SHARES_MAX: usize = 4;
-
-/// A running file sink's hands.
-pub(super) struct Writer {
-    pub(super) files: Files,
-    pub(super) pending: Pending,
-    /// Files for which something waits.
-    waiting: Vec<u32>,
-    pub(super) table: Table,
-    journal: Journal,
-    /// After a start with a journal that had lost something: the files (inodes) that this run has begun.
-    trusted: Option<HashSet<u64>>,
-    /// Changes of the table that are not in the journal yet.
-    changes: Vec<u8>,
-    pub(super) rotate: Rotate,
-    /// Files that have been rotated since the last commit: afterwards old rotations of them can go.
-    pub(super) rotated: Vec<PathBuf>,
-    pub(super) style: Style,
-    compressor: Option<Compressor>,
-    dirty: Dirty,
-    pub(super) latest: Latest,
-    pub(super) reporter: Reporter,
-    written: Meter,
-    pub(super) rotated_files: Meter,
-}
+/// Least time between two looks at what is due, however many files are due one after the other.
+const TICK_MIN: Duration = Duration::from_millis(50);
 
 /// How files are written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Style {
-    /// None: as the records are.
+    /// None: not compressed.
     pub(super) codec: Option<Codec>,
     /// What every file starts with.
     pub(super) header: Bytes,
-    /// So many bytes at most are written and not yet on the disk; 0: no bound.
+    /// Maximum number of bytes that are written and not yet on disk; 0: no limit.
     pub(super) dirty_max: u64,
     /// Every record ends with a newline.
     pub(super) lines: bool,
 }
 
+/// Writes into files and commits.
+pub(super) struct Writer {
+    pub(super) files: Files,
+    pub(super) pending: Pending,
+    pub(super) ledger: Ledger,
+    pub(super) latest: Latest,
+    rotation: Rotation,
+    /// After a start with a journal that had lost something: the files (inodes) that this run has written.
+    trusted: Option<HashSet<u64>>,
+    style: Style,
+    compressor: Option<Compressor>,
+    dirty: Dirty,
+    reporter: Reporter,
+    written: Meter,
+}
+
 impl Writer {
-    /// A writer that goes on where the recovered table ends, which the journal holds.
+    /// A writer that continues after the recovered table.
     pub(super) fn new(
         mut files: Files,
         recovered: Recovered,
-        rotate: Rotate,
+        rules: Rules,
         style: Style,
         reporter: Reporter,
         meters: &NodeMeters,
@@ -95,70 +89,126 @@ impl Writer {
         } = recovered;
         for (id, row) in &table.rows {
             let output = Output::from_row(row, files.now);
-            files.adopt(*id, output);
+            files.outputs.adopt(*id, output);
         }
-        let latest = Latest::new(files.mode);
         Ok(Self {
+            latest: Latest::new(files.handling().mode),
             files,
             pending: Pending::default(),
-            waiting: Vec::new(),
-            table,
-            journal,
+            ledger: Ledger::new(table, journal),
+            rotation: Rotation::new(rules, meters.counter("files_rotated")),
             trusted: doubtful.then(HashSet::new),
-            changes: Vec::new(),
-            rotate,
-            rotated: Vec::new(),
             compressor: style.codec.map(Compressor::new).transpose()?,
             dirty: Dirty::new(style.dirty_max),
             style,
-            latest,
             reporter,
             written: meters.counter("bytes_written"),
-            rotated_files: meters.counter("files_rotated"),
         })
     }
 
-    /// What was encoded since `start` (a length of `pending.buffer`) goes to file `id`.
+    /// Why no file can have this path; None: there is one already, or there can be.
+    pub(super) fn misfit(&self, path: &[u8]) -> Option<String> {
+        if self.files.outputs.is_known(path) {
+            return None;
+        }
+        let rules = &self.rotation.rules;
+        naming::misfit(path, rules.is_any(), rules.keep > 0)
+            .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
+    }
+
+    /// The number of the file for `path` and a batch received at `received`. A new file is opened, because its length counts.
+    pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
+        let id = self.files.of(path, received);
+        let output = self.files.outputs.get(id);
+        let unseen = output.head.is_empty() && output.length > 0;
+        if output.file.is_none() && (!output.entered || unseen) {
+            self.files.open(id)?;
+        }
+        Ok(id)
+    }
+
+    /// Whether records received at `received` must go to a new file of the same name: the time of this one is up, it is
+    /// compressed in another way (nothing could read what follows), or a journal that was lost may have known it, so that it may
+    /// end within a record or hold what the channel delivers again.
+    pub(super) fn is_over(&self, id: u32, received: Time) -> bool {
+        let output = self.files.outputs.get(id);
+        // What this run has written may start with anything.
+        let foreign =
+            !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec;
+        let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
+        let doubtful = self.trusted.as_ref().is_some_and(|files| !known(files));
+        foreign || doubtful && output.length > 0 || self.rotation.rules.is_old(output, received)
+    }
+
+    /// Whether this number of bytes and records still fits into the file.
+    pub(super) fn fits(&self, id: u32, bytes: usize, records: u32) -> bool {
+        let output = self.files.outputs.get(id);
+        let header = match output.length {
+            0 => self.style.header.len(),
+            _ => 0,
+        };
+        let bytes = (header + bytes) as u64;
+        self.rotation.rules.fits(output, bytes, u64::from(records))
+    }
+
+    /// Whether a compressed file has become short enough to hold a good deal more, as its text would not have been.
+    pub(super) fn has_room(&self, id: u32) -> bool {
+        let output = self.files.outputs.get(id);
+        self.holds() && !output.let_go && self.rotation.rules.has_room(output)
+    }
+
+    /// The text encoded since `start` (a length of `pending.buffer`) goes to file `id`.
     pub(super) fn add_encoded(&mut self, id: u32, start: usize, records: u64) {
-        self.wait(id);
-        self.pending
-            .encoded(&mut self.files.get_mut(id).chain, start, records);
+        let chain = &mut self.files.outputs.get_mut(id).chain;
+        self.pending.encoded(id, chain, start, records);
     }
 
     /// These bytes go to file `id`.
     pub(super) fn add_shared(&mut self, id: u32, bytes: Bytes, records: u64) {
-        self.wait(id);
-        let chain = &mut self.files.get_mut(id).chain;
-        if self.compressor.is_some() {
-            // It waits for a while, and the batch it stands in may be much larger.
+        if self.holds() {
+            // They wait for a while, and the batch that holds them may be much larger.
             let start = self.pending.buffer.len();
             self.pending.buffer.extend_from_slice(&bytes);
-            self.pending.encoded(chain, start, records);
+            self.add_encoded(id, start, records);
         } else {
-            self.pending.shared(chain, bytes, records);
+            let chain = &mut self.files.outputs.get_mut(id).chain;
+            self.pending.shared(id, chain, bytes, records);
         }
     }
 
-    fn wait(&mut self, id: u32) {
-        if self.files.get(id).chain.is_empty() {
-            self.waiting.push(id);
+    /// Whether pending records wait for the next checkpoint unless there are many.
+    pub(super) fn holds(&self) -> bool {
+        self.compressor.is_some()
+    }
+
+    /// Whether it is time to write. Several files share a larger amount, so that each still gets a large write.
+    pub(super) fn is_full(&self) -> bool {
+        let files = self.pending.waiting.len();
+        let share = files.clamp(1, SHARES_MAX);
+        match self.compressor {
+            Some(_) => self.pending.bytes() >= share * PIECE_BYTES,
+            None => {
+                self.pending.bytes() >= share * WRITE_BYTES
+                    || files >= self.files.handling().open_max
+            }
         }
     }
 
     /// Writes what waits. After an error it can be called again: what was written does not wait any more.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        let open_max = self.files.handling().open_max;
         // As many at a time as may be open.
-        while !self.waiting.is_empty() {
-            let first = self.waiting.len().saturating_sub(self.files.open_max());
-            for at in first..self.waiting.len() {
-                let id = self.files.ready(self.waiting[at])?;
-                self.waiting[at] = id;
-                self.enter(id);
+        while !self.pending.waiting.is_empty() {
+            let first = self.pending.waiting.len().saturating_sub(open_max);
+            for waiting in &mut self.pending.waiting[first..] {
+                *waiting = self.files.ready(*waiting)?;
+                let output = self.files.outputs.get_mut(*waiting);
+                self.ledger.enter(*waiting, output);
             }
-            self.note()?;
-            while let Some(id) = self.waiting.get(first..).and_then(<[u32]>::last).copied() {
-                self.write(id)?;
-                self.waiting.pop();
+            self.ledger.note()?;
+            while let Some(id) = self.pending.waiting.get(first..).and_then(<[u32]>::last) {
+                self.write(*id)?;
+                self.pending.waiting.pop();
             }
         }
         self.pending.clear();
@@ -166,45 +216,17 @@ impl Writer {
         Ok(())
     }
 
-    /// The file stands in the journal from the next note on.
-    pub(super) fn enter(&mut self, id: u32) {
-        let output = self.files.get_mut(id);
-        if !output.entered {
-            output.entered = true;
-            let row = output.row();
-            self.change(Change::Enter(id, row));
-        }
-    }
-
-    pub(super) fn change(&mut self, change: Change) {
-        self.table.apply(&change);
-        change.encode(&mut self.changes);
-    }
-
-    /// Appends what has changed to the journal.
-    pub(super) fn note(&mut self) -> Result<(), Failure> {
-        if self.changes.is_empty() {
-            return Ok(());
-        }
-        self.journal.append(&self.changes, || self.table.encode())?;
-        self.changes.clear();
-        Ok(())
-    }
-
+    /// Writes what waits for file `id`.
     fn write(&mut self, id: u32) -> Result<(), Failure> {
         if !self.files.open(id)? {
             return Err(Failure::disk(format!(
-                "{} was moved away while it was written; it is begun anew",
-                self.files.get(id).path.display()
+                "{} was moved away while it was written; a new file is started",
+                self.files.outputs.get(id).path.display()
             )));
         }
-        self.measure(id)?;
-        let now = self.files.now;
-        let lets_go = self.files.lets_go;
-        let output = self.files.get_mut(id);
-        let Some(file) = &output.file else {
-            return Ok(());
-        };
+        let handling = self.files.handling();
+        let output = self.files.outputs.get_mut(id);
+        output.measure(self.style.lines, &self.reporter)?;
         let mut parts = self.pending.parts(&output.chain);
         if output.length == 0 {
             parts.insert(0, IoSlice::new(&self.style.header));
@@ -217,134 +239,57 @@ impl Writer {
         }
         let start = output.length;
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let uncached = lets_go && bytes >= GATHER_BYTES;
-        let written = if uncached {
-            file.write_uncached_at(&parts, start)
-        } else {
-            file.write_at(&parts, start)
-        };
-        output.unsynced = true;
-        if let Err(error) = written {
-            output.torn = file.truncate(output.length).is_err();
-            return Err(trouble("write", &output.path, &error));
-        }
-        output.see_head(parts.iter().map(|part| -> &[u8] { part }));
-        let chain = std::mem::take(&mut output.chain);
-        output.length += bytes as u64;
-        output.records += chain.records;
-        output.written = now;
-        output.ours = true;
-        output.open_line = false;
+        let uncached = handling.drops_cache && bytes >= GATHER_BYTES;
+        output.append(&parts, uncached, self.files.now)?;
         self.trusted = self.trusted.take().filter(|files| files.len() < ROWS_MAX);
         if let Some(trusted) = &mut self.trusted {
             trusted.insert(output.inode);
         }
         self.written.add(bytes as u64);
-        self.files.mark_changed(id);
+        self.files.outputs.mark_changed(id);
         self.dirty
             .wrote(&mut self.files, id, start, bytes as u64, uncached)
     }
 
-    /// Looks whether the file is as long as we have left it: the next write goes to its end, whatever others do to it.
-    fn measure(&mut self, id: u32) -> Result<(), Failure> {
-        let output = self.files.get_mut(id);
-        let Some(file) = &output.file else {
-            return Ok(());
-        };
-        let found = file
-            .metadata()
-            .map_err(|error| trouble("look at", &output.path, &error))?
-            .len;
-        let is_as_left = output.ours && found == output.length;
-        if output.torn && found > output.length {
-            file.truncate(output.length)
-                .map_err(|error| trouble("cut back", &output.path, &error))?;
-        } else if found != output.length {
-            let (path, expected) = (output.path.display(), output.length);
-            self.reporter.warn(
-                "length",
-                format_args!("{path} has {found} bytes in place of {expected}: somebody else writes or cuts it"),
-            );
-            output.length = found;
-            output.committed = output.committed.min(found);
-            if found < expected {
-                output.head.clear();
-                output.records = 0;
-                let head = usize::try_from(found)
-                    .unwrap_or(usize::MAX)
-                    .min(super::table::HEAD_BYTES);
-                file.read_at(&mut output.head, head, 0)
-                    .map_err(|error| trouble("read", &output.path, &error))?;
-            }
-        }
-        output.torn = false;
-        if self.style.lines && !is_as_left {
-            let mut last = Vec::new();
-            if let Some(at) = output.length.checked_sub(1) {
-                file.read_at(&mut last, 1, at)
-                    .map_err(|error| trouble("read", &output.path, &error))?;
-            }
-            output.open_line = !last.is_empty() && last != b"\n";
-            if output.open_line {
-                let path = output.path.display();
-                let text =
-                    format_args!("{path} ends within a line; the next record begins a new one");
-                self.reporter.warn("line", text);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes everything written so far durable and count, up to `position` of the channel.
+    /// Makes everything written so far durable and committed, up to `position` of the channel.
     pub(super) fn commit(&mut self, position: Option<Position>) -> Result<(), Failure> {
         self.flush()?;
-        let changed = std::mem::take(&mut self.files.changed);
+        let changed = self.files.outputs.take_changed();
         self.files.sync(&changed)?;
         self.dirty.clear();
-        self.sync_directories()?;
-        for id in &changed {
-            let output = self.files.get_mut(*id);
+        self.files.sync_directories()?;
+        let mut gone = Vec::new();
+        for id in changed {
+            let output = self.files.outputs.get_mut(id);
             output.changed = false;
             output.named = true;
             if output.let_go {
-                self.change(Change::Leave(*id));
+                self.ledger.change(Change::Leave(id));
+                gone.push(id);
             } else if output.length != output.committed {
                 output.committed = output.length;
-                let change =
-                    Change::Grow(*id, output.length, output.records, Head::of(&output.head));
-                self.change(change);
+                let head = Head::of(&output.head);
+                self.ledger
+                    .change(Change::Grow(id, output.length, output.records, head));
             }
         }
-        let position = position.or(self.table.position);
-        self.change(Change::Commit(self.table.channel, position));
-        let retired = self.retire_rows();
-        self.note()?;
-        let gone = changed.into_iter().filter(|id| self.files.get(*id).let_go);
-        let gone: Vec<u32> = gone.chain(retired).collect();
+        let table = self.ledger.table();
+        let (channel, position) = (table.channel, position.or(table.position));
+        self.ledger.change(Change::Commit(channel, position));
+        gone.extend(self.retire_rows());
+        self.ledger.note()?;
         gone.into_iter().for_each(|id| self.files.remove(id));
-        self.prune();
+        self.rotation.prune(&self.files, &self.reporter);
         Ok(())
     }
 
-    fn sync_directories(&mut self) -> Result<(), Failure> {
-        while let Some(directory) = self.files.unsynced_directories.first() {
-            match self.files.disk.sync_directory(directory) {
-                // Gone with what stood in it, which the next look finds.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other.map_err(|error| trouble("sync the directory", directory, &error))?,
-            }
-            self.files.unsynced_directories.pop_first();
-        }
-        Ok(())
-    }
-
-    /// When there are too many, the files used longest ago are forgotten, a tenth at a time.
+    /// If there are too many rows, the least recently used tenth leaves the journal.
     fn retire_rows(&mut self) -> Vec<u32> {
-        if self.files.iter().count() < ROWS_MAX {
+        let outputs = &self.files.outputs;
+        if outputs.iter().count() < ROWS_MAX {
             return Vec::new();
         }
-        let idle = self
-            .files
+        let idle = outputs
             .iter()
             .filter(|(_, output)| output.is_clean() && !output.let_go);
         let mut idle: Vec<_> = idle.map(|(id, output)| (output.used, id)).collect();
@@ -352,73 +297,71 @@ impl Writer {
         idle.truncate(ROWS_MAX / 10);
         let idle: Vec<u32> = idle.into_iter().map(|(_, id)| id).collect();
         for id in &idle {
-            if self.files.get(*id).entered {
-                self.change(Change::Leave(*id));
+            if self.files.outputs.get(*id).entered {
+                self.ledger.change(Change::Leave(*id));
             }
         }
         idle
     }
 
-    /// Whether everything written is committed, so that a commit changes nothing but names.
-    pub(super) fn is_clean(&self) -> bool {
-        self.pending.is_empty()
-            && self
-                .files
-                .changed
-                .iter()
-                .all(|id| self.files.get(*id).length == self.files.get(*id).committed)
+    /// Rotates file `id`, for which nothing waits.
+    pub(super) fn rotate(&mut self, id: u32, time: Time) -> Result<(), Failure> {
+        self.rotation
+            .rotate(&mut self.files, &mut self.ledger, id, time)
     }
 
-    /// The file for `path`, as a batch that was received at `received` finds it. One that is new is opened, for its length counts.
-    pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
-        let id = self.files.of(path, received);
-        let output = self.files.get(id);
-        let unseen = output.head.is_empty() && output.length > 0;
-        if output.file.is_none() && (!output.entered || unseen) {
-            self.files.open(id)?;
-        }
-        Ok(id)
+    /// Nothing that is written now is due before this.
+    pub(super) fn soonest_due(&self) -> Instant {
+        self.rotation.rules.soonest(self.files.now)
     }
 
-    /// Whether a file is there that was compressed in another way: what follows would be read by nobody.
-    pub(super) fn is_foreign(&self, id: u32) -> bool {
-        let output = self.files.get(id);
-        // What this run has written may start with anything.
-        !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec
-    }
-
-    /// Whether a file is there of which a journal that was lost may have known: it can end within a record, and what the
-    /// channel gives again can stand in it.
-    pub(super) fn is_doubtful(&self, id: u32) -> bool {
-        let output = self.files.get(id);
-        let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
-        let doubtful = self.trusted.as_ref().is_some_and(|files| !known(files));
-        doubtful && output.length > 0
-    }
-
-    /// Whether what waits is written before the next cut only when there is much of it.
-    pub(super) fn holds(&self) -> bool {
-        self.compressor.is_some()
-    }
-
-    /// Why no file can have this path, if it is not one already.
-    pub(super) fn misfit(&self, path: &[u8]) -> Option<String> {
-        if self.files.is_known(path) {
-            return None;
-        }
-        naming::misfit(path, self.rotate.is_any(), self.rotate.keep > 0)
-            .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
-    }
-
-    /// Whether it is time to write. Several files share a larger piece, so that each still gets a large write.
-    pub(super) fn is_full(&self) -> bool {
-        let share = self.waiting.len().clamp(1, SHARES_MAX);
-        match self.compressor {
-            Some(_) => self.pending.bytes() >= share * PIECE_BYTES,
-            None => {
-                self.pending.bytes() >= share * WRITE_BYTES
-                    || self.waiting.len() >= self.files.open_max()
+    /// Rotates and closes the files that are due; nothing waits. Returns when to call it again, if ever.
+    pub(super) fn tick(&mut self) -> Result<Option<Instant>, Failure> {
+        let now = self.files.now;
+        let mut rotated = false;
+        for (id, due, what) in self.dues() {
+            if due > now {
+                continue;
+            }
+            if what == Due::Rotate {
+                self.rotate(id, Time::now())?;
+                rotated = true;
+                continue;
+            }
+            self.files.close(&[id])?;
+            let output = self.files.outputs.get(id);
+            if output.is_clean() && !self.rotation.rules.remembers(output) {
+                if output.entered {
+                    self.ledger.change(Change::Leave(id));
+                }
+                self.files.remove(id);
             }
         }
+        // Only when everything written is committed: otherwise the next commit is near.
+        if self.is_clean() {
+            if rotated {
+                self.commit(None)?;
+            }
+            self.ledger.note()?;
+        }
+        let next = self.dues().into_iter().map(|(_, due, _)| due).min();
+        Ok(next.map(|due| due.max(now + TICK_MIN)))
+    }
+
+    /// Whether everything written is committed, so that a commit changes nothing but names.
+    fn is_clean(&self) -> bool {
+        let committed = |id: &u32| {
+            let output = self.files.outputs.get(*id);
+            output.length == output.committed
+        };
+        self.pending.is_empty() && self.files.outputs.changed().iter().all(committed)
+    }
+
+    fn dues(&self) -> Vec<(u32, Instant, Due)> {
+        let dues = self.files.outputs.iter().filter_map(|(id, output)| {
+            let (due, what) = self.rotation.rules.due(output)?;
+            Some((id, due, what))
+        });
+        dues.collect()
     }
 }

@@ -1,8 +1,8 @@
-//! The client: how it is made, and its errors as failures that name the cluster and say what to do.
+//! The client: its creation, and its errors as failures that name the cluster and the next step.
 //!
-//! The library's tasks (connections, the renewal of leases) run on a runtime of their own, which ends with the client and the
-//! outputs that it writes: a task of a run that failed keeps no file open. After a wait in vain there is a new client, with new
-//! connections, that begins with another name node.
+//! The library's tasks (connections, lease renewal) run on a separate runtime, which ends with the client and the outputs that it
+//! writes, so a task of a failed run keeps no file open. After a timeout a new client with new connections starts with another
+//! name node.
 
 use std::{
     cell::RefCell,
@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Target, name_nodes};
 
-/// A client and the threads that work for it.
+/// A client and its threads.
 pub(super) struct Live {
     client: Client,
     runtime: Option<Runtime>,
@@ -54,7 +54,7 @@ impl Live {
                 .with_kerberos_principal(&kerberos.principal)
                 .with_kerberos_keytab(&kerberos.keytab);
         }
-        // What is wrong here lies in files of this machine, which may change.
+        // The error is in files of this machine, which may change.
         let client = builder.build().map_err(|error| {
             let url = &target.cluster;
             Failure::peer(format!("cannot make a client for {url}: {error}"))
@@ -76,14 +76,14 @@ impl Deref for Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // It may stand within a runtime, where nothing may wait for the end of another.
+        // This may run within a runtime, which must not wait for the end of another one.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// A cluster, and the client that asks it.
+/// A cluster and its current client.
 pub(super) struct Connection {
     target: Arc<Target>,
     live: RefCell<Arc<Live>>,
@@ -97,12 +97,12 @@ impl Connection {
         })
     }
 
-    /// The client to ask now. Who writes an output with it holds it until the output is closed.
+    /// The current client. An output holds the client that it was created with until it is closed.
     pub(super) fn client(&self) -> Arc<Live> {
         Arc::clone(&self.live.borrow())
     }
 
-    /// Waits for an answer of the cluster, no longer than `retry.timeout`: outer, what it could not do; inner, its answer.
+    /// Waits for a response of the cluster, at most `retry.timeout`. The outer result is a timeout, the inner one the response.
     pub(super) async fn answer<T>(
         &self,
         what: impl fmt::Display,
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// From here on there is another client, in this run and in those that follow. Where none can be made the old one stays.
+    /// Replaces the client for this and later runs. If no client can be created, the old one stays.
     fn turn(&self) {
         self.target.turns.fetch_add(1, Ordering::Relaxed);
         if let Ok(live) = Live::new(&self.target) {
@@ -137,14 +137,14 @@ impl Connection {
     }
 }
 
-/// An answer that is none.
+/// Error responses.
 pub(super) struct Trouble {
     pub(super) failure: Failure,
     error: Option<HdfsError>,
 }
 
 impl Trouble {
-    /// Nothing is there.
+    /// Whether the file does not exist.
     pub(super) fn is_missing(&self) -> bool {
         match &self.error {
             Some(HdfsError::FileNotFound(_)) => true,
@@ -153,7 +153,7 @@ impl Trouble {
         }
     }
 
-    /// The client cannot do it with files of this kind.
+    /// Whether the client does not support this for the kind of file.
     pub(super) fn is_unknown(&self) -> bool {
         match &self.error {
             Some(HdfsError::UnsupportedFeature(_)) => true,
@@ -162,7 +162,7 @@ impl Trouble {
         }
     }
 
-    /// Something is there already.
+    /// Whether the file exists already.
     pub(super) fn is_there(&self) -> bool {
         matches!(self.error, Some(HdfsError::AlreadyExists(_)))
     }
@@ -174,9 +174,9 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// All of them may pass: a name node in safe mode, a standby that becomes active, a keytab that is put right.
+/// A failure that names the request and the cause. All are temporary: a name node in safe mode, a standby that becomes active, a keytab that is corrected.
 fn failure(url: &str, what: &dyn fmt::Display, error: &HdfsError) -> Failure {
-    // Java's messages go on with a stack trace.
+    // Java's messages continue with a stack trace.
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default().trim_end();
     let help = match error {

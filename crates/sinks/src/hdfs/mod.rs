@@ -1,13 +1,13 @@
-//! The sink `hdfs`: records into files of HDFS, exactly once behind a disk channel; no Java.
+//! The sink `hdfs`: records into files of HDFS, exactly once behind a disk channel, without Java.
 //!
-//! `read -> decode -> send -> keep -> take -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
 //!
-//! Where to look: `publish` (beside this directory) does the work of every sink that publishes by manifest: what is open, when it
-//! is finished, what a crash leaves. Here are its destination (`store`) and the client (`client`).
+//! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest. Here are its destination
+//! (`store`) and the client (`client`).
 //!
-//! It promises (delivery.md): what `publish` promises. Every wait for the cluster ends after `retry.timeout`; then the run
-//! fails, and the next one reads again what no manifest names. Memory: what is on its way to data nodes is bounded (`store`).
-//! Leaves to others: the formats (`wire`), HDFS's protocol (the crate hdfs-native).
+//! Promise (docs/delivery.md): that of `publish`. Every wait for the cluster ends after `retry.timeout`; then the run fails, and the
+//! next one reads the records again that no manifest names. `store` bounds the bytes in flight to data nodes. `wire` has the formats,
+//! and the crate hdfs-native HDFS's protocol.
 
 #[cfg(feature = "hdfs")]
 mod client;
@@ -37,10 +37,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     format::{Formatting, schema_with},
     publish::{self, Encode, RotateConfig, Settings},
-    retry::Retry,
+    sending::Retry,
 };
 
-/// What `millstream components` and the configuration know of it.
+/// The entry in the list of sinks.
 pub const COMPONENT: Component = Component {
     name: "hdfs",
     summary: "Writes records into files of HDFS, as text or as Flume's Avro events; exactly once behind a disk channel.",
@@ -50,66 +50,66 @@ pub const COMPONENT: Component = Component {
     build: Build::Sink(build),
 };
 
-/// Outputs and bodies hold so many bytes together; of more, the fullest output is finished.
+/// The most bytes that outputs and bodies hold together; beyond that the largest output is finished.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// Options of the sink `hdfs`; those of the format stand beside them.
+/// The options of the sink `hdfs`, beside those of the format.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
     /// Where to write: `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`. The directory is a template
-    /// (`/logs/%Y/%m/%d/{.host}`), each value of which is one part of the path; directories are made at need.
+    /// (`/logs/%Y/%m/%d/{.host}`), each value of which is one part of the path. Missing directories are created.
     url: Template,
-    /// The directory of `core-site.xml` and `hdfs-site.xml`, which name the name nodes of a name service and say what is secured.
+    /// The directory of `core-site.xml` and `hdfs-site.xml`, which list the name nodes of a name service and the security settings.
     /// Default: `$HADOOP_CONF_DIR`, or none.
     hadoop_conf: Option<String>,
-    /// Who writes, on a cluster without Kerberos. Default: `$HADOOP_USER_NAME`, or the user that runs the process.
+    /// The user, on a cluster without Kerberos. Default: `$HADOOP_USER_NAME`, or the user of the process.
     user: Option<String>,
-    /// Who writes, on a cluster with Kerberos.
+    /// The credentials, on a cluster with Kerberos.
     auth: Option<Auth>,
-    /// How files are compressed: text by `gzip` or `zstd`, the blocks of Avro files by `snappy`, `deflate` or `zstd`.
+    /// The compression of files: `gzip` or `zstd` for text; `snappy`, `deflate` or `zstd` for the blocks of Avro files.
     #[serde(default)]
     compression: Compression,
     /// When files are finished and published.
     #[serde(default)]
     rotate: RotateConfig,
-    /// What names of files begin with.
+    /// The prefix of file names.
     #[serde(default)]
     prefix: String,
-    /// An empty file of this name, such as `_SUCCESS`, stands in each directory after files were published there. Default: none.
+    /// The name of an empty file, such as `_SUCCESS`, that is created in each directory after files were published there. Default: none.
     marker: Option<String>,
-    /// So many files are written at a time; of more, the one used longest ago is finished.
+    /// The most files that are written at a time; beyond that the least recently used one is finished.
     #[serde(default = "open_files")]
     open_files: u32,
-    /// How a cluster that fails is tried again. `give_up` has to be `never`.
+    /// The retry policy for a cluster that fails. `give_up` must be `never`.
     #[serde(default)]
     retry: Retry,
 }
 
-/// Who writes.
+/// The credentials.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Auth {
-    /// Kerberos, by a keytab.
+    /// Kerberos with a keytab.
     kerberos: Kerberos,
 }
 
-/// A principal and its keys.
+/// A principal and its keytab.
 #[cfg_attr(not(feature = "hdfs"), allow(dead_code, reason = "for the client"))]
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Kerberos {
-    /// The principal, such as `millstream@EXAMPLE.COM`; without a realm it is the default one's.
+    /// The principal, such as `millstream@EXAMPLE.COM`. Without a realm the default realm applies.
     principal: String,
-    /// The file of its keys.
+    /// The keytab file.
     keytab: String,
 }
 
-/// How files are compressed.
+/// The compression of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// gzip (RFC 1952): text.
@@ -122,35 +122,35 @@ enum Compression {
     Deflate,
 }
 
-/// Each has a buffer of 64 KiB and more, and blocks that the data nodes keep open.
+/// The default number of open files. Each has a buffer of at least 64 KiB, and blocks that data nodes keep open.
 fn open_files() -> u32 {
     256
 }
 
-/// How what is in a file is written.
+/// The encoding of a file.
 #[derive(Clone, Copy)]
 enum Content {
     Text(Option<Codec>),
     Avro(container::Codec),
 }
 
-/// Where to write, and as whom.
+/// The cluster and the credentials.
 #[cfg_attr(not(feature = "hdfs"), allow(dead_code, reason = "for the client"))]
 struct Target {
     /// `hdfs://nameservice1`
     cluster: String,
-    /// The directory that stands in the option itself, without the slash at its end.
+    /// The constant directory of the option, without a trailing slash.
     root: String,
     hadoop_conf: Option<String>,
     user: Option<String>,
     kerberos: Option<Kerberos>,
     marker: Option<String>,
     timeout: Duration,
-    /// So many waits for an answer were in vain, over all runs: which name node is asked first.
+    /// The number of timeouts over all runs, which decides about the name node that is asked first.
     turns: AtomicUsize,
 }
 
-/// The sink: what the configuration says, checked.
+/// The sink with its checked configuration.
 struct HdfsSink {
     settings: Settings,
     target: Arc<Target>,
@@ -201,7 +201,7 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
 }
 
 impl Config {
-    /// The cluster, the directory that stands in the option itself, and the template of the directories below it.
+    /// The cluster, the constant directory of the option, and the template of the directories below it.
     fn place(&self, node: &Node) -> Result<(String, String, Template), Problem> {
         let help = "write it as `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`";
         let wrong = |text: String| node.problem_at("url", text).help(help);
@@ -244,19 +244,20 @@ impl Config {
         Ok(content)
     }
 
-    /// What can be read and cannot be used.
+    /// Options that can be read but not used.
     fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let is_name = |text: &str| !text.contains(['/', ':']);
         if !is_name(&self.prefix) || self.prefix.starts_with(['_', '.']) {
-            let text = "names that begin so are passed over by Hive and Spark, or are none";
-            let help = "take letters, digits, `-`, `_` and `.`, and begin with a letter or digit";
+            let text =
+                "Hive and Spark ignore names that begin like this, or they are not valid names";
+            let help = "use letters, digits, `-`, `_` and `.`, and begin with a letter or digit";
             problems.push(node.problem_at("prefix", text).help(help));
         }
         if let Some(marker) = &self.marker
             && (!is_name(marker) || !marker.starts_with(['_', '.']))
         {
-            let text = "a marker's name begins with `_` or `.`, so that nobody reads it as data";
+            let text = "a marker's name must begin with `_` or `.`, so that readers ignore it";
             problems.push(node.problem_at("marker", text).help("take `_SUCCESS`"));
         }
         if self.open_files == 0 {
@@ -271,7 +272,7 @@ impl Config {
     }
 }
 
-/// What names of files end with.
+/// The suffix of file names.
 fn extension(format: Format, content: Content) -> String {
     let name = match format {
         Format::Json => ".json",
@@ -284,7 +285,7 @@ fn extension(format: Format, content: Content) -> String {
     let codec = match content {
         Content::Text(Some(Codec::Gzip)) => ".gz",
         Content::Text(Some(Codec::Zstd)) => ".zst",
-        // An Avro file says itself how its blocks are compressed.
+        // An Avro file's header names its compression.
         Content::Text(None) | Content::Avro(_) => "",
     };
     format!("{name}{codec}")
@@ -330,7 +331,7 @@ impl Sink for HdfsSink {
         if durable {
             Promise::new(
                 Guarantee::ExactlyOnce,
-                "as long as nobody else writes below its `_millstream`",
+                "if no other program writes below its `_millstream`",
             )
         } else {
             Promise::new(
@@ -349,7 +350,7 @@ impl Sink for HdfsSink {
     }
 }
 
-/// Whether the cluster answers.
+/// Tests whether the cluster answers.
 #[cfg(feature = "hdfs")]
 fn probe(target: &Arc<Target>) -> Result<String, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,10 +1,10 @@
-//! Which name node of a name service is asked first.
+//! Chooses the name node of a name service that is asked first.
 //!
-//! The library asks them in the order of the configuration, and goes on to the next where one is on standby or nobody listens.
-//! One that says nothing at all (its machine is gone, its process hangs) it would wait for without an end, and one made anew
-//! would begin with it again. So each client that follows a wait in vain begins with another name node.
+//! The library asks name nodes in the order of the configuration, and continues with the next if one is on standby or refuses
+//! connections. It would wait forever for one that does not respond (a dead machine, a hanging process), and a new client would
+//! start with the same one. So each client after a timeout starts with another name node.
 //!
-//! It also reads the list as Hadoop does, which allows spaces behind its commas: the library passes over what has one.
+//! It also reads the list as Hadoop does, which allows spaces behind commas; the library skips names with one.
 
 use std::{env, fs, path::PathBuf};
 
@@ -13,8 +13,8 @@ use roxmltree::{Document, Node, ParsingOptions};
 /// Name and value: the list of a name service's name nodes.
 type Setting = (String, String);
 
-/// The lists of all name services of the configuration, each beginning so many places further on. A configuration that cannot
-/// be read has none: what is wrong with it the library says.
+/// The lists of all name services of the configuration, each rotated by this many places. A configuration that cannot be read
+/// has none; the library reports the error.
 pub(super) fn lists(hadoop_conf: Option<&str>, turns: usize) -> Vec<Setting> {
     let Some(directory) = directory(hadoop_conf) else {
         return Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn lists(hadoop_conf: Option<&str>, turns: usize) -> Vec<Setting> {
     texts.flat_map(|text| lists_of(text, turns)).collect()
 }
 
-/// Where the library looks.
+/// The directory in which the library looks.
 fn directory(hadoop_conf: Option<&str>) -> Option<PathBuf> {
     let said = hadoop_conf.map(PathBuf::from);
     said.or_else(|| env::var_os("HADOOP_CONF_DIR").map(PathBuf::from))
@@ -57,7 +57,7 @@ fn value<'a>(property: Node<'a, '_>, name: &str) -> Option<&'a str> {
     found.text().map(str::trim)
 }
 
-/// The list, beginning so many places further on.
+/// The list, rotated by this many places.
 fn turned(list: &str, turns: usize) -> String {
     let names = list.split(',').map(str::trim);
     let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();

@@ -1,15 +1,15 @@
-//! HDFS as publishing sees it.
+//! HDFS as the destination of a publishing sink.
 //!
 //! `encode -> [write] -> settle`
 //!
 //! ```text
 //! in use      ROOT/_millstream/SINK/CHAIN/open/...      created, appended to; hsync and close when it is finished
-//! published   ROOT/DIRECTORY/FILE                          a rename, which the name node does at once and for ever
-//! manifest    ROOT/_millstream/SINK/CHAIN/N             written beside it under another name, closed, renamed; a rename over
-//!                                                       what is there fails: so only one of two writers makes it
+//! published   ROOT/DIRECTORY/FILE                       a rename, which the name node does atomically and durably
+//! manifest    ROOT/_millstream/SINK/CHAIN/N             written under another name, closed, renamed; a rename to an existing
+//!                                                       name fails, so only one of two writers succeeds
 //! ```
-//! Deleting a file takes its writer's lease away, so a predecessor that still lives can append to nothing: the name node tells
-//! files apart by their number, not by their name. What a predecessor has closed and named in a manifest is only renamed.
+//! Deleting a file revokes its writer's lease, so a predecessor that still lives cannot append: the name node identifies files by
+//! number, not by name. Files that a predecessor closed and named in a manifest are only renamed.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use super::{
 };
 use crate::publish::{Patience, Place, Published, Put, Store, too_long};
 
-/// Bytes on their way to data nodes, over all outputs: an output that would make it more is synced first. A client keeps what
-/// is not acknowledged, for one output up to 13 MB.
+/// The most bytes in flight to data nodes over all outputs; an output that would exceed it is synced first. A client keeps
+/// unacknowledged bytes, up to 13 MB for one output.
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
 /// Permissions of directories; the cluster's umask does not apply, as files get 0644.
 const DIRECTORY_PERMISSION: u32 = 0o755;
-/// A name node makes no directory of such a name: what is to be published there would wait for ever, and all behind it.
+/// A name node creates no directory with such a name: publication there would fail forever and block everything behind it.
 const RESERVED: [&str; 2] = [".snapshot", ".reserved"];
 
 pub(super) struct HdfsStore {
@@ -36,7 +36,7 @@ pub(super) struct HdfsStore {
     patience: Patience,
     root: String,
     marker: Option<String>,
-    /// Bytes that were appended and not synced since.
+    /// Bytes appended since the last sync.
     on_the_way: usize,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Output {
     writer: FileWriter,
     path: String,
     on_the_way: usize,
-    /// What the writer works with, also when others ask with a new one.
+    /// The client that the writer uses, also after the cluster's client was replaced.
     _client: Arc<Live>,
 }
 
@@ -60,7 +60,7 @@ impl HdfsStore {
         })
     }
 
-    /// The whole path of what stands below the root. HDFS takes no colon in a name.
+    /// The full path of a path below the root. HDFS does not accept colons in names.
     fn path(&self, relative: &str) -> String {
         let relative = relative.replace(':', "_");
         format!("{}/{relative}", self.root)
@@ -109,7 +109,7 @@ impl HdfsStore {
             .await
     }
 
-    /// Writes a small file whole.
+    /// Writes a small file.
     async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
         let (connection, client) = (&self.connection, self.connection.client());
         let options = WriteOptions::default().overwrite(true);
@@ -128,7 +128,7 @@ impl HdfsStore {
         Ok(connection.answer(what, writer.close()).await?)
     }
 
-    /// Never over what is there: a try that got no answer may be done late, and would empty what a later one has written.
+    /// Never overwrites: an attempt without a response may take effect late, and would truncate what a later one wrote.
     async fn try_create(&self, path: &str) -> Result<Output, Failure> {
         let (connection, client) = (&self.connection, self.connection.client());
         let create = async || {
@@ -138,7 +138,7 @@ impl HdfsStore {
         };
         let writer = match create().await {
             Err(trouble) if trouble.is_there() => {
-                // An earlier try has made it, and nobody has written to it.
+                // An earlier attempt created it and wrote nothing.
                 self.remove(path).await?;
                 create().await?
             }
@@ -162,8 +162,8 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // The answer of an earlier try may be lost, or it was done before a crash. That neither is there is believed only after a
-        // write: a name node that does not know yet that it is active no more answers from the past, and cannot write.
+        // The response of an earlier attempt may be lost, or it succeeded before a crash. That neither file exists is trusted only
+        // after a write: a name node that does not know yet that it lost the active role answers reads from the past, but cannot write.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);
@@ -184,8 +184,8 @@ impl HdfsStore {
         if self.exists(path).await? {
             return Ok(Put::Exists);
         }
-        // A name of this process and moment alone: nobody else writes this draft, nor renames it, and an earlier try's rename
-        // that is done late finds a whole one. Among the outputs in use: what is left is dropped with them.
+        // The name is unique to this process and moment: no other writer writes or renames this draft, and a delayed rename of an
+        // earlier attempt finds a complete one. It is among the outputs in use, so leftovers are deleted with them.
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let draft = draft_beside(&format!("{directory}/open/{name}"));
         self.write(&draft, bytes).await?;
@@ -252,7 +252,7 @@ impl Store for HdfsStore {
     }
 
     fn held(&self, _: &Output) -> usize {
-        // What is on its way is bounded here, over all outputs.
+        // This bounds the bytes in flight over all outputs.
         0
     }
 
@@ -280,7 +280,7 @@ impl Store for HdfsStore {
 
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
         let directory = format!("{chain}/open");
-        // One by one: what a successor makes after this list is not ours to drop.
+        // Deleted one by one: files that a successor creates after this listing must stay.
         for name in self.list(&directory).await? {
             self.remove(&self.path(&format!("{directory}/{name}")))
                 .await?;
@@ -334,13 +334,13 @@ impl Store for HdfsStore {
 }
 
 impl HdfsStore {
-    /// Waits until everything of this output is on the disks of the data nodes.
+    /// Waits until the data nodes have this output on their disks.
     async fn sync(&mut self, output: &mut Output) -> Result<(), Failure> {
         let Output { writer, path, .. } = output;
         if output.on_the_way > 0 {
             let what = format_args!("sync {path}");
             match self.connection.answer(what, writer.hsync()).await {
-                // Where a directory is erasure-coded, closing is all there is.
+                // In an erasure-coded directory only closing makes data durable.
                 Err(trouble) if !trouble.is_unknown() => return Err(trouble.failure),
                 _ => {}
             }
@@ -357,10 +357,10 @@ fn draft_beside(path: &str) -> String {
     format!("{path}.{}-{}.draft", std::process::id(), now.0)
 }
 
-/// Why HDFS takes no directory of this name, if so.
+/// The reason why HDFS does not accept a directory with this name, if so.
 fn reserved(directory: &str) -> Option<String> {
     let part = directory.split('/').find(|part| RESERVED.contains(part))?;
-    Some(format!("HDFS keeps the name {part} for itself"))
+    Some(format!("HDFS reserves the name {part}"))
 }
 
 #[cfg(test)]
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_hdfs_keeps_for_itself_are_no_directories() {
+    fn names_that_hdfs_reserves_are_not_directories() {
         assert!(reserved("2026/.snapshot/web-1").is_some());
         assert!(reserved(".reserved").is_some());
         assert_eq!(reserved("2026/snapshot/.snapshots"), None);

@@ -1,4 +1,4 @@
-//! Options; what needs a cluster stands in the program's test `hdfs`.
+//! Tests of options; the program's test `line::hdfs` uses a cluster.
 
 use super::*;
 use crate::rig::{build as built, try_build};
@@ -11,7 +11,7 @@ fn problems(options: &str) -> Vec<String> {
 }
 
 #[test]
-fn options_that_cannot_be_are_refused_with_the_reason() {
+fn invalid_options_are_refused_with_the_reason() {
     let cases = [
         (r#"{"url": "/logs"}"#, "no URL of HDFS"),
         (r#"{"url": "hdfs://{host}/logs"}"#, "cannot change"),
@@ -52,7 +52,7 @@ fn options_that_cannot_be_are_refused_with_the_reason() {
 }
 
 #[test]
-fn other_sinks_refuse_avro_files_and_say_which_write_them() {
+fn other_sinks_refuse_avro_files_and_name_the_sinks_that_write_them() {
     let file = crate::COMPONENTS.iter().find(|one| one.name == "file");
     let options = r#"{"path": "/srv/a", "format": "avro_event"}"#;
     let told = match try_build(file.unwrap(), options) {
@@ -71,7 +71,7 @@ fn the_promise_is_exactly_once_behind_a_disk_channel() {
 }
 
 #[test]
-fn a_url_is_cut_into_cluster_root_and_directories() {
+fn a_url_is_split_into_cluster_root_and_directories() {
     let place = |url: &str| {
         let config = format!(r#"{{"url": "{url}"}}"#);
         let node = crate::rig::node(serde_json::from_str(&config).unwrap());

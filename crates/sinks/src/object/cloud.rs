@@ -1,10 +1,10 @@
-//! Object stores as the destination: outputs are uploads in parts, which nobody sees until they are completed.
+//! Object stores as the destination: outputs are multipart uploads, which are invisible until they are completed.
 //!
 //! `encode -> [write] -> settle`
 //!
-//! The ticket of an output is its upload's id and those of its parts: whoever has it can complete the upload. Every request can be
-//! done again, and is, until it works. Uploads that were begun are noted on this machine, so that the next start can
-//! abort those that no manifest names; it is room they would cost, nothing else.
+//! The ticket of an output has the ids of its upload and parts, which is all that is needed to complete the upload. Every request
+//! is repeatable and is retried until it succeeds. A note on this machine lists the uploads that were begun, so that the next start
+//! can abort those that no manifest names; they would only cost space.
 
 use std::{cell::Cell, io, sync::Arc};
 
@@ -19,19 +19,19 @@ use serde::{Deserialize, Serialize};
 use super::{begun::Begun, trouble::trouble};
 use crate::publish::{Patience, Place, Published, Put, Store};
 
-/// S3 takes 10,000 parts.
+/// S3 accepts 10,000 parts.
 const PARTS_MAX: u64 = 9_000;
 
-/// What the stores can do.
+/// The operations that the stores support.
 pub(super) trait Objects: ObjectStore + MultipartStore {}
 impl<T: ObjectStore + MultipartStore> Objects for T {}
 
 /// A bucket.
 pub(super) struct Cloud {
     pub(super) objects: Arc<dyn Objects>,
-    /// As the configuration names it, for errors.
+    /// Its URL in the configuration, for errors.
     pub(super) url: String,
-    /// The directory in the bucket under which everything stands.
+    /// The directory in the bucket that everything is below.
     pub(super) root: String,
     pub(super) part_bytes: usize,
     pub(super) patience: Patience,
@@ -47,7 +47,7 @@ pub(super) struct Upload {
     buffer: Vec<u8>,
 }
 
-/// What is needed to complete an upload.
+/// The data needed to complete an upload.
 #[derive(Serialize, Deserialize)]
 struct Ticket {
     id: String,
@@ -80,7 +80,7 @@ impl Cloud {
         Ok(())
     }
 
-    /// What could not be noted costs room in the store, nothing else.
+    /// Logs a failure to note an upload, which only costs space in the store.
     fn tell(&self, noted: io::Result<()>) {
         if let Err(error) = noted {
             let text = format_args!("cannot note which uploads were begun: {error}");
@@ -113,7 +113,7 @@ impl Store for Cloud {
 
     async fn append(&mut self, upload: &mut Upload, mut bytes: &[u8]) -> Result<(), Failure> {
         while upload.buffer.len() + bytes.len() >= self.part_bytes {
-            // All parts but the last have the same size: some stores ask for it.
+            // All parts but the last have the same size, as some stores require.
             let (now, later) = bytes.split_at(self.part_bytes - upload.buffer.len());
             upload.buffer.extend_from_slice(now);
             bytes = later;
@@ -151,8 +151,8 @@ impl Store for Cloud {
             .keep_trying(async || {
                 let parts = parts.iter().map(part).collect();
                 let completed = self.objects.complete_multipart(&path, &id, parts).await;
-                // The object itself says what became of it: it may be there since an earlier try or run, and a server that died
-                // while it completed an upload was seen to say that all is well to the next try, with nothing there.
+                // Only the object itself proves the result: it may exist since an earlier attempt or run, and a server that died
+                // while it completed an upload was seen to report success to the next attempt without an object.
                 match (self.objects.head(&path).await, completed) {
                     (Ok(_), _) => Ok(Published::Done),
                     (Err(Error::NotFound { .. }), Err(refused)) if is_gone(&refused) => {
@@ -187,7 +187,7 @@ impl Store for Cloud {
         for (id, noted) in self.begun.all() {
             let path = Path::parse(&noted).unwrap_or_else(|_| Path::from(&*noted));
             match self.objects.abort_multipart(&path, &id).await {
-                // Those that were published or aborted are no uploads any more.
+                // Published and aborted uploads no longer exist.
                 Ok(()) | Err(Error::NotFound { .. }) => {}
                 Err(error) if is_no_upload(&error) => {}
                 Err(error) => {
@@ -197,7 +197,7 @@ impl Store for Cloud {
                 }
             }
         }
-        // Those are tried again by the next start.
+        // The next start retries them.
         let kept = self.begun.keep(&left);
         self.tell(kept);
         Ok(())
@@ -265,13 +265,13 @@ impl Store for Cloud {
     }
 }
 
-/// Whether a store says that it has nothing of an upload, or not all of its parts: no later try can complete it.
+/// Whether a store reports that an upload or some of its parts are missing: no retry can complete it.
 fn is_gone(error: &Error) -> bool {
     is_no_upload(error) || error.to_string().contains("InvalidPart")
 }
 
-/// Whether a store says that there is no such upload, in whatever form the crate passes it on. That it knows no such key or
-/// bucket says nothing of the upload.
+/// Whether a store reports that there is no such upload, in any form that the crate returns. An unknown key or bucket says
+/// nothing about the upload.
 fn is_no_upload(error: &Error) -> bool {
     let text = error.to_string();
     let elsewhere = ["XAdminUserNotFound", "NoSuchBucket"];
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_is_gone_when_the_store_says_so_of_the_upload_itself() {
+    fn an_upload_is_missing_only_if_the_store_reports_it_about_the_upload() {
         let not_found = |said: &str| Error::NotFound {
             path: "a/b".into(),
             source: said.into(),

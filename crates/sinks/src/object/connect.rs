@@ -1,4 +1,4 @@
-//! From a URL and its options to a connection: S3, Google Cloud Storage, Azure.
+//! Connects to S3, Google Cloud Storage or Azure, from a URL and its options.
 
 use std::{
     sync::{Arc, Once},
@@ -20,12 +20,12 @@ use serde::Deserialize;
 
 use super::cloud::Objects;
 
-/// Requests that fail are sent again so often before the sink says so and waits.
+/// The number of retries of a request before the sink reports the failure and waits.
 const RETRIES: usize = 2;
-/// Who we say we are.
+/// The user agent.
 const AGENT: &str = concat!("millstream/", env!("CARGO_PKG_VERSION"));
 
-/// Where outputs go.
+/// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     File,
@@ -35,7 +35,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// The scheme of a URL, and what stands behind `://`.
+    /// Splits a URL into its scheme and the part behind `://`.
     pub(super) fn of(url: &str) -> Option<(Self, &str)> {
         let (scheme, rest) = url.split_once("://")?;
         let scheme = match scheme {
@@ -49,7 +49,7 @@ impl Scheme {
     }
 }
 
-/// Who we are to the store. What is not here comes from the environment, as the store's own tools read it.
+/// Credentials. Missing ones come from the environment, as the store's own tools read them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Auth {
@@ -66,7 +66,7 @@ pub(super) struct Auth {
     pub(super) service_account: Option<Secret>,
 }
 
-/// A bucket and how to reach it.
+/// A bucket and its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
     pub(super) scheme: Scheme,
@@ -76,12 +76,12 @@ pub(super) struct Bucket {
     pub(super) auth: Auth,
 }
 
-/// How requests travel.
+/// The settings of requests.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
-    /// How long a connection or an answer may take.
+    /// The timeout of a connection and of a response.
     pub(super) timeout: Duration,
-    /// What the option `tls` says; None: the roots of the system.
+    /// The option `tls`; `None`: the system's roots.
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
@@ -90,7 +90,7 @@ impl HttpConnector for Http {
         let Some(tls) = &self.tls else {
             return ReqwestConnector::default().connect(options);
         };
-        // The crate's own options know no certificate of a client and no oldest version.
+        // The crate's own options support neither client certificates nor a minimum version.
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(ClientConfig::clone(tls))
             .timeout(self.timeout)
@@ -104,7 +104,7 @@ impl HttpConnector for Http {
     }
 }
 
-/// Makes the client. No request is sent.
+/// Creates the client without sending a request.
 pub(super) fn connect(bucket: &Bucket, http: &Http) -> Result<Arc<dyn Objects>, Failure> {
     one_provider();
     let plain = bucket
@@ -189,11 +189,11 @@ fn az(bucket: &Bucket) -> MicrosoftAzureBuilder {
     builder
 }
 
-/// rustls wants to be told once which cryptography all connections of a process use.
+/// Sets the cryptography of all rustls connections of the process, which rustls requires once.
 fn one_provider() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // An error says that somebody has told it already.
+        // An error means that it is set already.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
 }

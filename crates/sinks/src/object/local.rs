@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct Local {
     root: PathBuf,
     directories: Directories,
-    /// Makes the names of what is not yet put differ.
+    /// Makes the names of drafts unique.
     puts: u64,
 }
 
@@ -43,7 +43,7 @@ impl Local {
         self.root.join(path)
     }
 
-    /// Makes the directory of `path`, durably. One that somebody has removed meanwhile is made again.
+    /// Creates the directory of `path` durably. A directory that was removed in the meantime is created again.
     fn make_directory(&mut self, path: &Path) -> io::Result<()> {
         let directory = directory_of(path);
         if !directory.is_dir() {
@@ -87,7 +87,7 @@ impl Store for Local {
         let published = self.make_directory(&to).and_then(|()| {
             match fs::rename(&from, &to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // A lost name would be found here too: what is there has to be durable.
+                    // The existing file must be durable, too: a lost name could be found here.
                     if !to.exists() {
                         return Ok(Published::Gone);
                     }
@@ -120,7 +120,7 @@ impl Store for Local {
             let mut file = File::create(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
-            // A link is made only where there is nothing, which a rename cannot promise everywhere.
+            // A link fails if the name exists, which a rename does not guarantee everywhere.
             let linked = fs::hard_link(&new, &path);
             fs::remove_file(&new)?;
             sync_directory(directory_of(&path))?;

@@ -1,13 +1,12 @@
 //! The sink `object`: records as objects of S3, Google Cloud Storage or Azure, or as files of a local directory.
 //!
-//! `read -> decode -> send -> keep -> take -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
 //!
-//! Where to look: `crate::publish` is how it works; `options` is what is configured, `cloud` a bucket as its destination, `local` a
-//! directory, `connect` makes the client, `trouble` says what went wrong, `probe` is for `check --connect`.
+//! Where to look: `crate::publish` does the work; `options` is the configuration, `cloud` a bucket as the destination, `local` a
+//! directory, `connect` creates the client, `trouble` turns errors into advice, and `probe` serves `check --connect`.
 //!
-//! It promises (delivery.md): behind a durable channel every record is published exactly once; behind memory it is published
-//! before it is settled. Leaves to others: the text of the records and the compressed streams (`wire`), requests and their
-//! signatures (the crate object_store).
+//! Promise (docs/delivery.md): behind a durable channel every record is published exactly once; behind memory it is published
+//! before it is settled. `wire` encodes the records, and the crate object_store signs and sends the requests.
 
 mod begun;
 mod cloud;
@@ -35,7 +34,7 @@ use millstream_wire::{avro::container, compression::Codec, format::Format, templ
 use crate::{
     format::Formatting,
     publish::{self, Encode, Patience, Settings, split_root},
-    retry::Retry,
+    sending::Retry,
 };
 use begun::Begun;
 use cloud::{Cloud, Objects};
@@ -43,7 +42,7 @@ use connect::{Bucket, Http, Scheme};
 use local::Local;
 use options::PARQUET;
 
-/// What `millstream components` and the configuration know of it.
+/// The entry in the list of sinks.
 pub const COMPONENT: Component = Component {
     name: "object",
     summary: "Writes objects to S3, Google Cloud Storage, Azure or a local directory, exactly once behind a disk channel.",
@@ -53,7 +52,7 @@ pub const COMPONENT: Component = Component {
     build: Build::Sink(build),
 };
 
-/// The sink: what the configuration says, checked.
+/// The sink with its checked configuration.
 struct ObjectSink {
     settings: Settings,
     format: Formatting,
@@ -61,12 +60,12 @@ struct ObjectSink {
     columnar: bool,
     codec: Option<Codec>,
     scheme: Scheme,
-    /// Everything before the directories that change, without the bucket.
+    /// The constant directories, without the bucket.
     root: String,
-    /// The literal beginning of the URL, for people.
+    /// The constant prefix of the URL, for messages.
     url: String,
     bucket: Bucket,
-    /// None: nothing but what `https://` says.
+    /// `None`: the defaults of `https://`.
     tls: Option<ClientTls>,
     part_bytes: usize,
     retry: Retry,
@@ -85,7 +84,7 @@ impl ObjectSink {
         let (Ok(tls), true) = (tls, problems.is_empty()) else {
             return Err(problems);
         };
-        // `problems` has looked at all of this.
+        // `problems` has checked all of this.
         let (scheme, rest) = Scheme::of(config.url.as_str()).unwrap_or((Scheme::File, ""));
         let path = Template::parse(rest).unwrap_or_else(|_| config.url.clone());
         let (root, directory) = split_root(&path);
@@ -157,7 +156,7 @@ impl ObjectSink {
         Http { timeout, tls }
     }
 
-    /// The run over a bucket.
+    /// Runs over a bucket.
     async fn run_over(
         &self,
         objects: Arc<dyn Objects>,
@@ -179,7 +178,7 @@ impl ObjectSink {
     }
 }
 
-/// How the blocks of an Avro file are compressed.
+/// The compression of the blocks of an Avro file.
 fn blocks(codec: Option<Codec>) -> container::Codec {
     match codec {
         None => container::Codec::Null,
@@ -188,7 +187,7 @@ fn blocks(codec: Option<Codec>) -> container::Codec {
     }
 }
 
-/// How the name of an object of this format ends.
+/// The suffix of object names of this format.
 fn extension(format: Format) -> &'static str {
     match format {
         Format::Json => ".json",

@@ -1,4 +1,4 @@
-//! The options, and what is wrong with them.
+//! The options and their checks.
 
 use millstream_config::{Node, Problem, Size};
 use millstream_net::{ClientTls, Tls};
@@ -11,54 +11,54 @@ use super::connect::{Auth, Scheme};
 use crate::{
     format::{Formatting, schema_with},
     publish::{Compression, RotateConfig, no_give_up},
-    retry::Retry,
+    sending::Retry,
 };
 
-/// The format that is of this sink alone.
+/// The format that only this sink has.
 pub(super) const PARQUET: &str = "parquet";
-/// Stores take no smaller part but as the last one, and no larger one.
+/// The limits of stores for all parts but the last.
 const PART_MIN: Size = Size::mib(5);
 const PART_MAX: Size = Size::gib(4);
 
-/// Options of the sink `object`; those of the format stand beside them.
+/// The options of the sink `object`, beside those of the format.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
     /// Where to write: `s3://BUCKET/DIRECTORIES`, `gs://BUCKET/DIRECTORIES`, `az://CONTAINER/DIRECTORIES` or `file:///DIRECTORIES`. The directories are
-    /// a template, each value of which is one part (`s3://logs/{host}/%F/%H`); the names of the objects are made.
+    /// a template, each value of which is one part (`s3://logs/{host}/%F/%H`). The sink chooses the names of the objects.
     pub(super) url: Template,
-    /// The server to speak to instead of the cloud's own: `https://minio.example:9000`, or `http://` without TLS.
+    /// The server to use instead of the cloud's own: `https://minio.example:9000`, or `http://` without TLS.
     pub(super) endpoint: Option<String>,
-    /// The region of the bucket. Default: what the environment says (`AWS_REGION`), else `us-east-1`.
+    /// The region of the bucket. Default: `AWS_REGION` of the environment, otherwise `us-east-1`.
     pub(super) region: Option<String>,
-    /// Who we are to the store. Default: what the environment says (`AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`,
-    /// `AZURE_STORAGE_ACCOUNT_NAME` ...), or the machine's own role.
+    /// The credentials. Default: those of the environment (`AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`,
+    /// `AZURE_STORAGE_ACCOUNT_NAME` and others), or the machine's role.
     #[serde(default)]
     pub(super) auth: Auth,
-    /// TLS towards the server, if there is more to say than `https://`: a name of the top-level `tls`, or a block. Its files are read
-    /// when the sink starts.
+    /// TLS settings beyond those of `https://`: a name of the top-level `tls`, or a block. Its files are read when the sink
+    /// starts.
     #[serde(default)]
     pub(super) tls: Tls,
-    /// What the names of objects begin with.
+    /// The prefix of object names.
     #[serde(default)]
     pub(super) prefix: String,
-    /// How objects are compressed; their names end with `.gz` or `.zst`. Of Parquet: its columns, and the names end with
-    /// `.parquet`.
+    /// The compression of objects, whose names then end with `.gz` or `.zst`. For Parquet: the compression of its columns, and
+    /// names end with `.parquet`.
     #[serde(default)]
     pub(super) compression: Compression,
     /// When objects are finished and published.
     #[serde(default)]
     pub(super) rotate: RotateConfig,
-    /// So large are the parts in which an object is uploaded, but for its last one.
+    /// The size of the parts in which an object is uploaded, except the last one.
     #[serde(default = "part")]
     pub(super) part: Size,
-    /// So many objects are written at a time; of more, the one used longest ago is finished.
+    /// The most objects that are written at a time; beyond that the least recently used one is finished.
     #[serde(default = "open_max")]
     pub(super) open_max: u32,
-    /// So much of all objects together is held in memory; of more, the largest is finished.
+    /// The most memory of all objects together; beyond that the largest one is finished.
     #[serde(default = "held_max")]
     pub(super) held_max: Size,
-    /// How a store that fails is tried again. `give_up` has to be `never`.
+    /// The retry policy for a store that fails. `give_up` must be `never`.
     #[serde(default)]
     pub(super) retry: Retry,
 }
@@ -76,7 +76,7 @@ fn held_max() -> Size {
 }
 
 impl Config {
-    /// What can be read and cannot be used.
+    /// Options that can be read but not used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |option: &str, message: &str, help: &str| {
@@ -145,7 +145,7 @@ impl Config {
         problems
     }
 
-    /// The option `tls`, where there is something to secure.
+    /// The option `tls`, if the connection is secured.
     pub(super) fn tls(&self, node: &Node) -> Checked<Option<ClientTls>> {
         let wrong = |option: &str, message: &str, help: &str| {
             Err(vec![node.problem_at(option, message).help(help)])
@@ -171,7 +171,7 @@ impl Config {
     }
 }
 
-/// Reads the options. Parquet is no format of `wire`: what it holds of a record is JSON, so those are its options.
+/// Reads the options. Parquet is not a format of `wire`; its body column is JSON, so it has the options of JSON.
 pub(super) fn read(node: &Node, columnar: bool) -> Checked<(Formatting, Config)> {
     if !columnar {
         return Formatting::with_avro(node);

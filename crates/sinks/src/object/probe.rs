@@ -1,4 +1,4 @@
-//! Tries whether a bucket is there and lets us in, for `check --connect`. What it begins it takes back: nobody sees anything of it.
+//! Tests whether a bucket exists and grants access, for `check --connect`. It removes everything that it creates.
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use object_store::{ObjectStore, path::Path};
@@ -6,11 +6,11 @@ use object_store::{ObjectStore, path::Path};
 use super::{ObjectSink, connect, trouble::trouble};
 use crate::probe::{self, PATIENCE};
 
-/// Whether manifests can be listed and uploads begun.
+/// Tests whether manifests can be listed and uploads created.
 pub(super) fn bucket(sink: &ObjectSink) -> Result<String, Failure> {
     let http = sink.http(PATIENCE, &Reporter::new(&sink.settings.sink));
     let objects = connect::connect(&sink.bucket, &http)?;
-    // Few stand here, however full the bucket is.
+    // Few objects are here, even in a full bucket.
     let directory = format!("{}/_millstream/{}", sink.root, sink.settings.sink);
     let directory = Path::from(directory);
     let failed = |verb: &str, path: &Path, error| trouble(&sink.url, verb, path, &error);

@@ -1,11 +1,11 @@
-//! What a store answers that is no good answer, for people: what was wished, what went wrong at the bottom of it, and what to do.
+//! Turns error responses of a store into messages: the request, the root cause, and the next step.
 
 use std::error::Error as _;
 
 use millstream_pipeline::failure::Failure;
 use object_store::{Error, path::Path};
 
-/// So much of an answer is shown: some stores send pages of XML.
+/// The most characters of a response that are shown: some stores send pages of XML.
 const ANSWER_CHARS_MAX: usize = 400;
 
 /// The failure of a request to the store of `url`.
@@ -26,7 +26,7 @@ pub(super) fn trouble(url: &str, verb: &str, path: &Path, error: &Error) -> Fail
     }
 }
 
-/// What was answered, in one line.
+/// The response in one line.
 fn short(error: &Error) -> String {
     let text = error.to_string();
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -37,7 +37,7 @@ fn short(error: &Error) -> String {
     line
 }
 
-/// The last of its causes, if it is not told already: that a connection failed is said by the first, why by the last.
+/// The last of its causes, if the text does not contain it: the first says that a connection failed, the last says why.
 fn cause(error: &Error) -> Option<String> {
     let mut last = error.source()?;
     while let Some(deeper) = last.source() {
@@ -47,8 +47,8 @@ fn cause(error: &Error) -> Option<String> {
     (!error.to_string().contains(&cause)).then_some(cause)
 }
 
-/// What the operator can do, where waiting alone does not help. Not every request has an error of its own for what it means: then
-/// the answer says it.
+/// The next step for the operator, where waiting does not help. Where the crate has no specific error, the text of the response
+/// decides.
 fn advice(error: &Error, cause: &str) -> Option<&'static str> {
     let text = error.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -57,14 +57,14 @@ fn advice(error: &Error, cause: &str) -> Option<&'static str> {
     }
     if cause.contains("UnknownIssuer") {
         return Some(
-            "nobody we trust has signed the server's certificate: name its authority in `tls: { ca: FILE }`",
+            "the server's certificate is not signed by a trusted authority: name its authority in `tls: { ca: FILE }`",
         );
     }
     let denied = matches!(
         error,
         Error::Unauthenticated { .. } | Error::PermissionDenied { .. }
     );
-    // The last is versitygw's answer to a key that it does not know, with 404.
+    // The last one is versitygw's response to an unknown key, with 404.
     let refused = ["401 Unauthorized", "403 Forbidden", "XAdminUserNotFound"];
     (denied || says(&refused)).then_some(
         "it does not let us in: `auth`, or the environment, has to name a key of this store that may list, get, put and delete \
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_and_what_to_do_are_told_in_one_line() {
+    fn a_message_has_the_cause_and_the_next_step_in_one_line() {
         let told =
             |error: &Error| trouble("s3://lake/a", "list", &Path::from("a/b"), error).message;
         assert_eq!(
@@ -114,7 +114,7 @@ mod tests {
             store: "S3",
             source: text.into(),
         };
-        // What it says may stand behind what is shown.
+        // The decisive words may be beyond the part that is shown.
         let far = format!("{}<Code>NoSuchBucket</Code>", " page".repeat(100));
         assert!(told(&answer(far)).contains("make it"));
         for refused in ["403 Forbidden", "404 <Code>XAdminUserNotFound</Code>"] {

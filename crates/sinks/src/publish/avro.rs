@@ -1,8 +1,8 @@
-//! `format: avro_event` as outputs: Avro files, whose blocks are one packer's work.
+//! `format: avro_event`: Avro files as outputs. One packer builds the blocks of all of them.
 //!
-//! `take -> [encode] -> write -> settle`
+//! `read back -> [encode] -> write -> settle`
 //!
-//! The marker between blocks follows from the output's name, and so from sink, channel and position.
+//! The sync marker between blocks follows from the output's name, and thus from sink, channel and position.
 
 use std::{cell::RefCell, io, ops::Range, rc::Rc};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::format::Formatting;
 
-/// Buffers that have grown larger are not kept.
+/// Larger buffers are not kept for reuse.
 const KEEP_BYTES_MAX: usize = 2 << 20;
 
 /// Avro files with blocks of this codec.
@@ -51,7 +51,7 @@ struct Files {
 struct File {
     shared: Rc<RefCell<Shared>>,
     container: Container,
-    /// What is whole.
+    /// Complete blocks.
     blocks: Vec<u8>,
 }
 

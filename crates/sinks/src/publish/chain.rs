@@ -1,9 +1,9 @@
-//! The chain of manifests: numbers that go up by one, each taken by one writer alone.
+//! The chain of manifests: consecutive numbers, each taken by exactly one writer.
 //!
 //! `encode -> [write] -> settle`
 //!
-//! Whoever wants to publish takes the next number. A writer that was passed over in the meantime finds it taken, or, where
-//! old manifests were removed, finds newer ones: the newest [`KEPT`] always stay, so one of the two is true for ever.
+//! A writer takes the next number to publish. A writer that was superseded finds the number taken, or, where old manifests were
+//! removed, finds newer ones: the newest [`KEPT`] always stay, so one of the two always holds.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
@@ -13,23 +13,23 @@ use super::{
     store::{Place, Put, Store},
 };
 
-/// The newest manifests stay, for the operator and for those who come late.
+/// This number of newest manifests stays, for operators and for superseded writers.
 const KEPT: u64 = 16;
 
 /// The manifests of one sink behind one channel.
 pub(super) struct Chain {
     /// Their directory: `_millstream/SINK/CHAIN`.
     pub(super) directory: String,
-    /// The channel's id, or behind memory one of the sink's own.
+    /// The channel's id; behind memory the sink's own id.
     pub(super) id: u128,
-    /// The number of the last manifest we know.
+    /// The number of the last known manifest.
     pub(super) number: u64,
-    /// What it says.
+    /// Its content.
     pub(super) position: Option<Position>,
-    /// Names this run.
+    /// The id of this run.
     writer: String,
-    /// The number of the manifest with which this run began: names in use hold it, so that an earlier run that was stopped
-    /// while it dropped what was left can never drop what a later one writes.
+    /// The number of the manifest with which this run began. Names in use contain it, so that an earlier run that was suspended
+    /// while it deleted leftovers can never delete a later run's outputs.
     claim: u64,
 }
 
@@ -49,7 +49,7 @@ impl Chain {
         format!("{}/{number:020}", self.directory)
     }
 
-    /// Where an output of this run with this name stands.
+    /// The path of an output of this run with this name.
     pub(super) fn place(&self, directory: &str, file: &str) -> Place {
         self.place_of(self.claim, directory, file)
     }
@@ -62,13 +62,13 @@ impl Chain {
         }
     }
 
-    /// Where the outputs stand that a run with this claim has named.
+    /// The directory of the outputs of a run with this claim.
     pub(super) fn places(&self, claim: u64, outputs: &[Named]) -> Vec<Place> {
         let place = |named: &Named| self.place_of(claim, &named.directory, &named.file);
         outputs.iter().map(place).collect()
     }
 
-    /// Takes the next number for a manifest without outputs; false: another writer was faster.
+    /// Takes the next number for a manifest without outputs. `false`: another writer was faster.
     pub(super) async fn claim<S: Store>(
         &mut self,
         store: &mut S,
@@ -78,12 +78,12 @@ impl Chain {
         self.put(store, position, Vec::new()).await
     }
 
-    /// The places of outputs of this run.
+    /// The paths of the outputs of this run.
     pub(super) fn own_places(&self, outputs: &[Named]) -> Vec<Place> {
         self.places(self.claim, outputs)
     }
 
-    /// The newest manifest that is there.
+    /// The newest manifest at the destination.
     pub(super) async fn newest<S: Store>(
         &mut self,
         store: &mut S,
@@ -92,9 +92,10 @@ impl Chain {
             return Ok(None);
         };
         let path = self.path(number);
-        let bytes = store.read(&path).await?.ok_or_else(|| {
-            Failure::peer(format!("{path} was listed and cannot be read: it is gone"))
-        })?;
+        let bytes = store
+            .read(&path)
+            .await?
+            .ok_or_else(|| Failure::peer(format!("{path} was listed but no longer exists")))?;
         let manifest = Manifest::decode(&bytes).map_err(|what| {
             let text = format!(
                 "the manifest {path} {what}; without it nobody knows what is published: put it right, or remove {} and accept \
@@ -115,7 +116,7 @@ impl Chain {
         Ok(names.filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Takes the next number for a manifest that brings the chain to `position`; false: another writer was faster.
+    /// Takes the next number for a manifest that brings the chain to `position`. `false`: another writer was faster.
     pub(super) async fn put<S: Store>(
         &mut self,
         store: &mut S,
@@ -132,7 +133,7 @@ impl Chain {
         }
         let numbers = self.numbers(store).await?;
         if numbers.iter().any(|other| *other > number) {
-            // Ours took the place of one that was removed long ago.
+            // This manifest took the number of one that was removed long ago.
             store.delete(&path).await?;
             return Ok(false);
         }

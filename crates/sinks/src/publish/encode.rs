@@ -1,6 +1,6 @@
-//! What goes into an output: the seam at which formats plug in, and the formats that are text.
+//! The content of outputs: the traits of formats, and the text formats.
 //!
-//! `take -> [encode] -> write -> settle`
+//! `read back -> [encode] -> write -> settle`
 //!
 //! One [`Encode`] for a sink, one [`Body`] for each output. Compressed text is a gzip member or zstd frame for each piece, as in
 //! the sink `file`: one compressor then serves all outputs.
@@ -18,20 +18,20 @@ use millstream_wire::{
 use super::store::Place;
 use crate::format::Formatting;
 
-/// Buffers that have grown larger are not kept.
+/// Larger buffers are not kept for reuse.
 const KEEP_BYTES_MAX: usize = 2 << 20;
-/// Logs are seldom compressed better.
+/// The expected compression of logs; few compress better.
 const SHRINKS_TO_ONE_IN: usize = 8;
 
-/// Begins outputs.
+/// Creates the bodies of outputs.
 pub(crate) trait Encode {
-    /// The body of the output that will stand at `place`.
+    /// The body of the output that will be at `place`.
     fn begin(&mut self, place: &Place) -> Result<Box<dyn Body>, Failure>;
 }
 
 /// The content of one output.
 pub(crate) trait Body {
-    /// Takes whole records of the batch, `range` of its body; what cannot be written goes to `rejects`. Gives how many it took.
+    /// Adds the whole records in `range` of the batch's body. Records that cannot be written go to `rejects`. Returns the number added.
     fn encode(
         &mut self,
         batch: &Batch,
@@ -39,16 +39,16 @@ pub(crate) trait Body {
         rejects: &mut Vec<Reject>,
     ) -> Result<u32, Failure>;
 
-    /// Bytes that it holds in memory.
+    /// Its memory in bytes.
     fn held(&self) -> usize;
 
-    /// About how many bytes of the output that becomes, rather too few: an output whose size is cut by a rule is not cut into
-    /// ever smaller pieces as it comes near.
+    /// A low estimate of the bytes that this becomes in the output, so that an output near its size limit is not split into ever
+    /// smaller pieces.
     fn becomes(&self) -> usize {
         self.held()
     }
 
-    /// Appends what is complete (a piece, blocks) to `out`; at the `end` all the rest and what ends the output.
+    /// Appends complete pieces or blocks to `out`; at the `end` also the rest and the output's trailer.
     fn drain(&mut self, out: &mut Vec<u8>, end: bool) -> Result<(), Failure>;
 }
 
@@ -56,7 +56,7 @@ pub(crate) trait Body {
 pub(crate) fn text(format: &Formatting, codec: Option<Codec>) -> Result<Box<dyn Encode>, Failure> {
     let members = codec.map(Members::new).transpose();
     let members =
-        members.map_err(|error| Failure::us(format!("cannot begin to compress: {error}")))?;
+        members.map_err(|error| Failure::us(format!("cannot start compression: {error}")))?;
     let encoder = format.encoder();
     Ok(Box::new(Texts(Rc::new(RefCell::new(Shared {
         encoder,
@@ -132,7 +132,7 @@ impl Body for Text {
     }
 }
 
-/// How many records stand in `range`.
+/// The number of records in `range`.
 pub(super) fn count(batch: &Batch, range: &Range<usize>) -> u32 {
     if *range == (0..batch.body.len()) {
         return batch.count;

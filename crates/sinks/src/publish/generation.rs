@@ -1,10 +1,10 @@
-//! A generation: the outputs of everything that came since the last manifest.
+//! A generation: the outputs since the last manifest.
 //!
-//! `take -> encode -> [write] -> settle`
+//! `read back -> encode -> [write] -> settle`
 //!
-//! Names follow from the position of the first batch, so that a replay gives the same ones and no other generation does.
-//! Memory is bounded: an output that is full, that was used longest ago when too many are open, or that holds most when
-//! all together hold too much, is finished and waits for the manifest.
+//! Names follow from the position of the first batch, so a replay creates the same names and no other generation does. Memory
+//! is bounded: a full output, the least recently used one when too many are open, and the largest one when all together hold too
+//! much, are finished and wait for the manifest.
 
 use std::{collections::HashMap, ops::Range, time::Instant};
 
@@ -20,20 +20,20 @@ use super::{
     store::{Place, Store},
 };
 
-/// What an output holds is written when it is so much.
+/// A body is written when it holds this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
-/// A manifest names so many outputs at most; then it is time for one.
+/// The most outputs that a manifest names; then one is due.
 const OUTPUTS_MAX: usize = 4096;
 
-/// An output that takes records.
+/// An open output.
 struct Open<O> {
     place: Place,
-    /// None: nothing was written yet.
+    /// `None`: nothing was written yet.
     output: Option<O>,
     body: Box<dyn Body>,
     written: u64,
     records: u64,
-    /// When it was used last: the larger the later.
+    /// The time of its last use; larger is later.
     used: u64,
 }
 
@@ -41,17 +41,17 @@ struct Open<O> {
 pub(super) struct Generation<O> {
     open: HashMap<String, Open<O>, foldhash::fast::RandomState>,
     finished: Vec<Named>,
-    /// Bytes of outputs that are finished because a rule says so.
+    /// Bytes of the outputs that a rule finished.
     full_bytes: u64,
-    /// The beginning of the names.
+    /// The prefix of the names.
     stem: String,
-    /// When its first record came, and its last.
+    /// The times of its first and last record.
     pub(super) since: Option<Instant>,
     pub(super) touched: Instant,
     uses: u64,
-    /// How many outputs it has begun: part of their names.
+    /// The number of outputs begun: part of their names.
     begun: usize,
-    /// What bodies and outputs hold in memory.
+    /// Memory of bodies and outputs, in bytes.
     held: usize,
     piece: Vec<u8>,
 }
@@ -72,8 +72,7 @@ impl<O> Generation<O> {
         }
     }
 
-    /// Whether it is time for a manifest, whatever the clock says: most of it is in outputs that are full, or they are
-    /// many.
+    /// Whether a manifest is due regardless of the time: most data is in full outputs, or there are many outputs.
     pub(super) fn is_due(&self) -> bool {
         if self.open.len() + self.finished.len() >= OUTPUTS_MAX {
             return true;
@@ -86,12 +85,12 @@ impl<O> Generation<O> {
         self.full_bytes * 2 >= finished.chain(open).sum()
     }
 
-    /// A batch is about to come.
+    /// Prepares for a batch.
     pub(super) fn touch(&mut self, settings: &Settings, chain: &Chain, at: Option<Position>) {
         self.touched = Instant::now();
         if self.since.is_none() {
             self.since = Some(self.touched);
-            // Behind memory there is no position; the number of the manifest is as good while the chain is there.
+            // Behind memory there is no position; the number of the manifest is as unique while the chain exists.
             let Position { epoch, seq } = at.unwrap_or(Position {
                 epoch: 0,
                 seq: chain.number + 1,
@@ -102,7 +101,7 @@ impl<O> Generation<O> {
         }
     }
 
-    /// Puts the records of `range` into outputs of this directory.
+    /// Adds the records of `range` to outputs of this directory.
     pub(super) async fn add<S: Store<Output = O>>(
         &mut self,
         to: &mut To<'_, S>,
@@ -173,7 +172,7 @@ impl<O> Generation<O> {
         Ok(())
     }
 
-    /// Finishes one output; gives its bytes.
+    /// Finishes one output and returns its size in bytes.
     async fn finish<S: Store<Output = O>>(
         &mut self,
         store: &mut S,
@@ -184,7 +183,7 @@ impl<O> Generation<O> {
         };
         self.held = self.held.saturating_sub(held(store, &open));
         if open.records == 0 {
-            // All that came for it was refused: nothing was written but what begins an output.
+            // All its records were refused: only the output's header was written.
             return Ok(0);
         }
         drain(&mut open, store, &mut self.piece, true).await?;
@@ -206,7 +205,7 @@ impl<O> Generation<O> {
         Ok(open.written)
     }
 
-    /// Finishes everything; gives the outputs, and begins anew.
+    /// Finishes all outputs, returns them, and starts a new generation.
     pub(super) async fn end<S: Store<Output = O>>(
         &mut self,
         store: &mut S,
@@ -226,7 +225,7 @@ impl<O> Generation<O> {
     }
 }
 
-/// What outputs are written with.
+/// The store, encoder and meters that outputs need.
 pub(super) struct To<'a, S> {
     pub(super) settings: &'a Settings,
     pub(super) chain: &'a Chain,
@@ -243,7 +242,7 @@ fn is_large<S: Store>(open: &Open<S::Output>, to: &To<'_, S>) -> bool {
     open.written + open.body.becomes() as u64 >= size
 }
 
-/// Writes what the body has ready.
+/// Writes the complete part of the body.
 async fn drain<S: Store>(
     open: &mut Open<S::Output>,
     store: &mut S,

@@ -1,13 +1,13 @@
-//! Manifests: what was published, and up to which position.
+//! Manifests: the published outputs and their position.
 //!
 //! ```text
 //! _millstream/SINK/CHAIN/00000000000000000007      JSON, created only if absent
 //! {
 //!   "version": 1,
 //!   "writer": "9f86d081884c7d65",                  the run that wrote it
-//!   "claim": 6,                                    the number of the claim that run began with: part of names in use
-//!   "position": { "epoch": 1, "seq": 4711 },       everything up to it is in this manifest and those before; not behind memory
-//!   "before": { "epoch": 1, "seq": 4000 },         the same of the manifest before
+//!   "claim": 6,                                    the number of that run's claim: part of names in use
+//!   "position": { "epoch": 1, "seq": 4711 },       this manifest and earlier ones hold everything up to it; absent behind memory
+//!   "before": { "epoch": 1, "seq": 4000 },         the position of the previous manifest
 //!   "outputs": [{ "directory": "web/2026-11-21", "file": "lake-0123abcd-1-0000004001-0000.json.gz",
 //!                 "ticket": "...", "bytes": 123, "records": 45 }]
 //! }
@@ -16,22 +16,22 @@
 use millstream_record::Position;
 use serde::{Deserialize, Serialize};
 
-/// The version that is written, and the newest that is read.
+/// The version written, and the newest version read.
 const VERSION: u32 = 1;
 
 /// A manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     version: u32,
-    /// Tells manifests of two runs apart that are alike otherwise.
+    /// Distinguishes otherwise equal manifests of two runs.
     pub(super) writer: String,
-    /// The number of the claim that its run began with.
+    /// The number of its run's claim.
     pub(super) claim: u64,
-    /// Everything up to and with it is published; None behind memory, and before the first commit.
+    /// Everything up to and including it is published. `None` behind memory and before the first commit.
     pub(super) position: Option<At>,
-    /// Where the outputs of this manifest begin: after it.
+    /// The outputs of this manifest begin after this position.
     pub(super) before: Option<At>,
-    /// What it publishes.
+    /// The outputs that it publishes.
     pub(super) outputs: Vec<Named>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Named {
     pub(super) records: u64,
 }
 
-/// A position as it is written.
+/// A position as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct At {
     epoch: u32,
@@ -86,7 +86,7 @@ impl Manifest {
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
-    /// Reads one; an error says what is wrong with it.
+    /// Reads a manifest; an error names what is wrong.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {

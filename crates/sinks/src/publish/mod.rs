@@ -1,15 +1,15 @@
 //! Publishing by manifest: what `object` and `hdfs` share.
 //!
-//! `read -> decode -> send -> keep -> take -> [encode] -> [write] -> [settle]`
+//! `read -> decode -> send -> keep -> read back -> [encode] -> [write] -> [settle]`
 //!
-//! Where to look: `run` takes and settles, `route` says which directory a record goes to, `encode` is where formats plug in,
-//! `generation` holds the outputs that are open, `store` is the destination, `manifest` and `chain` are what is committed,
-//! `recover` is the start, `note` what this machine remembers.
+//! Where to look: `run` reads batches and settles them, `route` chooses the directory of each record, `encode` has the formats,
+//! `generation` holds the open outputs, `store` is the destination, `manifest` and `chain` are the commit, `recover` is the
+//! start, and `note` is the state on this machine.
 //!
-//! It promises (delivery.md): behind a durable channel every record is published exactly once. Everything since the last
-//! manifest goes into outputs that nobody sees; they are made durable, a numbered manifest names them together with the
-//! position, created only if absent, and then they get their last names. What is repeated after a crash is either in no
-//! manifest, and dropped, or in one, and published. Memory: see `generation`.
+//! Promise (docs/delivery.md): behind a durable channel every record is published exactly once. Records since the last manifest go
+//! into hidden outputs. The sink makes them durable, creates a numbered manifest that names them together with the position (only
+//! if that number is free), and then gives them their final names. After a crash, an output is either in no manifest and deleted, or
+//! in one and published. `generation` bounds the memory.
 
 mod avro;
 mod chain;
@@ -40,22 +40,22 @@ pub(crate) use run::run;
 pub(crate) use store::too_long;
 pub(crate) use store::{Place, Published, Put, Store};
 
-/// How a sink publishes.
+/// The settings of a publishing sink.
 pub(crate) struct Settings {
-    /// The sink's name: part of the names of outputs and manifests.
+    /// The sink's name, a part of the names of outputs and manifests.
     pub(crate) sink: String,
-    /// The directories of outputs below the root; may be empty.
+    /// The template of directories below the root; may be empty.
     pub(crate) directory: Template,
-    /// Of strftime fields in it.
+    /// The time zone of its strftime fields.
     pub(crate) zone: TimeZone,
-    /// What names of outputs begin with.
+    /// The prefix of output names.
     pub(crate) prefix: String,
-    /// What they end with.
+    /// The suffix of output names.
     pub(crate) extension: String,
     /// When outputs are finished and published.
     pub(crate) rotate: Rotate,
-    /// So many outputs are open at a time; of more, the one used longest ago is finished.
+    /// The most open outputs; beyond that the least recently used one is finished.
     pub(crate) open_max: usize,
-    /// Outputs hold so many bytes in memory together; of more, the one that holds most is finished.
+    /// The most bytes that outputs hold in memory together; beyond that the largest one is finished.
     pub(crate) held_max: usize,
 }

@@ -1,4 +1,4 @@
-//! Options that `object` and `hdfs` share.
+//! The options that `object` and `hdfs` share.
 
 use std::time::Duration;
 
@@ -7,20 +7,19 @@ use millstream_wire::{compression::Codec, template::Template};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::retry::Retry;
+use crate::sending::Retry;
 
-/// When outputs are finished and published; 0 = no such rule.
+/// When outputs are finished and published; 0 disables a rule.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RotateConfig {
-    /// An output that has become so large (as it is written, compressed) is finished; it may be up to a mebibyte larger. 0:
-    /// no such rule.
+    /// The size at which an output is finished, as written (compressed); it may be up to a mebibyte larger. 0 means no limit.
     pub(crate) size: Size,
-    /// So many records are in an output at most; 0: no such rule.
+    /// The most records in an output. 0 means no limit.
     pub(crate) records: u64,
-    /// So long after the first record since the last time everything is published; 0: no such rule.
+    /// The time after the first record at which everything is published. 0 means no limit.
     pub(crate) interval: Period,
-    /// When no record has come for so long, everything is published; 0: no such rule.
+    /// The time without a record after which everything is published. 0 means no limit.
     pub(crate) idle: Period,
 }
 
@@ -54,13 +53,13 @@ impl RotateConfig {
 /// When outputs are finished and published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rotate {
-    /// An output is finished when it has so many bytes.
+    /// The size at which an output is finished, in bytes.
     pub(crate) size: u64,
-    /// An output has no more records.
+    /// The most records in an output.
     pub(crate) records: u64,
-    /// Everything is published so long after the first record.
+    /// The time after the first record at which everything is published.
     pub(crate) interval: Option<Duration>,
-    /// Everything is published so long after the last record.
+    /// The time after the last record at which everything is published.
     pub(crate) idle: Option<Duration>,
 }
 
@@ -75,7 +74,7 @@ impl Rotate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// gzip (RFC 1952), as `zcat` reads it.
@@ -85,7 +84,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// None: not compressed.
+    /// `None`: not compressed.
     pub(crate) fn codec(self) -> Option<Codec> {
         match self {
             Self::None => None,
@@ -94,7 +93,7 @@ impl Compression {
         }
     }
 
-    /// The end of the name of what is compressed so.
+    /// The suffix of compressed names.
     pub(crate) fn extension(self) -> &'static str {
         match self {
             Self::None => "",
@@ -107,14 +106,13 @@ impl Compression {
 /// The problem with `retry.give_up`, if it is set.
 pub(crate) fn no_give_up(node: &Node, retry: &Retry) -> Option<Problem> {
     retry.give_up.0.map(|_| {
-        let text = "what is written into an output cannot be given up by the record";
-        let help = "take it out; `behind: { then: skip }` drops what is too old";
+        let text = "a record that is written into an output cannot be given up";
+        let help = "remove it; `behind: { then: skip }` drops records that are too old";
         node.problem_at("retry.give_up", text).help(help)
     })
 }
 
-/// Cuts a path into the directory that its own text names, the root of everything that is written, and the template of the
-/// directories below it.
+/// Splits a path into its constant directory, the root of everything written, and the template of the directories below it.
 pub(crate) fn split_root(path: &Template) -> (String, Template) {
     let text = path.as_str();
     let first = text.find(['{', '%']).unwrap_or(text.len());
@@ -124,7 +122,7 @@ pub(crate) fn split_root(path: &Template) -> (String, Template) {
         None => 0,
     };
     let (root, rest) = text.split_at(root);
-    // A part of a template between two of its pieces is one.
+    // Several pieces of a template between two slashes are one part.
     let rest = Template::parse(rest.trim_end_matches('/')).unwrap_or_else(|_| path.clone());
     (root.trim_end_matches('/').to_owned(), rest)
 }
@@ -134,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_is_what_stands_before_the_first_part_that_changes() {
+    fn the_root_is_the_path_before_the_first_part_with_a_template() {
         let split = |text: &str| {
             let (root, rest) = split_root(&Template::parse(text).unwrap());
             (root, rest.as_str().to_owned())

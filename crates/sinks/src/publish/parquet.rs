@@ -1,14 +1,14 @@
 //! Parquet: outputs that query engines read by column.
 //!
-//! `take -> [encode] -> write -> settle`
+//! `read back -> [encode] -> write -> settle`
 //!
 //! ```text
 //! time   INT64, TIMESTAMP(nanoseconds, UTC)   the event time
 //! tag    BYTE_ARRAY, STRING                   the tag
-//! body   BYTE_ARRAY, STRING (JSON)            the record's fields and what `add` names, as `format: json` writes them
+//! body   BYTE_ARRAY, STRING (JSON)            the record's fields and those of `add`, as `format: json` writes them
 //! ```
-//! Three columns that every record has: a schema that followed the fields would change from object to object, and engines read
-//! JSON. A row group is written when its bodies have [`ROW_GROUP_BYTES`], and at the end; until then it stands in memory.
+//! Every record has these three columns: a schema that followed the fields would change from object to object, and engines read
+//! JSON. A row group is written when its bodies reach [`ROW_GROUP_BYTES`], and at the end; until then it is in memory.
 
 use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
@@ -76,13 +76,13 @@ struct Files {
 /// One output.
 struct File {
     encoder: Rc<RefCell<Encoder>>,
-    /// What is written and not drained stands in its vector.
+    /// Its vector holds bytes that are written and not yet drained.
     writer: SerializedFileWriter<Vec<u8>>,
     times: Vec<i64>,
-    /// One tag for each run of records, and how many they are.
+    /// The tag of each run of records, with their number.
     tags: Vec<(ByteArray, usize)>,
     bodies: Vec<u8>,
-    /// Where each body ends in `bodies`.
+    /// The end of each body in `bodies`.
     ends: Vec<usize>,
     marks: Vec<Mark>,
 }
@@ -141,7 +141,7 @@ impl Body for File {
     }
 
     fn becomes(&self) -> usize {
-        // Columns of text; compressed they shrink a good deal more.
+        // Columns of text; compression shrinks them much more.
         self.writer.inner().len() + self.bodies.len() / 4
     }
 
@@ -159,7 +159,7 @@ impl Body for File {
 }
 
 impl File {
-    /// What was gathered becomes a row group.
+    /// Writes the gathered records as a row group.
     fn write(&mut self) -> Result<(), ParquetError> {
         if self.times.is_empty() {
             return Ok(());
@@ -169,7 +169,7 @@ impl File {
         let bodies: Vec<ByteArray> = std::mem::take(&mut self.ends)
             .into_iter()
             .map(|end| {
-                // Without the newline that ends a line of JSON.
+                // Without the newline at the end of a line of JSON.
                 let body = bodies.slice(start..end.saturating_sub(1).max(start));
                 start = end;
                 ByteArray::from(body)

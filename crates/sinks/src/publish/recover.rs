@@ -1,9 +1,9 @@
-//! Start: what earlier runs have left is brought to what the newest manifest says.
+//! Start: completes the newest manifest and removes what earlier runs left.
 //!
-//! 1. What the newest manifest names is published: an earlier run may have been killed before it could.
-//! 2. The next number is taken by a claim, a manifest without outputs. From here on no earlier run, and no request of one that
-//!    is still under way, can bring the chain further; before, nothing may be dropped, as one of them could still name it.
-//! 3. Every other output in use is dropped: what is in it comes again from the channel.
+//! 1. Publish the outputs of the newest manifest: an earlier run may have been killed before it could.
+//! 2. Take the next number with a claim, a manifest without outputs. From then on no earlier run, and no request of one that is
+//!    still in flight, can extend the chain. Before that nothing may be deleted, because one of them could still name it.
+//! 3. Delete every other output in use: the channel still has its records.
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Position;
@@ -14,7 +14,7 @@ use super::{
     store::{Published, Store},
 };
 
-/// Recovers; the chain then says where to resume.
+/// Recovers. The chain then has the position to resume from.
 pub(super) async fn recover<S: Store>(
     store: &mut S,
     chain: &mut Chain,
@@ -49,7 +49,7 @@ pub(super) async fn recover<S: Store>(
         }
         reporter.info(
             "chain",
-            "an earlier run has published meanwhile; looking again",
+            "an earlier run published in the meantime; reading the chain again",
         );
     }
     store.drop_in_use(&chain.directory).await?;

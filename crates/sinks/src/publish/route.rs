@@ -1,9 +1,9 @@
-//! From a batch to runs: neighbouring records that go to the same directory.
+//! Splits a batch into runs: neighboring records that go to the same directory.
 //!
-//! `take -> [encode] -> write -> settle`
+//! `read back -> [encode] -> write -> settle`
 //!
 //! A directory that all records of a batch share is rendered once. A run is short, so that the encoded text of a large batch
-//! never stands in memory as a whole and an output is not much larger than its rule says.
+//! is never in memory as a whole and an output does not exceed its size limit by much.
 
 use std::ops::Range;
 
@@ -14,26 +14,26 @@ use millstream_wire::{
     template::{Depends, Missing, Renderer},
 };
 
-/// A run takes no more records once it has so many bytes.
+/// A run that has this many bytes takes no more records.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Some records of a batch that go to the same directory.
+/// Neighboring records of a batch that go to the same directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Which of the directories of the batch.
+    /// The index of its directory.
     pub(super) directory: usize,
-    /// Where they stand in the body.
+    /// Their bytes in the body.
     pub(super) range: Range<usize>,
 }
 
-/// What a batch becomes.
+/// A batch split into runs.
 #[derive(Default)]
 pub(super) struct Routes {
-    /// The directories, as they come.
+    /// The directories in the order of their first records.
     pub(super) directories: Vec<String>,
     /// The runs, in order.
     pub(super) runs: Vec<Run>,
-    /// What has no directory.
+    /// Records without a directory.
     pub(super) rejects: Vec<Reject>,
     name: Vec<u8>,
 }
@@ -75,7 +75,7 @@ impl Routes {
         }
     }
 
-    /// Each record says where it goes.
+    /// Renders the directory of each record.
     fn take_apart(&mut self, batch: &Batch, directory: &mut Renderer) {
         let by_time = directory.depends() == Depends::Time;
         let mut known = None;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_a_value_is_set_aside_and_its_neighbours_go_on() {
+    fn a_record_without_a_value_is_rejected_and_its_neighbors_are_routed() {
         let routes = routes("{.message}/{host}", &packed("t", "a\nb\n"));
         assert!(routes.runs.is_empty());
         assert_eq!(routes.rejects.len(), 2);

@@ -1,10 +1,10 @@
-//! A publishing sink at work: takes batches, writes outputs, and settles when they are published.
+//! The run of a publishing sink: reads batches, writes outputs, and settles them when they are published.
 //!
-//! `[take] -> encode -> write -> [settle]`
+//! `[read back] -> encode -> write -> [settle]`
 //!
-//! Checkpoints are collected until it is time for a manifest; then all outputs are finished, the manifest is put, what it names is
-//! published, and the checkpoints are settled. A failure ends the run: the next one recovers and, behind a durable channel, reads
-//! again what no manifest names.
+//! Checkpoints are collected until a manifest is due. Then the sink finishes all outputs, creates the manifest, publishes its
+//! outputs and settles the checkpoints. A failure ends the run: the next one recovers and, behind a durable channel, reads the
+//! records again that no manifest names.
 
 use std::time::{Duration, Instant};
 
@@ -30,14 +30,14 @@ use super::{
     store::{Published, Store},
 };
 
-/// How often the channel is asked whether it is nearly full while nothing comes.
+/// How often the sink asks whether the channel is nearly full while no batch arrives.
 const LOOK: Duration = Duration::from_secs(1);
-/// A channel that is nearly full gets a manifest when so much has come since the last or it is so old. Less, and a channel
-/// that another consumer keeps full would make outputs of nothing.
+/// A manifest for a channel that is nearly full needs this many bytes or this age since the last one. With less, a channel that
+/// another consumer keeps full would cause tiny outputs.
 const HURRY_BYTES: usize = 16 << 20;
 const HURRY_AGE: Duration = Duration::from_secs(5);
 
-/// A publishing sink that runs.
+/// A running publishing sink.
 struct Running<'a, S: Store> {
     settings: &'a Settings,
     store: S,
@@ -48,19 +48,19 @@ struct Running<'a, S: Store> {
     generation: Generation<S::Output>,
     routes: Routes,
     rejects: Vec<Reject>,
-    /// What has a directory that cannot be, and why.
+    /// Records whose directory is invalid, with the reason.
     refused: Vec<(std::ops::Range<usize>, String)>,
-    /// What is settled with the next manifest.
+    /// The checkpoints that the next manifest settles.
     checkpoints: Vec<Checkpoint>,
-    /// Batches have come since the last checkpoint.
+    /// Whether batches arrived since the last checkpoint.
     unsettled: bool,
-    /// Bytes that were taken since the last manifest.
+    /// Bytes read since the last manifest.
     taken: usize,
     reporter: Reporter,
     published: [Meter; 2],
 }
 
-/// Recovers, then takes what comes until there is no more.
+/// Recovers, then publishes batches until the inlet ends.
 pub(crate) async fn run<S: Store>(
     settings: &Settings,
     store: S,
@@ -98,7 +98,7 @@ async fn work<S: Store>(
     let mut note = Note::open(&directory);
     let mut chain = own_chain(settings, &mut store, inlet, &note).await?;
     recover(&mut store, &mut chain, &mut note, &reporter).await?;
-    // What became nothing (refused, for others) moves the cursor and needs no manifest.
+    // Records without an output (refused, for other sinks) move the cursor and need no manifest.
     if let Some(position) = chain.position {
         inlet.settle_through(position)?;
     }
@@ -126,8 +126,8 @@ async fn work<S: Store>(
     running.run(inlet).await
 }
 
-/// The chain of the channel before the sink; behind memory one of its own, which begins anew where somebody has removed the
-/// manifests, so that no name comes twice.
+/// The chain of the channel that the sink reads; behind memory the sink's own chain, which gets a new id if its manifests were
+/// removed, so that no name is used twice.
 async fn own_chain<S: Store>(
     settings: &Settings,
     store: &mut S,
@@ -174,7 +174,7 @@ impl<S: Store> Running<'_, S> {
                     self.unsettled = true;
                     self.taken += batch.len();
                     self.take(inlet, &batch, position).await?;
-                    // Outputs that are full need not wait for the next checkpoint.
+                    // Full outputs need not wait for the next checkpoint.
                     if self.generation.is_due()
                         && let Some(checkpoint) = inlet.checkpoint_now()
                     {
@@ -197,7 +197,7 @@ impl<S: Store> Running<'_, S> {
         }
     }
 
-    /// When to look at the clock again. A batch that came is followed by a checkpoint within a second: then is the time.
+    /// When to check the time again. A checkpoint follows a batch within a second and checks it then.
     fn wake(&self) -> Option<Instant> {
         let since = self.generation.since.filter(|_| !self.unsettled)?;
         let rotate = &self.settings.rotate;
@@ -207,7 +207,7 @@ impl<S: Store> Running<'_, S> {
         [interval, idle, look].into_iter().flatten().min()
     }
 
-    /// Whether it is time for a manifest.
+    /// Whether a manifest is due.
     fn is_due(&self, inlet: &Inlet) -> bool {
         let Some(since) = self.generation.since else {
             return true;
@@ -223,7 +223,7 @@ impl<S: Store> Running<'_, S> {
             || much && inlet.hurry()
     }
 
-    /// Puts the records of a batch into outputs, and what cannot be written out by the port for rejects.
+    /// Adds the records of a batch to outputs and rejects those that cannot be written.
     async fn take(
         &mut self,
         inlet: &mut Inlet,
@@ -267,7 +267,7 @@ impl<S: Store> Running<'_, S> {
         Ok(())
     }
 
-    /// Finishes and publishes everything and settles what stands before it. Nothing has come since the last checkpoint.
+    /// Finishes and publishes everything and settles the checkpoints. No batch arrived since the last checkpoint.
     async fn commit(&mut self, inlet: &mut Inlet) -> Result<(), Failure> {
         let outputs = self.generation.end(&mut self.store).await?;
         self.taken = 0;

@@ -1,26 +1,26 @@
-//! The destination, as publishing sees it: outputs that nobody sees until they are published, and small files that are
-//! created only if they are absent.
+//! The destination of a publishing sink: outputs that stay hidden until they are published, and small files that are created
+//! only if they are absent.
 //!
 //! `encode -> [write] -> settle`
 //!
-//! A failure that may pass (`Again::Later`) ends the run of the sink: the next one recovers and reads again what no manifest
-//! names. What is repeatable a store had better try again itself ([`super::Patience`]).
+//! A temporary failure (`Again::Later`) ends the run of the sink: the next one recovers and reads the records again that no
+//! manifest names. A store should retry repeatable requests itself ([`super::Patience`]).
 
 use millstream_pipeline::failure::Failure;
 
-/// Longest part of a path that file systems and HDFS take.
+/// The longest path component that file systems and HDFS accept.
 const PART_BYTES_MAX: usize = 255;
-/// Longest directory: object stores take 1,024 bytes as a whole, and the file's name comes behind it.
+/// The longest directory: object stores accept 1,024 bytes including the file name.
 const DIRECTORY_BYTES_MAX: usize = 700;
 
-/// Where an output stands, in use and published. Paths are relative to the root of the destination.
+/// The paths of an output, in use and published, relative to the root of the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Its directory once it is published; may be empty.
+    /// Its directory after publication; may be empty.
     pub(crate) directory: String,
     /// Its name there.
     pub(crate) file: String,
-    /// Where a store that renames keeps it meanwhile: below the chain's directory, whose name Hive and Spark pass over.
+    /// Its path in use, for a store that renames: below the chain's directory, whose name Hive and Spark ignore.
     pub(crate) in_use: String,
 }
 
@@ -34,19 +34,19 @@ impl Place {
     }
 }
 
-/// What became of a wish to create.
+/// The result of creating a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// It was made.
+    /// It was created.
     Made,
-    /// Something was there. After a lost answer it may be our own.
+    /// A file exists already. After a lost response it may be our own.
     Exists,
 }
 
-/// What became of a wish to publish.
+/// The result of publishing an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published {
-    /// It is there under its last name, now or since an earlier try.
+    /// It has its final name, now or since an earlier attempt.
     Done,
     /// It is neither in use nor published.
     Gone,
@@ -54,61 +54,61 @@ pub(crate) enum Published {
 
 /// A destination.
 pub(crate) trait Store {
-    /// An output that is in use.
+    /// An output in use.
     type Output;
 
-    /// Begins an output.
+    /// Creates an output.
     async fn create(&mut self, place: &Place) -> Result<Self::Output, Failure>;
 
     /// Appends to it.
     async fn append(&mut self, output: &mut Self::Output, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Bytes of it that stand in memory and that only [`Store::finish`] lets go.
+    /// Its bytes in memory that only [`Store::finish`] frees.
     fn held(&self, output: &Self::Output) -> usize;
 
-    /// Makes all of it durable; nothing more comes. Gives the ticket: what [`Store::publish`] needs beside the place, also
-    /// in another process.
+    /// Completes it and makes it durable. Returns the ticket that [`Store::publish`] needs beside the path, also in another
+    /// process.
     async fn finish(&mut self, output: Self::Output) -> Result<String, Failure>;
 
-    /// Makes it visible under its last name. Can be done again, also by a successor.
+    /// Makes it visible under its final name. Repeatable, also by a successor.
     async fn publish(&mut self, place: &Place, ticket: &str) -> Result<Published, Failure>;
 
-    /// Takes back what was published, if it is there: another output of the same manifest is gone, and all of them are
-    /// written again.
+    /// Removes a published output, if it exists: another output of the same manifest is missing, and all of them are written
+    /// again.
     async fn withdraw(&mut self, place: &Place) -> Result<(), Failure>;
 
-    /// Drops what earlier runs have left in use of this chain, a directory: nobody will ever name it.
+    /// Deletes outputs in use that earlier runs of this chain left: no manifest will name them.
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure>;
 
-    /// All outputs of a manifest are published.
+    /// Called when all outputs of a manifest are published.
     async fn published(&mut self, _places: &[Place]) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Why no output can stand in this directory, if so: records are refused for it.
+    /// The reason why this directory cannot hold outputs, if so: its records are rejected.
     fn misfit(&self, directory: &str) -> Option<String> {
         too_long(directory)
     }
 
-    /// No output can be larger.
+    /// The largest possible output.
     fn output_max(&self) -> u64 {
         u64::MAX
     }
 
-    /// Creates a small file, whole and durable, unless there is one.
+    /// Creates a small file atomically and durably, unless it exists.
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure>;
 
-    /// The names in a directory, in any order; none if there is no such directory.
+    /// The names in a directory, in any order; none if the directory does not exist.
     async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure>;
 
-    /// A small file, if it is there.
+    /// Reads a small file, if it exists.
     async fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Failure>;
 
-    /// Removes a small file, if it is there.
+    /// Removes a small file, if it exists.
     async fn delete(&mut self, path: &str) -> Result<(), Failure>;
 }
 
-/// Why no output can stand in this directory because of its length, if so.
+/// The reason why this directory is too long, if so.
 pub(crate) fn too_long(directory: &str) -> Option<String> {
     let long = directory.split('/').any(|part| part.len() > PART_BYTES_MAX);
     (long || directory.len() > DIRECTORY_BYTES_MAX).then(|| {

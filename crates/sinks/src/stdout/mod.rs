@@ -1,10 +1,10 @@
 //! The sink `stdout`: records to the standard output of the process.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
 //!
-//! Runs on a thread of its own, as whoever reads the output may be slow. Written at once when nothing more is ready, so
-//! an idle stream has no added latency. It promises that a batch is settled only after the system has taken all of it,
-//! and that a reader who has gone ends the run with a word. What the reader does with it is the reader's.
+//! It runs on its own thread, because the reader of the output may be slow. It writes at once when no more input is ready, so an
+//! idle stream has no added latency. Promise: a batch is settled only after the system has accepted all of it, and a reader that
+//! closes the output ends the run with an error.
 
 use std::{fs::File, io, os::fd::AsFd, sync::Arc};
 
@@ -62,7 +62,7 @@ impl Sink for Stdout {
         context: SinkContext,
     ) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            // Not through std's own buffer: it flushes at every newline.
+            // Bypasses std's buffer, which flushes at every newline.
             let stdout = io::stdout().as_fd().try_clone_to_owned();
             let stdout = stdout.map_err(|error| failure(&error))?;
             let writer = Writer::new(File::from(stdout), self.formatting.encoder(), context.pool);
@@ -73,12 +73,12 @@ impl Sink for Stdout {
     fn promise(&self, _durable: bool) -> Promise {
         Promise::new(
             Guarantee::AtMostOnce,
-            "what is on its way to the reader when either side breaks is gone",
+            "records in flight to the reader are lost when either side fails",
         )
     }
 }
 
-/// Takes until there is no more, and writes whenever nothing more is ready.
+/// Reads until the end, and writes whenever no more input is ready.
 async fn run(inlet: &mut Inlet, mut writer: Writer<impl io::Write>) -> Result<(), Failure> {
     inlet.resume(None)?;
     loop {
@@ -113,7 +113,7 @@ fn failure(error: &io::Error) -> Failure {
     let peer = |text| Failure::peer(text).never_again();
     match error.kind() {
         io::ErrorKind::BrokenPipe => {
-            peer("whoever read the standard output has closed it".to_owned())
+            peer("the reader of the standard output has closed it".to_owned())
         }
         _ => peer(format!("cannot write to the standard output: {error}")),
     }

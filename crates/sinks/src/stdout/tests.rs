@@ -8,7 +8,7 @@ use millstream_pipeline::failure::Again;
 use super::*;
 use crate::rig::{Rig, Upstream, lines, packed, try_build};
 
-/// A standard output that notes each write, or has been closed.
+/// A standard output that records each write, or is closed.
 #[derive(Clone, Default)]
 struct Output {
     writes: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -26,7 +26,7 @@ impl io::Write for Output {
         if self.closed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // As a pipe that is nearly full: it takes a part, whatever is asked.
+        // Like a pipe that is nearly full: it accepts a part of each write.
         let taken = bytes.len().min(100);
         self.writes.lock().unwrap().push(bytes[..taken].to_vec());
         Ok(taken)
@@ -83,7 +83,7 @@ fn records_leave_as_json_with_their_times() {
 }
 
 #[test]
-fn raw_and_template_write_what_they_are_told() {
+fn raw_and_template_write_what_their_options_say() {
     assert_eq!(written(r#"{"format": "raw"}"#), "one\ntwo\nthree\n");
     let options = r#"{"format": "template", "template": "{tag}:{.message};"}"#;
     assert_eq!(written(options), "web.a:one;web.a:two;web.b:three;");
@@ -103,7 +103,7 @@ fn csv_starts_with_its_columns_and_ltsv_labels_each_value() {
 }
 
 #[test]
-fn a_record_that_does_not_fit_leaves_by_the_rejected_port_and_its_neighbours_go_on() {
+fn a_record_that_cannot_be_written_is_rejected_and_its_neighbors_are_written() {
     let (upstream, output) = (Upstream::memory(), Output::default());
     let mut batch = packed("t", "good\n");
     let mut body = batch.body.to_vec();
@@ -146,7 +146,7 @@ fn nothing_is_settled_before_it_is_written() {
 }
 
 #[test]
-fn output_is_written_when_nothing_more_is_ready_though_no_cut_is_due() {
+fn output_is_written_when_no_more_input_is_ready_before_a_checkpoint_is_due() {
     let (upstream, output) = (Upstream::memory(), Output::default());
     let mut rig = Rig::new(
         &COMPONENT,
@@ -156,7 +156,7 @@ fn output_is_written_when_nothing_more_is_ready_though_no_cut_is_due() {
     );
     let encoder = formatting(r#"{"format": "raw"}"#).encoder();
     let writer = Writer::new(output.clone(), encoder, rig.context.pool.clone());
-    // Nobody waits for the receipt, so the cut comes a second later.
+    // Nothing waits for the receipt, so the checkpoint follows a second later.
     let _receipt = upstream.put(packed("t", "now\n"), false);
     block_on(async {
         let limit = std::time::Duration::from_millis(300);

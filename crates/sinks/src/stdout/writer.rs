@@ -1,11 +1,11 @@
-//! Batches to bytes to the system: encode, gather, write.
+//! Encodes batches, gathers the text and writes it.
 
 use std::io::{self, Write};
 
 use millstream_record::{Batch, Buffer, Pool};
 use millstream_wire::format::{Encoder, Reject};
 
-/// Gathered output is written when it reaches this; more per write would not be cheaper, a pipe takes 64 KiB.
+/// Gathered output is written at this size. Larger writes are not cheaper: a pipe holds 64 KiB.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// Writes batches to `out`.
@@ -26,7 +26,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Takes in a batch; gives the records that cannot be written.
+    /// Encodes a batch and returns the records that cannot be written.
     pub(super) fn write(&mut self, batch: &Batch) -> io::Result<Vec<Reject>> {
         let mut rejects = Vec::new();
         if self.encoder.passes(batch) {
@@ -41,12 +41,12 @@ impl<W: Write> Writer<W> {
         Ok(rejects)
     }
 
-    /// Whether something waits to be written.
+    /// Whether gathered output waits to be written.
     pub(super) fn has_more(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered output.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         write_all(&mut self.out, &self.buffer)?;
         self.buffer.clear();
@@ -54,14 +54,14 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Writes all of `bytes`, also where the file is set not to block (a terminal shared with another program).
+/// Writes all of `bytes`, also to a non-blocking file (a terminal shared with another program).
 fn write_all(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match out.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // There is nothing to wait on that every kind of file has; a millisecond costs no measurable time.
+            // No readiness event exists for every kind of file; sleeping for a millisecond costs no measurable time.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

@@ -348,41 +348,43 @@ impl Request for DescribeTopic<'_> {
     }
 }
 
+/// Reads bytes as each kind of answer that a producer takes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn read_each_answer(bytes: &[u8]) {
+    macro_rules! each {
+        ($($request:ty),*) => { $(let _ = <$request>::read(&mut Take(bytes));)* };
+    }
+    each!(
+        ApiVersions,
+        SaslHandshake<'_>,
+        SaslAuthenticate<'_>,
+        Metadata<'_>,
+        FindCoordinator<'_>,
+        InitProducerId<'_>,
+        AddPartitionsToTxn<'_>,
+        AddOffsetsToTxn<'_>,
+        TxnOffsetCommit<'_>,
+        EndTxn<'_>,
+        OffsetFetch<'_>,
+        CreateTopic<'_>,
+        DescribeTopic<'_>
+    );
+    for version in PRODUCE_VERSIONS {
+        let _ = read_produced(&mut Take(bytes), version);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn read_each(bytes: &[u8]) {
-        macro_rules! each {
-            ($($request:ty),*) => { $(let _ = <$request>::read(&mut Take(bytes));)* };
-        }
-        each!(
-            ApiVersions,
-            SaslHandshake<'_>,
-            SaslAuthenticate<'_>,
-            Metadata<'_>,
-            FindCoordinator<'_>,
-            InitProducerId<'_>,
-            AddPartitionsToTxn<'_>,
-            AddOffsetsToTxn<'_>,
-            TxnOffsetCommit<'_>,
-            EndTxn<'_>,
-            OffsetFetch<'_>,
-            CreateTopic<'_>,
-            DescribeTopic<'_>
-        );
-        for version in PRODUCE_VERSIONS {
-            let _ = read_produced(&mut Take(bytes), version);
-        }
-    }
-
     proptest! {
         /// Small numbers are likely: counts and lengths that lead further in.
         #[test]
         fn no_answer_does_harm(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 3 => 0..4_u8, 1 => any::<u8>()], 0..200)) {
-            read_each(&bytes);
+            read_each_answer(&bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `millstream channel cat`: the records of a log to the standard output.
+//! `millstream channel cat`: writes the records of a channel to stdout.
 
 use std::io::{BufWriter, ErrorKind, Write, stdout};
 
@@ -13,21 +13,21 @@ use super::{
 };
 use crate::{exit, page};
 
-/// Write the records to the standard output.
+/// Write the records to stdout.
 #[derive(Args)]
 pub struct Cat {
     #[command(flatten)]
     at: At,
-    /// How records are written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
-    /// Only what stands behind this position.
+    /// Only batches after this position.
     #[arg(long, value_name = "EPOCH.SEQ", value_parser = position, default_value = "0.0")]
     after: Position,
-    /// Only these tags, as in the option `tags`; may be given several times.
+    /// Only these tags, as in the option `tags`; can be repeated.
     #[arg(long, value_name = "PATTERN")]
     tags: Vec<String>,
-    /// At most so many batches; 0: all.
+    /// The most batches to write; 0 writes all.
     #[arg(long, default_value_t = 0)]
     limit: u64,
 }
@@ -43,7 +43,7 @@ impl Cat {
             match seen? {
                 Seen::Frame(frame) if tags.takes(frame.batch.tag.as_str()) => {
                     match records.write(&frame.batch) {
-                        // Whoever reads has seen enough.
+                        // The reader has closed its end.
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
                         written => written.map_err(trouble)?,
                     }

@@ -1,4 +1,4 @@
-//! `millstream channel forget`: gives up a consumer that is gone, so that nothing is held for it any more.
+//! `millstream channel forget`: removes a consumer, so that the channel holds nothing for it.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,17 +9,17 @@ use millstream_sys::disk::HostDisk;
 use super::{At, Trouble};
 use crate::{exit, page};
 
-/// Give up a consumer that no sink is named after any more: what only it has not settled goes at the next start.
+/// Remove a consumer whose sink is no longer configured: the next start drops records that only it has not settled.
 ///
-/// To keep what it would still have read, run `skip --to end` for it first. The channel must not be in use.
+/// To keep those records, run `skip --to end` for it first. The channel must not be in use.
 ///
-/// The channel remembers which sinks read it after its last start. To forget one of those takes `--force`, or one start
-/// without the sink in the configuration: a sink that comes back after this begins at the oldest batch that is still there.
+/// The channel remembers which sinks read it after its last start. To forget one of those needs `--force`, or one start
+/// without the sink in the configuration. A sink that returns afterwards begins at the oldest batch that is still there.
 #[derive(Args)]
 pub struct Forget {
     #[command(flatten)]
     at: At,
-    /// Which consumer: the name that the sink had.
+    /// The consumer: the name of the former sink.
     #[arg(
         long,
         value_name = "NAME",
@@ -27,16 +27,16 @@ pub struct Forget {
         conflicts_with = "accept_loss"
     )]
     consumer: Option<String>,
-    /// Also if a sink of that name read the channel after its last start.
+    /// Forget it even if a sink of that name read the channel after its last start.
     #[arg(long)]
     force: bool,
-    /// Accept what is missing of the channel, as `verify` shows it: the next start is healthy again.
+    /// Accept the losses that `verify` shows: the next start is healthy again.
     #[arg(long)]
     accept_loss: bool,
 }
 
 impl Forget {
-    /// Forgets; returns the exit code.
+    /// Removes the consumer; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
         let Some(consumer) = &self.consumer else {
             return accept_loss(&self.at.path);
@@ -56,7 +56,7 @@ impl Forget {
     }
 }
 
-/// Accepts what is missing.
+/// Accepts the losses.
 fn accept_loss(path: &Path) -> Result<u8, Trouble> {
     let accepted = inspect::accept_losses(Arc::new(HostDisk), path)?;
     if accepted.is_empty() {

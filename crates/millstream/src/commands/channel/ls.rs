@@ -1,4 +1,4 @@
-//! `millstream channel ls`: segments, and what each consumer has before it.
+//! `millstream channel ls`: lists segments and the backlog of each consumer.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use millstream_record::{Position, Time};
 use super::{At, Trouble, read::account};
 use crate::page::{self, bytes, columns, grouped};
 
-/// List segments and consumers, with what each consumer has not settled yet.
+/// List segments and consumers, with the backlog of each consumer.
 #[derive(Args)]
 pub struct Ls {
     #[command(flatten)]
@@ -52,7 +52,7 @@ fn segments(directory: &Directory) -> String {
 }
 
 fn consumers(directory: &Directory) -> Result<String, Trouble> {
-    // One pass over what the slowest has before it serves all.
+    // One pass over the backlog of the slowest consumer serves all.
     let cursors: Vec<Position> = directory
         .consumers
         .iter()

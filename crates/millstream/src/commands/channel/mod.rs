@@ -1,4 +1,4 @@
-//! `millstream channel`: looks into a disk channel's directory, and passes a consumer over what it cannot take.
+//! `millstream channel`: inspects a disk channel's directory and repairs its consumers.
 
 mod cat;
 mod forget;
@@ -17,7 +17,7 @@ use millstream_sys::disk::HostDisk;
 
 use crate::{exit, page};
 
-/// Look into a disk channel: what it holds, whether it is sound, what a consumer has before it.
+/// Inspect a disk channel: contents, damage, backlogs; skip records or forget consumers.
 ///
 /// PATH is the channel's directory, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use;
 /// `skip` and `forget` need it stopped.
@@ -47,7 +47,7 @@ enum Command {
 }
 
 impl Channel {
-    /// Does it; returns the exit code.
+    /// Runs the command; returns the exit code.
     pub fn execute(self) -> u8 {
         let done = match self.command {
             Command::Ls(ls) => ls.execute(),
@@ -63,7 +63,7 @@ impl Channel {
     }
 }
 
-/// Why a command cannot go on.
+/// The reason why a command cannot continue.
 struct Trouble(String);
 
 impl From<Error> for Trouble {
@@ -80,7 +80,7 @@ struct At {
 }
 
 impl At {
-    /// Looks into it. Where no channel is, the error names those nearby.
+    /// Opens it for inspection. If there is no channel, the error names those nearby.
     fn open(&self) -> Result<Directory, Trouble> {
         match Directory::open(&HostDisk, &self.path) {
             Err(error @ Error::NoChannel(_)) => {
@@ -95,7 +95,7 @@ impl At {
     }
 }
 
-/// The channels of the data directory that `path` is, is in, or nearly names.
+/// The channels of the data directory that contains `path` or almost has its name.
 fn channels_near(path: &Path) -> Vec<String> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));

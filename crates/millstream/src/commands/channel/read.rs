@@ -1,11 +1,11 @@
-//! Reading through a log while counting, for `ls` and `verify`.
+//! Reads a log and counts, for `ls` and `verify`.
 
 use millstream_channels::disk::log::inspect::{Damage, Directory, Seen, Span};
 use millstream_record::Position;
 
 use super::Trouble;
 
-/// What stands in a log behind a position.
+/// The contents of a log behind a position.
 #[derive(Default)]
 pub struct Account {
     /// Frames.
@@ -26,7 +26,7 @@ pub struct Account {
     pub positions: Span,
 }
 
-/// Reads through the log behind `after`; `also` sees each batch: its position, records and bytes.
+/// Reads the log behind `after`. `also` gets each batch: position, records and bytes.
 pub fn account(
     directory: &Directory,
     after: Position,

@@ -1,4 +1,4 @@
-//! `millstream channel skip`: passes a consumer over what it cannot take, and keeps that in a file.
+//! `millstream channel skip`: moves a consumer past records that it cannot deliver, and writes them to a file.
 
 use std::{
     fs::File,
@@ -17,21 +17,21 @@ use super::{
 };
 use crate::page::{self, grouped};
 
-/// Pass a consumer over what it cannot take, writing that to a file first. The channel must not be in use.
+/// Move a consumer past records that it cannot deliver, writing them to a file first. The channel must not be in use.
 #[derive(Args)]
 pub struct Skip {
     #[command(flatten)]
     at: At,
-    /// Which consumer: the name of the sink.
+    /// The consumer: the name of the sink.
     #[arg(long, value_name = "NAME")]
     consumer: String,
-    /// The last position to pass over, or `end`. It must be in the channel: `cat` and `ls` show positions.
+    /// The last position to skip, or `end`. It must be in the channel: `cat` and `ls` show positions.
     #[arg(long, value_name = "EPOCH.SEQ|end")]
     to: String,
-    /// A new file for what is passed over.
+    /// A new file for the skipped records.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// How it is written there.
+    /// The format of that file.
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
 }
@@ -41,7 +41,7 @@ impl Skip {
     pub fn execute(self) -> Result<u8, Trouble> {
         let directory = self.at.open()?;
         let (path, consumer) = (&self.at.path, &self.consumer);
-        // To the beginning: moves nothing, and fails now if the channel is in use or has no such consumer.
+        // A move to the beginning changes nothing, and fails now if the channel is in use or has no such consumer.
         inspect::skip(&HostDisk, path, consumer, Position::default(), |_| {
             Ok::<_, Trouble>(())
         })?;
@@ -59,17 +59,17 @@ impl Skip {
             return Ok(page::print(&text));
         }
         let (records, last) = self.save(&directory, cursor, to.unwrap_or_default())?;
-        // What is passed over is on the disk; only now the cursor moves.
+        // The skipped records are synced; only now the cursor moves.
         let batches = inspect::skip(&HostDisk, path, consumer, last, |_| Ok::<_, Trouble>(()))?;
         Ok(page::print(&format!(
-            "{consumer} was passed over {} records in {} batches, up to {last}; they are in {}\n",
+            "{consumer} skipped {} records in {} batches, up to {last}; they are in {}\n",
             grouped(records),
             grouped(batches),
             self.output.display()
         )))
     }
 
-    /// The last position to pass over; `None` if the channel is empty.
+    /// The last position to skip; `None` if the channel is empty.
     fn target(&self, directory: &Directory) -> Result<Option<Position>, Trouble> {
         let span = directory.span()?;
         let to = match (self.to.as_str(), span) {
@@ -93,7 +93,7 @@ impl Skip {
         )))
     }
 
-    /// Writes and syncs what stands between the cursor and `to`; how many records, and the last position.
+    /// Writes and syncs the records between the cursor and `to`; returns their number and the last position.
     fn save(
         &self,
         directory: &Directory,
@@ -115,7 +115,7 @@ impl Skip {
             }
         }
         if let Some((count, why)) = &records.refused {
-            let advice = "nothing was passed over; try --format msgpack";
+            let advice = "nothing was skipped; try --format msgpack";
             let text =
                 format!("{count} records cannot be written in this format ({why}): {advice}");
             return Err(Trouble(text));

@@ -1,4 +1,4 @@
-//! `millstream channel verify`: reads everything and checks every frame.
+//! `millstream channel verify`: reads the whole channel and checks every frame.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     page::{self, bytes, count, grouped},
 };
 
-/// Read everything, check every frame and say what is missing. Changes nothing.
+/// Read the whole channel, check every frame and report missing data. Changes nothing.
 #[derive(Args)]
 pub struct Verify {
     #[command(flatten)]
@@ -78,7 +78,7 @@ impl Verify {
     }
 }
 
-/// Says what is missing and what is damaged; the exit code.
+/// Reports missing and damaged data; returns the exit code.
 fn complain(path: &Path, damaged: usize, losses: &[Loss]) -> u8 {
     for loss in losses {
         page::print(&page::paragraph("MISSING: ", &loss.to_string()));

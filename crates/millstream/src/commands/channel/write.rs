@@ -1,4 +1,4 @@
-//! Batches of a log as text or MessagePack, for `cat` and `skip`.
+//! Writes batches as text or MessagePack, for `cat` and `skip`.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use millstream_wire::format::{Add, Encoder, Options, Reject};
 
 use super::Trouble;
 
-/// How records are written.
+/// The output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// One object a line, with the time and the tag.
@@ -20,7 +20,7 @@ pub enum Format {
     Msgpack,
 }
 
-/// Writes batches, and counts what it cannot write.
+/// Writes batches and counts the records that it cannot write.
 pub struct Records<W> {
     out: W,
     encoder: Encoder,
@@ -28,7 +28,7 @@ pub struct Records<W> {
     rejects: Vec<Reject>,
     /// Records written.
     pub written: u64,
-    /// Records that the format cannot hold, and why the first of them.
+    /// The number of records that the format cannot express, with the reason of the first.
     pub refused: Option<(u64, String)>,
 }
 
@@ -75,7 +75,7 @@ impl<W: Write> Records<W> {
         self.out.write_all(&self.bytes)
     }
 
-    /// What is behind it, when all is written.
+    /// Returns the output after everything is written.
     pub fn into_inner(self) -> W {
         self.out
     }

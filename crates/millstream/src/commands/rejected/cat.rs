@@ -1,4 +1,4 @@
-//! `millstream rejected cat`: the rejected records as JSON lines.
+//! `millstream rejected cat`: writes rejected records as JSON lines.
 
 use std::io::{self, BufWriter, Write, stdout};
 
@@ -12,11 +12,10 @@ use serde_json::{Map, Value};
 use super::{Which, ended};
 use crate::exit;
 
-/// Write them to the standard output, an object a line.
+/// Write rejected records to stdout, one JSON object per line.
 ///
-/// Its fields: `node` and `reason`; `time`, when the record was received; `tag`; `values`, such as the `peer` that sent it; and the
-/// record itself as `record`: a text, or an object if it was one (then with its `event_time`). Bytes that are no text are
-/// `record_base64`.
+/// The fields are `node`, `reason`, `time` (the receive time), `tag`, `values` (such as the `peer` that sent it) and `record`: a
+/// string, or an object if the record was one (then with its `event_time`). Bytes that are not text are in `record_base64`.
 #[derive(Args)]
 pub struct Cat {
     #[command(flatten)]
@@ -67,7 +66,7 @@ fn line(rejected: &Rejected<'_>) -> String {
         Original::Text(original) => fields.push(("record", text(original))),
         Original::Entry(time, record) => {
             fields.extend(time.map(|time| ("event_time", text(&stamp(time)))));
-            // JSON as it stands: all its digits, and fields of the same name.
+            // The unchanged JSON text: all its digits, and fields of the same name.
             fields.push(("record", record));
         }
         Original::Binary(bytes) => {

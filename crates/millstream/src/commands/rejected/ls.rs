@@ -1,4 +1,4 @@
-//! `millstream rejected ls`: how many records each node has rejected, why, and when.
+//! `millstream rejected ls`: counts rejected records by node and reason.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use millstream_record::Time;
 use super::{Which, ended};
 use crate::page::{self, columns, grouped};
 
-/// Different reasons that are counted one by one; a reason may name a place in a record, so there can be very many.
+/// The most distinct reasons that are counted separately: a reason may name a place in a record, so there can be very many.
 const REASONS_MAX: usize = 1000;
-/// What the others are counted as.
+/// The name of all other reasons.
 const OTHERS: &str = "(other reasons)";
-/// Characters of a reason that are shown.
+/// The most characters of a reason that are shown.
 const REASON_CHARS: usize = 200;
 
-/// Count them by node and reason, with the time of the first and the last one.
+/// Count rejected records by node and reason, with the times of the first and the last one.
 #[derive(Args)]
 pub struct Ls {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `millstream rejected`: shows the records that nodes have rejected and that no node takes.
+//! `millstream rejected`: shows rejected records that no node takes.
 
 mod cat;
 mod ls;
@@ -18,9 +18,9 @@ use crate::{config, exit, page};
 
 /// Show rejected records: how many there are and why, and the records themselves.
 ///
-/// Records that cannot be decoded, or that a destination refuses for good, leave a node by its port NAME.rejected. Where no
-/// node takes that port (`inputs: ["*.rejected"]`), they are kept in DATA_DIR/rejected. Both commands read that directory, also
-/// while an instance writes to it.
+/// Records that cannot be decoded, or that a destination refuses, leave a node by its port NAME.rejected. If no node takes that
+/// port (`inputs: ["*.rejected"]`), they are kept in DATA_DIR/rejected. Both commands read that directory, also while an
+/// instance writes to it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -45,7 +45,7 @@ enum Command {
 }
 
 impl Rejected {
-    /// Does it; returns the exit code.
+    /// Runs the command; returns the exit code.
     pub fn execute(self) -> u8 {
         match self.command {
             Command::Ls(ls) => ls.execute(),
@@ -54,7 +54,7 @@ impl Rejected {
     }
 }
 
-/// Which records.
+/// Selects records.
 #[derive(Args)]
 struct Which {
     /// Configuration files and directories of the instance; only `data_dir` is taken from them.
@@ -63,13 +63,13 @@ struct Which {
     /// The `data_dir`, instead of what the configuration says.
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
-    /// Only records that this node has rejected; may be given several times.
+    /// Only records that this node rejected; can be repeated.
     #[arg(long, value_name = "NODE")]
     node: Vec<String>,
 }
 
 impl Which {
-    /// Where the records are. Complains if that is not known; the error is the exit code.
+    /// The directory of the records. Prints an error if it is not known; the error value is the exit code.
     fn place(&self) -> Result<PathBuf, u8> {
         let data_dir = match &self.data_dir {
             Some(data_dir) => data_dir.clone(),
@@ -84,7 +84,7 @@ impl Which {
         Ok(directory(&data_dir))
     }
 
-    /// Gives every record to `each`, until that fails. What stands in a file and is no whole record is named on stderr.
+    /// Passes every record to `each` until that fails. Bytes that are not a whole record are reported on stderr.
     fn read(
         &self,
         place: &Path,
@@ -92,7 +92,7 @@ impl Which {
     ) -> io::Result<()> {
         for path in RejectedFile::all(place)? {
             let mut file = match RejectedFile::open(&path) {
-                // Moved away since the directory was read.
+                // Moved away after the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file?,
             };
@@ -125,7 +125,7 @@ impl Which {
     }
 }
 
-/// The exit code after reading and writing; complains about what failed.
+/// Prints what failed; returns the exit code.
 fn ended(place: &Path, done: io::Result<()>) -> u8 {
     match done {
         Ok(()) => exit::DRAINED,

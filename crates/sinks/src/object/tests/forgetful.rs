@@ -1,5 +1,5 @@
-//! A store that says that an upload is completed and has nothing of it, or that has lost parts of one: what it forgot is written
-//! again, and nothing else is.
+//! A store that reports an upload as completed without having it, or that has lost parts of one: the sink writes again what the
+//! store lost, and nothing more.
 
 use std::{
     collections::HashSet,
@@ -27,29 +27,29 @@ use crate::{
     rig::{Rig, Upstream, lines, node},
 };
 
-/// How a store forgets an upload.
+/// The ways in which a store loses an upload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
-    /// It says that it is completed, whenever it is asked.
+    /// It always reports it as completed.
     SaysYes,
-    /// It says so once; then there is no such upload.
+    /// It reports it once as completed; then there is no such upload.
     SaysYesOnce,
-    /// It misses a part, and says so.
+    /// It lacks a part and reports that.
     MissesPart,
 }
 
-/// A bucket in memory that forgets one upload while it completes it.
+/// A bucket in memory that loses one upload while it completes it.
 #[derive(Debug)]
 struct Forgetful {
     bucket: InMemory,
-    /// So many uploads are completed before the one that is forgotten.
+    /// The number of uploads that are completed before the lost one.
     remembers: usize,
     completed: AtomicUsize,
     how: How,
-    /// Whether anybody lives to hear the first answer; `forgot` tells when not.
+    /// Whether the sink lives to receive the first response; `forgot` reports when it does not.
     answers: bool,
     forgot: Notify,
-    /// Uploads that are none any more.
+    /// Uploads that no longer exist.
     ended: Mutex<HashSet<String>>,
 }
 
@@ -133,7 +133,7 @@ impl MultipartStore for Forgetful {
         if !self.ended.lock().unwrap().insert(id.clone()) {
             return match self.how {
                 How::SaysYes => Ok(yes()),
-                // As S3 says it of an upload that is none any more.
+                // The text of S3 for an upload that no longer exists.
                 How::SaysYesOnce => Err(Error::NotFound {
                     path: path.to_string(),
                     source: "NoSuchUpload".into(),
@@ -161,7 +161,7 @@ impl MultipartStore for Forgetful {
     }
 }
 
-/// All else is as it is in memory.
+/// Everything else is as in the store in memory.
 #[async_trait]
 impl ObjectStore for Forgetful {
     async fn put_opts(&self, to: &Path, bytes: PutPayload, how: PutOptions) -> Result<PutResult> {
@@ -200,7 +200,7 @@ impl ObjectStore for Forgetful {
     }
 }
 
-/// Three outputs of one manifest, and three of the next one after it.
+/// Three outputs of one manifest, and three of the next one.
 const TAGS: [&str; 3] = ["a", "b", "c"];
 
 fn put(upstream: &Upstream, round: &str) -> Vec<String> {
@@ -211,7 +211,7 @@ fn put(upstream: &Upstream, round: &str) -> Vec<String> {
     sent.concat()
 }
 
-/// Runs the sink over `store` until it ends well, as the supervisor does, also when it is killed; how often it was run.
+/// Runs the sink over `store` until it ends without a failure, as the supervisor does, also after kills. Returns the number of runs.
 fn run(store: &Arc<Forgetful>, upstream: &Upstream, directory: &std::path::Path) -> usize {
     let options = r#"{"url": "s3://lake/logs/{tag}", "format": "raw", "retry": {"first": "1ms", "max": "1ms"}}"#;
     for tries in 1..10 {
@@ -251,7 +251,7 @@ fn check(forgotten: usize, how: How, answers: bool) {
 }
 
 #[test]
-fn what_a_store_forgets_while_it_completes_it_is_written_again_and_nothing_twice() {
+fn an_upload_that_the_store_loses_is_written_again_and_nothing_twice() {
     for forgotten in 0..2 * TAGS.len() {
         for how in [How::SaysYes, How::SaysYesOnce, How::MissesPart] {
             check(forgotten, how, true);
@@ -260,7 +260,7 @@ fn what_a_store_forgets_while_it_completes_it_is_written_again_and_nothing_twice
 }
 
 #[test]
-fn what_a_store_forgets_and_nobody_lives_to_see_is_found_out_by_the_next_start() {
+fn an_upload_that_the_store_loses_during_a_crash_is_noticed_by_the_next_start() {
     for forgotten in 0..2 * TAGS.len() {
         for how in [How::SaysYes, How::SaysYesOnce, How::MissesPart] {
             check(forgotten, how, false);

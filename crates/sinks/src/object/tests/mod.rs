@@ -1,4 +1,4 @@
-//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/object`.
+//! Options, and the local directory as a destination; buckets are in `crates/millstream/tests/line/object`.
 
 mod forgetful;
 
@@ -44,7 +44,7 @@ fn run(upstream: &Upstream, directory: &Path, template: &str, more: &str) -> Rig
 }
 
 #[test]
-fn records_stand_in_objects_by_tag_under_names_of_their_position() {
+fn records_are_in_objects_by_tag_with_names_by_position() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(0xabcd_ef01_u128 << 96);
     upstream.put(lines("web", "a\nb\n"), false);
@@ -73,7 +73,7 @@ fn records_stand_in_objects_by_tag_under_names_of_their_position() {
 }
 
 #[test]
-fn a_second_run_goes_on_after_the_first_and_publishes_nothing_twice() {
+fn a_second_run_continues_after_the_first_and_publishes_nothing_twice() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(lines("web", "a\n"), false);
@@ -119,7 +119,7 @@ fn a_source_behind_memory_is_answered_when_its_records_are_published() {
 }
 
 #[test]
-fn what_has_no_directory_is_rejected_and_its_neighbours_go_on() {
+fn a_record_without_a_directory_is_rejected_and_its_neighbors_are_published() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(packed("web", "a\nb\n"), false);

@@ -1,4 +1,4 @@
-//! A destination in memory that fails, loses answers, lets requests arrive late, and can be stopped at any call.
+//! A destination in memory that fails, loses responses, delays requests, and can be suspended at any call.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::publish::{Place, Published, Put, Store};
 
-/// What is there.
+/// The contents.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) files: BTreeMap<String, Vec<u8>>,
@@ -19,7 +19,7 @@ pub(super) struct State {
     pub(super) in_use: BTreeMap<String, Vec<u8>>,
     uploads: usize,
     pub(super) calls: usize,
-    /// Requests whose sender is dead, and that arrive later.
+    /// Requests of a dead sender that arrive later.
     late: Vec<(String, Vec<u8>)>,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct State {
 pub(super) enum Faults {
     #[default]
     None,
-    /// The call with this number fails, before or after it did its work.
+    /// The call with this number fails, before or after its work.
     At(usize, After),
-    /// One in so many fails, in one way or another.
+    /// One call in this many fails, in a random way.
     Random(Random, u64),
 }
 
@@ -39,11 +39,11 @@ pub(super) enum Faults {
 pub(super) enum After {
     Nothing,
     Work,
-    /// Nothing yet: the work is done some calls later, whatever happens then.
+    /// Neither: the work is done some calls later, regardless of what happens in between.
     Late,
 }
 
-/// Where a writer stands still.
+/// The call at which a writer is suspended.
 #[derive(Clone)]
 pub(super) struct Gate {
     pub(super) call: usize,
@@ -57,7 +57,7 @@ pub(super) struct Memory {
     pub(super) renames: bool,
     pub(super) faults: Faults,
     pub(super) gate: Option<Gate>,
-    /// Calls of this writer.
+    /// The number of calls of this writer.
     pub(super) calls: usize,
 }
 
@@ -92,7 +92,7 @@ impl Memory {
                 *random.pick(&ways).unwrap()
             }),
         };
-        // What is late arrives at some time.
+        // A delayed request arrives eventually.
         if state.calls.is_multiple_of(3) {
             for (path, bytes) in std::mem::take(&mut state.late) {
                 state.files.entry(path).or_insert(bytes);

@@ -1,4 +1,4 @@
-//! Publishing against a destination in memory: exactly once, whatever fails, whoever comes late.
+//! Publishing against a destination in memory: exactly once under any failure and any delayed writer.
 
 mod memory;
 
@@ -32,7 +32,7 @@ use memory::{After, Faults, Gate, Memory, State};
 
 const BATCHES: usize = 12;
 
-/// A durable channel that asks for a cut every few batches. A copy of a data_dir has one of its own.
+/// A durable channel that asks for a checkpoint every few batches. A copy of a data_dir has its own.
 #[derive(Clone, Default)]
 struct Channel(Arc<Mutex<Cursor>>);
 
@@ -41,7 +41,7 @@ struct Cursor {
     next: usize,
     settled: usize,
     cut_every: usize,
-    /// It gives no positions.
+    /// It has no positions.
     memory: bool,
 }
 
@@ -95,7 +95,7 @@ fn batch(n: usize) -> Batch {
     }
 }
 
-/// One way to publish.
+/// A configuration of the sink and its store.
 #[derive(Clone, Copy)]
 struct Case {
     records: u64,
@@ -107,7 +107,7 @@ struct Case {
     codec: Option<Codec>,
 }
 
-/// A manifest at every cut, to a store that renames.
+/// A manifest at every checkpoint, to a store that renames.
 const EVERY_CUT: Case = Case {
     records: u64::MAX,
     interval: Some(Duration::ZERO),
@@ -197,7 +197,7 @@ impl Case {
         panic!("it never ends");
     }
 
-    /// Everything is published once, and nothing is left in use.
+    /// Checks that everything is published once and nothing is left in use.
     fn check(&self, state: &Arc<Mutex<State>>, channel: &Channel, what: &str) {
         let state = state.lock().unwrap();
         let mut found: Vec<String> = Vec::new();
@@ -245,7 +245,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// How many calls a run without faults makes.
+/// The number of calls of a run without faults.
 fn calls(case: &Case) -> usize {
     let (state, channel) = (Arc::default(), case.channel());
     let directory = tempfile::tempdir().unwrap();
@@ -275,7 +275,7 @@ fn a_crash_or_a_lost_answer_at_any_call_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn many_faults_one_after_the_other_lose_and_repeat_nothing() {
+fn many_faults_in_a_row_lose_and_repeat_nothing() {
     for seed in 0..400 {
         let case = CASES[seed as usize % CASES.len()];
         let (state, channel) = (Arc::default(), case.channel());
@@ -294,9 +294,9 @@ fn many_faults_one_after_the_other_lose_and_repeat_nothing() {
     }
 }
 
-/// A writer that stands still at any call while a copy of it goes on and ends, and then wakes up.
+/// A writer that is suspended at any call while a copy of it continues and ends, and then resumes.
 #[test]
-fn a_writer_that_was_passed_over_publishes_nothing_more() {
+fn a_superseded_writer_publishes_nothing_more() {
     for case in CASES {
         let calls = calls(&case);
         let mut fenced = 0;
@@ -329,7 +329,7 @@ fn a_writer_that_was_passed_over_publishes_nothing_more() {
                 let (zombie, copy) = tokio::join!(zombie, others);
                 match zombie {
                     Err(failure) if failure.again == Again::Never => fenced += 1,
-                    // Some of its outputs were dropped while it slept; it would be run anew, and find the chain at its end.
+                    // Some of its outputs were deleted while it was suspended; a restart would find the chain at its end.
                     Err(_) | Ok(()) => {}
                 }
                 copy
@@ -360,11 +360,11 @@ fn names_follow_from_positions_and_are_the_same_in_a_replay() {
 }
 
 #[test]
-fn outputs_that_vanish_before_they_are_published_are_written_again() {
+fn outputs_that_are_removed_before_they_are_published_are_written_again() {
     let case = FULL;
     let (state, channel) = (Arc::<Mutex<State>>::default(), case.channel());
     let directory = tempfile::tempdir().unwrap();
-    // Fails at the first publishing, then somebody removes what waits for it.
+    // Fails at the first publication; then the outputs that wait for it are removed.
     let mut gone = false;
     for call in 0..calls(&case) {
         *state.lock().unwrap() = State::default();
@@ -402,7 +402,7 @@ fn old_manifests_are_removed_and_the_newest_stay() {
 }
 
 #[test]
-fn behind_memory_names_go_on_after_a_restart() {
+fn behind_memory_names_continue_after_a_restart() {
     let (state, directory) = (Arc::default(), tempfile::tempdir().unwrap());
     for _ in 0..3 {
         let channel = EVERY_CUT.channel();

@@ -2,8 +2,8 @@ import org.apache.flume.EventDeliveryException;
 import org.apache.flume.sink.AvroSink;
 
 /**
- * Flume's own Avro sink, but for its rest: Flume's runner lets a sink that failed rest for 5 s, which nobody can set. This one tries
- * again after a tenth of a second, so that a test meets it at work more often. What it sends is the same.
+ * Flume's Avro sink with a shorter pause: Flume's runner pauses for 5 s after a failure, which is not configurable. This one
+ * retries after a tenth of a second, so that a test meets it at work more often. It sends the same events.
  */
 public class RestlessAvroSink extends AvroSink {
   private static final long REST_MS = 100;

@@ -19,10 +19,10 @@ import org.apache.avro.generic.GenericDatumWriter;
 import org.apache.avro.generic.GenericRecord;
 
 /**
- * Avro's own reader. `Events bodies DIRECTORY OUT`: the body of every event in the .avro files below DIRECTORY, one a line, in a
- * file of the directory OUT for each.
- * `Events show FILE`: codec, schema, and each event's headers (in order of their names) and body.
- * `Events write FILE CODEC SYNC`: what Flume's serializer writes for two events, with a sync marker of 16 letters.
+ * Avro's reader. `Events bodies DIRECTORY OUT`: writes the bodies of the events in each .avro file below DIRECTORY, one per line, to
+ * a file in the directory OUT.
+ * `Events show FILE`: prints the codec, the schema, and each event's headers (sorted by name) and body.
+ * `Events write FILE CODEC SYNC`: writes two events with Flume's serializer and a sync marker of 16 letters.
  */
 public class Events {
     static final String SCHEMA = "{\"type\":\"record\",\"name\":\"Event\",\"fields\":[{\"name\":\"headers\","

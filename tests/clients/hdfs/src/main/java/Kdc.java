@@ -12,7 +12,7 @@ public class Kdc {
         settings.setProperty(MiniKdc.KDC_PORT, arguments[1]);
         MiniKdc kdc = new MiniKdc(settings, directory.toFile());
         kdc.start();
-        // Each call writes its file anew.
+        // Each call overwrites its file.
         kdc.createPrincipal(new File(directory.toFile(), "server.keytab"), "hdfs/localhost", "HTTP/localhost");
         kdc.createPrincipal(new File(directory.toFile(), "client.keytab"), "alice");
         Files.copy(kdc.getKrb5conf().toPath(), directory.resolve("krb5.conf"));

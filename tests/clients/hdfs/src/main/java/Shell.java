@@ -4,7 +4,7 @@ import org.apache.hadoop.hdfs.HdfsConfiguration;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.util.ToolRunner;
 
-/** `hdfs dfs`, which logs in by itself where the properties `principal` and `keytab` are given. */
+/** `hdfs dfs`, which logs in if the properties `principal` and `keytab` are set. */
 public class Shell {
     public static void main(String[] arguments) throws Exception {
         Configuration configuration = new HdfsConfiguration();

@@ -1,0 +1,539 @@
+//! A table of faults: how `/status`, `/health`, `millstream status` and the log report each while it lasts and after it is
+//! repaired.
+
+use std::{
+    any::Any,
+    fs,
+    path::Path,
+    process::{Command, Output},
+    thread,
+};
+
+use serde_json::Value;
+
+use super::{
+    get_here,
+    peers::{self, Receiver, Server},
+};
+use crate::program::{PATIENCE, Program, disk::Small, free_port, wait_until};
+
+/// Repairs a fault. The value that it returns lives until the test ends.
+type Mend = Box<dyn FnOnce() -> Box<dyn Any>>;
+
+fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
+    Box::new(move || Box::new(mend()))
+}
+
+/// One fault of the table.
+struct Fault {
+    name: &'static str,
+    /// The node that reports the fault: its name, its state, and words of the reason.
+    node: &'static str,
+    state: &'static str,
+    why: &'static str,
+    /// Causes the fault. Returns the configuration after `data_dir` and `api`, and the repair.
+    make: fn(&Path) -> (String, Mend),
+}
+
+/// An endless series of records, fifty per second, into the sink `out`.
+fn numbers_into(sink: &str) -> String {
+    format!(
+        "sources:\n  in: {{ type: generate, rate: 50 }}\nsinks:\n  out: {{ inputs: [in], {sink} }}\n"
+    )
+}
+
+fn forward(port: u16, more: &str) -> String {
+    numbers_into(&format!(
+        "type: forward, servers: \"127.0.0.1:{port}\", retry: {{ first: 100ms, max: 300ms }}{more}"
+    ))
+}
+
+fn http(port: u16) -> String {
+    format!(
+        "type: http, url: \"http://127.0.0.1:{port}/in\", retry: {{ first: 100ms, max: 300ms, timeout: 5s }}"
+    )
+}
+
+fn syslog(port: u16) -> String {
+    numbers_into(&format!(
+        "type: syslog, url: \"tcp://127.0.0.1:{port}\", retry: {{ first: 100ms, max: 300ms }}"
+    ))
+}
+
+fn forward_refused(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let mend = mend(move || Receiver::start(port, ""));
+    (forward(port, ""), mend)
+}
+
+fn forward_with_a_wrong_key(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let receiver = Receiver::start(port, ", auth: { shared_key: sesame }");
+    let mend = mend(move || receiver.restart(", auth: { shared_key: guess }"));
+    (forward(port, ", auth: { shared_key: guess }"), mend)
+}
+
+fn forward_without_a_key(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let receiver = Receiver::start(port, ", auth: { shared_key: sesame }");
+    (forward(port, ""), mend(move || receiver.restart("")))
+}
+
+fn forward_with_a_wrong_ca(place: &Path) -> (String, Mend) {
+    let port = free_port();
+    let receiver = Receiver::start(port, ", tls: { cert: other.pem, key: other.key }");
+    let root = receiver.place().join("root.pem");
+    fs::copy(root, place.join("root.pem")).unwrap();
+    let mend = mend(move || receiver.restart(", tls: { cert: server.pem, key: server.key }"));
+    (forward(port, ", tls: { ca: root.pem }"), mend)
+}
+
+fn forward_without_tls(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let receiver = Receiver::start(port, ", tls: { cert: server.pem, key: server.key }");
+    (forward(port, ""), mend(move || receiver.restart("")))
+}
+
+fn http_answers(code: u16) -> (String, Mend) {
+    let server = Server::start(free_port(), code);
+    let config = numbers_into(&http(server.port()));
+    (config, mend(move || server.answer(200)))
+}
+
+fn http_404(_: &Path) -> (String, Mend) {
+    http_answers(404)
+}
+
+fn http_503(_: &Path) -> (String, Mend) {
+    http_answers(503)
+}
+
+fn http_refused(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let mend = mend(move || Server::start(port, 200));
+    (numbers_into(&http(port)), mend)
+}
+
+fn syslog_refused(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    (syslog(port), mend(move || peers::swallow(port)))
+}
+
+fn syslog_without_tls(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let receiver = Receiver::start(port, ", tls: { cert: server.pem, key: server.key }");
+    let mend = mend(move || {
+        drop(receiver);
+        peers::swallow(port);
+    });
+    (syslog(port), mend)
+}
+
+/// A megabyte of records per second through a disk channel into a server that answers 503 until it is repaired.
+fn kept(size_max: &str, mut also: impl FnMut() + 'static) -> (String, Mend) {
+    let server = Server::start(free_port(), 503);
+    let config = format!(
+        "sources:\n  in: {{ type: generate, rate: 10000 }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: {size_max}, sync: never }}\n\
+         sinks:\n  out: {{ inputs: [kept], {} }}\n",
+        http(server.port())
+    );
+    let mend = mend(move || {
+        also();
+        server.answer(200);
+        // Keep the captured values alive.
+        also
+    });
+    (config, mend)
+}
+
+fn a_full_channel(_: &Path) -> (String, Mend) {
+    kept("8MiB", || {})
+}
+
+fn a_full_data_dir(place: &Path) -> (String, Mend) {
+    let disk = Small::mount(place.join("data/channels"), "4m");
+    kept("64MiB", move || disk.grow("256m"))
+}
+
+fn a_full_output(place: &Path) -> (String, Mend) {
+    let out = place.join("out");
+    let disk = Small::mount(out.clone(), "256k");
+    // Fill it.
+    let _ = fs::write(out.join("ballast"), vec![0; 512 << 10]);
+    let sink = format!("type: file, path: \"{}/x.log\"", out.display());
+    let mend = mend(move || {
+        disk.grow("64m");
+        disk
+    });
+    (numbers_into(&sink), mend)
+}
+
+fn an_object_directory_that_is_a_file(place: &Path) -> (String, Mend) {
+    let lake = place.join("lake");
+    fs::write(&lake, "").unwrap();
+    let sink = format!(
+        "type: object, url: \"file://{}/t\", rotate: {{ interval: 1s }}, retry: {{ first: 100ms, max: 300ms }}",
+        lake.display()
+    );
+    (
+        numbers_into(&sink),
+        mend(move || fs::remove_file(lake).unwrap()),
+    )
+}
+
+fn kafka_refused(_: &Path) -> (String, Mend) {
+    let sink = format!(
+        "type: kafka, brokers: \"127.0.0.1:{}\", topic: t",
+        free_port()
+    );
+    // Other tests run a broker.
+    (numbers_into(&sink), mend(|| {}))
+}
+
+const FAULTS: [Fault; 15] = [
+    Fault {
+        name: "forward: refused",
+        node: "out",
+        state: "retrying",
+        why: "cannot be reached",
+        make: forward_refused,
+    },
+    Fault {
+        name: "forward: wrong shared key",
+        node: "out",
+        state: "retrying",
+        why: "shared_key mismatch",
+        make: forward_with_a_wrong_key,
+    },
+    Fault {
+        name: "forward: no shared key",
+        node: "out",
+        state: "retrying",
+        why: "it wants a shared key",
+        make: forward_without_a_key,
+    },
+    Fault {
+        name: "forward: wrong CA",
+        node: "out",
+        state: "retrying",
+        why: "certificate",
+        make: forward_with_a_wrong_ca,
+    },
+    Fault {
+        name: "forward: plain text against TLS",
+        node: "out",
+        state: "retrying",
+        why: "is disconnected",
+        make: forward_without_tls,
+    },
+    Fault {
+        name: "http: 404",
+        node: "out",
+        state: "retrying",
+        why: "404 Not Found",
+        make: http_404,
+    },
+    Fault {
+        name: "http: 503",
+        node: "out",
+        state: "retrying",
+        why: "503 Service Unavailable",
+        make: http_503,
+    },
+    Fault {
+        name: "http: refused",
+        node: "out",
+        state: "retrying",
+        why: "cannot be reached",
+        make: http_refused,
+    },
+    Fault {
+        name: "syslog: refused",
+        node: "out",
+        state: "retrying",
+        why: "cannot be reached",
+        make: syslog_refused,
+    },
+    Fault {
+        name: "syslog: plain text against TLS",
+        node: "out",
+        state: "retrying",
+        why: "is gone",
+        make: syslog_without_tls,
+    },
+    Fault {
+        name: "a full channel",
+        node: "kept",
+        state: "blocked",
+        why: "waiting for its consumer out",
+        make: a_full_channel,
+    },
+    Fault {
+        name: "a full data_dir",
+        node: "kept",
+        state: "blocked",
+        why: "kept",
+        make: a_full_data_dir,
+    },
+    Fault {
+        name: "a full output",
+        node: "out",
+        state: "retrying",
+        why: "x.log",
+        make: a_full_output,
+    },
+    Fault {
+        name: "an object directory that is a file",
+        node: "out",
+        state: "retrying",
+        why: "lake",
+        make: an_object_directory_that_is_a_file,
+    },
+    Fault {
+        name: "kafka: refused",
+        node: "out",
+        state: "retrying",
+        why: "refused",
+        make: kafka_refused,
+    },
+];
+
+/// Runs one fault, and checks the reports before and after its repair.
+fn check(fault: &Fault) {
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
+    let place = directory.path();
+    let (config, mend) = (fault.make)(place);
+    let config = format!(
+        "data_dir: {}/data\nthreads: 1\napi: {{ listen: \"127.0.0.1:{api}\" }}\n{config}",
+        place.display()
+    );
+    let program = Program::start(place, &config).listens(api);
+    let instance = Instance { fault, api };
+    let told = instance.wait_for(|node| node["state"] == fault.state && instance.tells_why(node));
+    let since = told["since"].as_str().unwrap();
+    assert!(since.starts_with("20") && since.ends_with('Z'), "{told:#}");
+    // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
+    wait_until(&format!("{}: the log gives the reason", fault.name), || {
+        program.log().contains(fault.why)
+    });
+    let page = instance.status();
+    let text = String::from_utf8_lossy(&page.stdout);
+    // Its lines are wrapped.
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(page.status.code(), Some(1), "{}: {text}", fault.name);
+    assert!(text.contains(fault.why), "{}: {text}", fault.name);
+    if fault.name == "a full channel" {
+        instance.wait_for_node("in", |node| node["state"] == "blocked");
+        assert!(text.contains("8MiB") && text.contains("OLDEST"), "{text}");
+    }
+    instance.wait_for_verdict();
+    assert!(
+        !program.log().contains("connected again"),
+        "{}: {}",
+        fault.name,
+        program.log()
+    );
+    let _stays = mend();
+    if fault.name == "kafka: refused" {
+        return program.kill();
+    }
+    instance.wait_for(|node| node["state"] == "running");
+    instance.wait_for_health("200");
+    wait_until(&format!("{}: `status` exits with 0", fault.name), || {
+        instance.status().status.code() == Some(0)
+    });
+    program.kill();
+}
+
+/// A running instance with a fault.
+struct Instance<'a> {
+    fault: &'a Fault,
+    api: u16,
+}
+
+impl Instance<'_> {
+    fn tells_why(&self, node: &Value) -> bool {
+        let why = node["why"].as_str().unwrap_or_default();
+        why.contains(self.fault.why)
+    }
+
+    /// Waits until the faulty node has this state.
+    fn wait_for(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        self.wait_for_node(self.fault.node, is_so)
+    }
+
+    fn wait_for_node(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let page = get_here(self.api, "/status");
+            let body = page.split("\r\n\r\n").nth(1).unwrap_or_default();
+            let status: Value = serde_json::from_str(body).unwrap_or_default();
+            let nodes = status["nodes"].as_array().into_iter().flatten();
+            if let Some(node) = nodes.into_iter().find(|node| node["name"] == name) {
+                last.clone_from(node);
+            }
+            if is_so(&last) {
+                return last;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{}: {last:#}",
+                self.fault.name
+            );
+            thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until `/health` answers with this code.
+    fn wait_for_health(&self, code: &str) -> String {
+        let mut page = String::new();
+        wait_until(
+            &format!("{}: /health answers {code}", self.fault.name),
+            || {
+                page = get_here(self.api, "/health");
+                page.starts_with(&format!("HTTP/1.1 {code}"))
+            },
+        );
+        page
+    }
+
+    /// Waits until `/health` answers 503 because of the faulty node, which has failed for ten seconds by then.
+    fn wait_for_verdict(&self) {
+        let mut seconds = None;
+        wait_until(&format!("{}: it is unhealthy", self.fault.name), || {
+            let page = get_here(self.api, "/health");
+            let (head, body) = page.split_once("\r\n\r\n").unwrap_or_default();
+            let health: Value = serde_json::from_str(body).unwrap_or_default();
+            let mut failing = health["failing"].as_array().into_iter().flatten();
+            let node = failing.find(|node| node["node"] == self.fault.node);
+            seconds = node.and_then(|node| node["seconds"].as_u64());
+            head.starts_with("HTTP/1.1 503") && node.is_some()
+        });
+        assert!(seconds >= Some(10), "{}: {seconds:?}", self.fault.name);
+    }
+
+    /// Runs `millstream status`.
+    fn status(&self) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_millstream"))
+            .args(["status", "--api", &format!("127.0.0.1:{}", self.api)])
+            .output()
+            .unwrap()
+    }
+}
+
+#[test]
+fn every_fault_is_reported_with_its_reason_until_it_is_repaired() {
+    thread::scope(|scope| {
+        let checks: Vec<_> = FAULTS
+            .iter()
+            .map(|fault| (fault.name, scope.spawn(move || check(fault))))
+            .collect();
+        let failed: Vec<_> = checks
+            .into_iter()
+            .filter_map(|(name, check)| check.join().err().map(|_| name))
+            .collect();
+        assert!(failed.is_empty(), "{failed:?}");
+    });
+}
+
+/// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. The ports belong to a
+/// receiver with a key, one with TLS, an HTTP server that answers 200, and one that answers 401.
+fn destinations(
+    key: u16,
+    tls: u16,
+    takes: u16,
+    refuses: u16,
+) -> [(&'static str, &'static str, String); 9] {
+    let server = |port: u16| format!("servers: \"127.0.0.1:{port}\"");
+    [
+        (
+            "key_good",
+            "good",
+            format!(
+                "type: forward, {}, auth: {{ shared_key: sesame }}",
+                server(key)
+            ),
+        ),
+        (
+            "key_bad",
+            "BAD",
+            format!(
+                "type: forward, {}, auth: {{ shared_key: guess }}",
+                server(key)
+            ),
+        ),
+        ("key_none", "BAD", format!("type: forward, {}", server(key))),
+        (
+            "ca_good",
+            "good",
+            format!("type: forward, {}, tls: {{ ca: root.pem }}", server(tls)),
+        ),
+        (
+            "ca_bad",
+            "BAD",
+            format!("type: forward, {}, tls: {{ ca: other.pem }}", server(tls)),
+        ),
+        (
+            "http_good",
+            "good",
+            format!("type: http, url: \"http://127.0.0.1:{}/in\"", takes),
+        ),
+        (
+            "http_bad",
+            "BAD",
+            format!("type: http, url: \"http://127.0.0.1:{}/in\"", refuses),
+        ),
+        (
+            "log_good",
+            "good",
+            format!("type: syslog, url: \"tcp://127.0.0.1:{tls}\", tls: {{ ca: root.pem }}"),
+        ),
+        (
+            "log_bad",
+            "BAD",
+            format!("type: syslog, url: \"tcp://127.0.0.1:{tls}\", tls: {{ ca: other.pem }}"),
+        ),
+    ]
+}
+
+#[test]
+fn check_connect_finds_a_destination_that_would_refuse_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let keyed = Receiver::start(free_port(), ", auth: { shared_key: sesame }");
+    let secure = Receiver::start(free_port(), ", tls: { cert: server.pem, key: server.key }");
+    let refuses = Server::start(free_port(), 401);
+    let takes = Server::start(free_port(), 200);
+    for receiver in [&keyed, &secure] {
+        receiver.ready();
+    }
+    fs::copy(secure.place().join("root.pem"), place.join("root.pem")).unwrap();
+    fs::copy(
+        secure.place().join("other-root.pem"),
+        place.join("other.pem"),
+    )
+    .unwrap();
+    let (key, tls) = (keyed.port(), secure.port());
+    let sinks = destinations(key, tls, takes.port(), refuses.port());
+    let mut config = "sources:\n  in: { type: generate }\nsinks:\n".to_owned();
+    for (name, _, options) in &sinks {
+        config.push_str(&format!("  {name}: {{ inputs: [in], {options} }}\n"));
+    }
+    let file = place.join("millstream.yaml");
+    fs::write(&file, config).unwrap();
+    let tried = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["check", "--connect"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&tried.stdout);
+    assert_eq!(tried.status.code(), Some(1), "{text}");
+    for (name, verdict, _) in &sinks {
+        assert!(
+            text.contains(&format!("{name} {verdict}: ")),
+            "{name}: {text}"
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! The tools of an operator: the command line, the HTTP interface and `millstream channel`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed step fails the test; a test prints what it measured"
+)]
+
+mod api;
+mod channel;
+mod command_line;
+#[path = "../program/mod.rs"]
+mod program;

@@ -1,0 +1,83 @@
+//! A Flume 1.11 agent that sends the files of a directory by its Avro sink. `make deps` installs it into `target/clients/flume`.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use crate::program::tree;
+
+/// Events of one transaction of the agent's sink: the most that a broken connection duplicates.
+pub const BATCH: usize = 100;
+/// Flume's standard Avro sink.
+pub const AVRO: &str = "avro";
+/// The same sink without its pause of 5 s after a failure.
+pub const RESTLESS: &str = "RestlessAvroSink";
+
+/// The class path for `java -cp`.
+pub fn installed() -> String {
+    let directory = tree().join("target/clients/flume/target");
+    assert!(
+        directory.join("flume-1.jar").exists(),
+        "{} is missing: run `make deps`",
+        directory.display()
+    );
+    format!("{0}/*:{0}/dependency/*", directory.display())
+}
+
+/// A Flume agent that sends the files of a directory, oldest first, and deletes them. Keep the directory small: Flume lists a large one in
+/// several steps, and may see a new file without the one before it. Killed when dropped.
+pub struct Agent {
+    child: Child,
+    spool: PathBuf,
+}
+
+impl Agent {
+    /// `kind` is the class of its sink, `sink` holds more lines of configuration for it.
+    pub fn start(directory: &Path, port: u16, kind: &str, sink: &str) -> Self {
+        let spool = directory.join("spool");
+        fs::create_dir_all(&spool).unwrap();
+        let config = format!(
+            "a.sources = s\na.channels = c\na.sinks = k\n\
+             a.sources.s.type = spooldir\na.sources.s.spoolDir = {spool}\na.sources.s.channels = c\n\
+             a.sources.s.deletePolicy = immediate\na.sources.s.basenameHeader = true\na.sources.s.basenameHeaderKey = file\n\
+             a.sources.s.deserializer.maxLineLength = 100000\na.sources.s.pollDelay = 50\n\
+             a.sources.s.interceptors = i t\na.sources.s.interceptors.i.type = static\n\
+             a.sources.s.interceptors.i.key = message\na.sources.s.interceptors.i.value = of the agent\n\
+             a.sources.s.interceptors.t.type = timestamp\n\
+             a.channels.c.type = memory\na.channels.c.capacity = 100000\na.channels.c.transactionCapacity = 1000\n\
+             a.sinks.k.type = {kind}\na.sinks.k.channel = c\na.sinks.k.hostname = 127.0.0.1\n\
+             a.sinks.k.port = {port}\na.sinks.k.batch-size = {BATCH}\n{sink}",
+            spool = spool.display(),
+        );
+        let path = directory.join("agent.properties");
+        fs::write(&path, config).unwrap();
+        let log = File::create(directory.join("agent.log")).unwrap();
+        let child = Command::new("java")
+            .args(["-Xmx256m", "-cp", &installed()])
+            .args(["org.apache.flume.node.Application", "-n", "a", "-f"])
+            .arg(&path)
+            .arg("--no-reload-conf")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { child, spool }
+    }
+
+    /// Adds a file to send, complete from the start.
+    pub fn give(&self, name: &str, text: &str) {
+        let beside = self.spool.with_file_name("next");
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, self.spool.join(name)).unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,6 @@
+//! Third-party senders that both `line` and `faults` use.
+
+#![allow(dead_code, reason = "each test binary uses some of them")]
+
+pub mod flume_agent;
+pub mod syslog_daemons;

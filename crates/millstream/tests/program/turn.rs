@@ -1,0 +1,66 @@
+//! Keeps the tests of different modules apart: only tests of one module run programs at a time.
+//!
+//! Tests of one binary run as parallel threads. Some modules fill the machine (ten thousand connections, a slow disk, a Hadoop
+//! cluster) and others measure time, so each module has the machine to itself. A test takes its turn when it starts its first
+//! program and gives it back when its thread ends. Tests run in the order of their names, so a module waits only for the last
+//! tests of the one before.
+
+use std::{
+    cell::RefCell,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+/// The module whose tests run now, and how many of them do.
+struct Running {
+    module: String,
+    tests: usize,
+}
+
+static RUNNING: Mutex<Running> = Mutex::new(Running {
+    module: String::new(),
+    tests: 0,
+});
+static FREE: Condvar = Condvar::new();
+
+thread_local! {
+    /// Dropped when the thread of the test ends.
+    static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
+}
+
+/// Lets other modules wait while it exists.
+struct Turn;
+
+impl Turn {
+    fn take(module: &str) -> Self {
+        let others = |running: &mut Running| running.tests > 0 && running.module != module;
+        let free = FREE.wait_while(running(), others);
+        let mut running = free.unwrap_or_else(PoisonError::into_inner);
+        module.clone_into(&mut running.module);
+        running.tests += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        running().tests -= 1;
+        FREE.notify_all();
+    }
+}
+
+fn running() -> MutexGuard<'static, Running> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no test of another module runs a program. Threads that a test starts belong to its turn.
+pub fn wait() {
+    // The test harness names the thread of a test after the test: `crowd::hostile::...`. With one test thread it uses the main one.
+    let current = thread::current();
+    let Some((module, _)) = current.name().and_then(|name| name.split_once("::")) else {
+        return;
+    };
+    TURN.with_borrow_mut(|turn| {
+        turn.get_or_insert_with(|| Turn::take(module));
+    });
+}

@@ -1,0 +1,15 @@
+//! The habits of this code base that a test can check.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed step fails the test; one test prints a table"
+)]
+
+mod circles;
+mod crates;
+mod documents;
+mod files;
+mod house;
+mod prose;
+mod tree;
