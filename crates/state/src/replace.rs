@@ -105,7 +105,12 @@ pub fn create_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
 
 fn cannot_be_synced(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
-    let kinds = [PermissionDenied, InvalidInput, ReadOnlyFilesystem, Unsupported];
+    let kinds = [
+        PermissionDenied,
+        InvalidInput,
+        ReadOnlyFilesystem,
+        Unsupported,
+    ];
     kinds.contains(&error.kind())
 }
 

@@ -211,7 +211,8 @@ mod tests {
     use super::*;
     use crate::disk::log::tests::put_golden;
 
-    const CHANNEL: ChannelId = ChannelId(0x8e4a_ffc2_d663_8c21_848c_9124_6a10_6edc_u128.to_be_bytes());
+    const CHANNEL: ChannelId =
+        ChannelId(0x8e4a_ffc2_d663_8c21_848c_9124_6a10_6edc_u128.to_be_bytes());
 
     fn open(disk: &SimulatedDisk, path: &Path) -> Cursor {
         let opened = Cursor::open(disk, path, CHANNEL, Open::Write);
@@ -225,7 +226,10 @@ mod tests {
         put_golden(&disk, path, "version-3/out.cursor");
         let mut cursor = open(&disk, path);
         let settled = Position { epoch: 1, seq: 1 };
-        assert_eq!((cursor.position, cursor.committed()), (settled, Some(settled)));
+        assert_eq!(
+            (cursor.position, cursor.committed()),
+            (settled, Some(settled))
+        );
         assert!(cursor.is_configured() && cursor.floor().is_none());
         let skipped = Position { epoch: 1, seq: 9 };
         cursor.pass_on(skipped).unwrap();

@@ -210,7 +210,13 @@ impl Losses {
             Err(StateError::Damaged { .. } | StateError::TooLarge { .. }) => {
                 vec![(false, Loss::unreadable())]
             }
-            Err(error) => return Err(Error::state("reading the losses of the channel", &path, error)),
+            Err(error) => {
+                return Err(Error::state(
+                    "reading the losses of the channel",
+                    &path,
+                    error,
+                ));
+            }
         };
         Ok(Self(Mutex::new(List { file, losses })))
     }

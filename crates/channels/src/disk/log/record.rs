@@ -239,9 +239,9 @@ impl ChannelRecord {
                 slots.store(&self.summary.encode())
             }),
         };
-        match stored.map_err(|error| {
-            Error::state("writing the record of the channel", &self.path, error)
-        }) {
+        match stored
+            .map_err(|error| Error::state("writing the record of the channel", &self.path, error))
+        {
             Err(Error::NoRoom { .. }) if self.slots.is_none() => Ok(()),
             stored => stored,
         }
