@@ -20,8 +20,8 @@ impl From<millstream_state::Error> for Failure {
     }
 }
 
-/// Reads a whole file of at most `bytes_max` bytes; `None` if there is none. A larger one was not written by Millstream, and
-/// reading it could take all memory: `remedy` says what helps.
+/// Reads a whole file; `None` if there is none. A file of more than `bytes_max` bytes was not written by Millstream, and
+/// reading it could take all memory: it is refused, and the error names the `remedy`.
 pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>, Failure> {
     let place = path.display();
     let failed = |error: io::Error| Failure::disk(format!("cannot read {place}: {error}"));
@@ -29,7 +29,7 @@ pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };
-    // A sparse file takes no room on the disk, but all of its length in memory.
+    // A sparse file takes no space on the disk, but all of its length in memory.
     let length = file.metadata().map_err(failed)?.len();
     if length > bytes_max {
         let most = Size::bytes(bytes_max);

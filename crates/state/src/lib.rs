@@ -26,6 +26,7 @@ pub use alternating::{Alternating, Begun};
 pub use error::Error;
 pub use frame::Record;
 pub use journal::{Journal, JournalFormat, Records, Recovered};
+pub use replace::create_directory;
 pub use slots::{Slots, Stored};
 pub use whole::WholeFile;
 

@@ -82,7 +82,7 @@ pub(crate) fn directory(path: &Path) -> &Path {
 
 /// Creates `directory` and all levels above it that are missing, and makes their names durable. Also syncs the names of
 /// levels that exist already: an earlier run may have created one and died before it was durable.
-pub(crate) fn create_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
+pub fn create_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
     let mut levels: Vec<_> = directory.ancestors().collect();
     levels.retain(|level| !level.as_os_str().is_empty());
     for level in levels.into_iter().rev() {
@@ -94,14 +94,24 @@ pub(crate) fn create_directory(disk: &dyn Disk, directory: &Path) -> io::Result<
             continue;
         };
         match disk.sync_directory(or_here(above)) {
-            // A level that exists may be in a directory that we may not open; whoever created it answers for it.
-            Err(error) if is_new || error.kind() != io::ErrorKind::PermissionDenied => {
-                return Err(error);
-            }
-            _ => {}
+            // A level that exists may be in a directory that we may not open, or on a file system that cannot be written to;
+            // whoever created it answers for it.
+            Err(error) if !is_new && cannot_be_synced(&error) => {}
+            synced => synced?,
         }
     }
     Ok(())
+}
+
+fn cannot_be_synced(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
+    let kinds = [
+        PermissionDenied,
+        InvalidInput,
+        ReadOnlyFilesystem,
+        Unsupported,
+    ];
+    kinds.contains(&error.kind())
 }
 
 fn or_here(path: &Path) -> &Path {

@@ -1,81 +1,90 @@
-//! A file of rejected records, as it is read: also while another process writes to it.
+//! Reading a file of rejected records, also while another process writes to it.
 
 use std::{
-    fs,
-    io::{self, Read},
+    io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use millstream_sys::disk::{Disk, File, HostDisk, Open};
 use millstream_wire::msgpack::skip;
 
 use super::EXTENSION;
 use crate::reject::Rejected;
 
-/// What is read of a file at once.
-const READ_BYTES: u64 = 1 << 20;
+/// How many bytes of a file are read at a time.
+const READ_BYTES: usize = 1 << 20;
 
 /// A file of rejected records.
-#[derive(Debug)]
-pub struct RejectedFile(fs::File);
+pub struct RejectedFile {
+    file: Arc<dyn File>,
+    /// How far it was read.
+    at: u64,
+}
 
 impl RejectedFile {
-    /// All such files of a directory, in order of name; none if there is no such directory.
+    /// The files of a directory, sorted by name; none if there is no such directory.
     pub fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(directory) {
+        let names = match HostDisk.list(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
+            names => names?,
         };
-        let paths: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
-        let mut paths = paths?;
+        let mut paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
         paths.retain(|path| path.extension().is_some_and(|name| name == EXTENSION));
-        paths.sort();
         Ok(paths)
     }
 
     /// Opens a file to read it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        fs::File::open(path).map(Self)
+        Self::open_on(&HostDisk, path)
     }
 
-    /// Gives all whole records to `each`, until that fails; then returns the number of bytes behind the last one: the part of
-    /// a record that a kill has left there, or that is being written just now. `None` is given for a value that is no
+    pub(super) fn open_on(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
+        let file = disk.open(path, Open::Read)?;
+        Ok(Self { file, at: 0 })
+    }
+
+    /// Passes all whole records to `each`, until that fails; then returns the number of bytes behind the last one: a part of
+    /// a record that a kill has left there, or that is just being written. `each` gets `None` for a value that is not a
     /// rejected record.
     pub fn read<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(Option<Rejected<'_>>) -> Result<(), E>,
     ) -> Result<u64, E> {
         self.values(|value| each(Rejected::read(value)))
-            .map(|(_, rest)| rest)
+            .map(|(_, partial)| partial)
     }
 
-    /// Gives all whole values to `each`; returns how many bytes they take and how many stand behind them.
+    /// Passes all whole values to `each`; returns how many bytes they take and how many follow them.
     pub(super) fn values<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(u64, u64), E> {
         let (mut whole, mut held) = (0, Vec::new());
         loop {
-            if (&mut self.0).take(READ_BYTES).read_to_end(&mut held)? == 0 {
+            let read = self.file.read_at(&mut held, READ_BYTES, self.at)?;
+            if read == 0 {
                 return Ok((whole, held.len() as u64));
             }
-            let mut at = 0;
+            self.at += read as u64;
+            let mut start = 0;
             loop {
                 let mut owed = 1;
-                match skip(&held, at, &mut owed) {
+                match skip(&held, start, &mut owed) {
                     Ok(next) if owed == 0 && next <= held.len() => {
-                        each(held.get(at..next).unwrap_or_default())?;
-                        at = next;
+                        each(held.get(start..next).unwrap_or_default())?;
+                        start = next;
                     }
                     Ok(_) => break,
                     Err(_) => {
-                        let end = self.0.metadata()?.len();
-                        whole += at as u64;
+                        let end = self.file.metadata()?.len;
+                        whole += start as u64;
                         return Ok((whole, end.saturating_sub(whole)));
                     }
                 }
             }
-            whole += at as u64;
-            held.drain(..at);
+            whole += start as u64;
+            held.drain(..start);
         }
     }
 }

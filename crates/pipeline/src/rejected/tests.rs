@@ -1,11 +1,14 @@
-//! The store: torn files, full shares of nodes and peers, room that is made.
+//! The store: torn files, full shares of nodes and peers, removal of the oldest records, power cuts.
+
+use std::{fs, io::Write};
 
 use millstream_record::{Encoding, Time, Values};
+use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
 
 use super::*;
 use crate::{delivery, reject};
 
-/// Room for this much of the node and of each of its peers.
+/// A share of `node_max` bytes for the node, and of `peer_max` for each of its peers.
 fn limits(node_max: u64, peer_max: u64, full: WhenRejectedFull) -> RejectedLimits {
     RejectedLimits {
         node_max: Size::bytes(node_max),
@@ -23,6 +26,7 @@ fn counts() -> Counts {
 
 fn store(directory: &Path, limits: RejectedLimits) -> Store {
     Store::new(
+        Arc::new(HostDisk),
         directory.to_owned(),
         "in",
         limits,
@@ -31,7 +35,7 @@ fn store(directory: &Path, limits: RejectedLimits) -> Store {
     )
 }
 
-/// A batch whose body is this.
+/// A batch with this body.
 fn body(peer: Option<&str>, body: &[u8]) -> Batch {
     let mut values = Values::default();
     if let Some(peer) = peer {
@@ -67,22 +71,22 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_away() {
+fn a_stream_continues_behind_whole_records_and_a_torn_file_is_kept_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("in.msgpack");
     let record: &[u8] = &[0x92, 1, 0xa1, b'a'];
     let first = store(directory.path(), RejectedLimits::default());
     assert!(keep(&first, None, &record.repeat(2)));
-    // A disk that was full took a part of the next.
+    // A full disk took a part of the next record.
     let mut torn = fs::OpenOptions::new().append(true).open(&file).unwrap();
     torn.write_all(&record[..3]).unwrap();
     assert!(keep(&first, None, record));
     assert_eq!(fs::read(&file).unwrap(), record.repeat(3));
-    // Somebody has moved it away.
+    // An operator moved the file away.
     fs::rename(&file, directory.path().join("read")).unwrap();
     assert!(keep(&first, None, record));
     assert_eq!(fs::read(&file).unwrap(), record);
-    // Another run goes on, also behind a kill in the middle of a write.
+    // Another run continues, also after a kill in the middle of a write.
     assert!(keep(
         &store(directory.path(), RejectedLimits::default()),
         None,
@@ -107,9 +111,9 @@ fn a_stream_goes_on_behind_whole_records_and_nothing_of_a_torn_one_is_thrown_awa
 }
 
 #[test]
-fn a_full_share_of_a_node_or_peer_stops_no_other() {
+fn a_full_share_of_a_node_or_peer_does_not_stop_others() {
     let directory = tempfile::tempdir().unwrap();
-    // Another node has all that it may have.
+    // Another node has a full share.
     let other = fs::File::create(directory.path().join("other.msgpack")).unwrap();
     other.set_len(1 << 30).unwrap();
     let store = store(directory.path(), limits(300, 100, WhenRejectedFull::Wait));
@@ -119,14 +123,17 @@ fn a_full_share_of_a_node_or_peer_stops_no_other() {
     }
     assert!(
         !keep(&store, one, &[1; 10]),
-        "a peer has more than its share"
+        "a peer holds more than its share"
     );
     assert!(keep(&store, two, &[2; 100]) && !keep(&store, two, &[2]));
     assert!(
         keep(&store, None, &[3; 100]),
-        "what has no peer has the rest"
+        "records without a peer have the remaining share of the node"
     );
-    assert!(!keep(&store, None, &[3]), "a node has more than its share");
+    assert!(
+        !keep(&store, None, &[3]),
+        "a node holds more than its share"
+    );
     assert!(!keep(&store, Some("10.0.0.3"), &[4]));
     assert_eq!(
         names(directory.path()),
@@ -137,7 +144,7 @@ fn a_full_share_of_a_node_or_peer_stops_no_other() {
             "other.msgpack"
         ]
     );
-    // Where a batch of a group does not fit, nothing of the group is kept.
+    // If a batch of a group does not fit, nothing of the group is kept.
     fs::remove_file(directory.path().join("in.msgpack")).unwrap();
     let group = [body(None, &[3; 50]), body(one, &[1])];
     assert!(matches!(store.keep(&group), Err(Refused::Full(_))));
@@ -146,7 +153,7 @@ fn a_full_share_of_a_node_or_peer_stops_no_other() {
 }
 
 #[test]
-fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
+fn the_oldest_records_of_a_share_are_removed_if_the_option_allows_it() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(
         directory.path(),
@@ -158,7 +165,7 @@ fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
         assert!(keep(&store, Some("10.0.0.1"), &[n; 100]));
         assert!(keep(&store, None, &[n; 40]));
     }
-    let held = store.held().unwrap();
+    let held = store.usage().unwrap();
     assert!(
         held.of("in.peer-10_0_0_1") <= 800 && held.total() <= 2000,
         "{held:?}"
@@ -169,7 +176,7 @@ fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
         50,
         "another peer's records were removed"
     );
-    assert_eq!(store.dropped.get() + held.total(), 50 + 60 * 140);
+    assert_eq!(store.counts.dropped.get() + held.total(), 50 + 60 * 140);
     let newest = names(directory.path()).into_iter().any(|name| {
         let bytes = fs::read(directory.path().join(name)).unwrap();
         bytes.ends_with(&[60; 100])
@@ -178,7 +185,7 @@ fn the_oldest_records_of_a_share_make_room_if_the_option_says_so() {
 }
 
 #[test]
-fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
+fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_space() {
     let directory = tempfile::tempdir().unwrap();
     let (reporter, kept) = (Reporter::new("in"), Meter::default());
     let counts = Counts {
@@ -224,7 +231,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
         assert!(conditions()[0].why.contains("hold"), "{:?}", conditions());
         assert!(!store.is_full());
         put().await;
-        let make_room = async {
+        let move_away = async {
             until(&|| store.is_full()).await;
             let held = conditions();
             assert!(held.iter().all(|held| held.trouble == Trouble::Blocked));
@@ -236,9 +243,9 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
             let old = directory.path().join("in.msgpack");
             fs::rename(old, directory.path().join("read")).unwrap();
         };
-        tokio::join!(put(), make_room);
+        tokio::join!(put(), move_away);
         until(&|| conditions().is_empty()).await;
-        // Also when nothing more is rejected.
+        // The condition is also cleared when nothing more is rejected.
         for _ in 0..8 {
             put().await;
         }
@@ -250,10 +257,10 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_room() {
 }
 
 #[test]
-fn what_a_kill_has_left_of_a_record_is_told_from_the_whole_ones() {
+fn a_partial_record_at_the_end_is_told_from_the_whole_ones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("in.msgpack");
-    // [1, "aaa..."], longer than what is read at once.
+    // [1, "aaa..."], longer than one read.
     let mut record = vec![0x92, 1, 0xdb, 0, 0x18, 0, 0];
     record.resize(record.len() + 0x18_0000, b'a');
     let two = [&record[..], &record[..]].concat();
@@ -273,8 +280,91 @@ fn what_a_kill_has_left_of_a_record_is_told_from_the_whole_ones() {
             assert_eq!(value, record);
             Ok::<_, io::Error>(())
         });
-        let rest = kept - whole;
-        assert_eq!(found.unwrap(), (whole as u64, rest as u64), "{kept}");
+        let partial = kept - whole;
+        assert_eq!(found.unwrap(), (whole as u64, partial as u64), "{kept}");
         assert_eq!(values, whole);
     }
+}
+
+/// A number as a record of some hundred bytes: an array of unsigned integers, all the same.
+fn record(number: u64) -> Vec<u8> {
+    let mut record = vec![0xdc, 0, 70];
+    for _ in 0..70 {
+        record.push(0xcf);
+        record.extend(number.to_be_bytes());
+    }
+    record
+}
+
+/// Streams that rotate after every third record.
+struct Numbers {
+    streams: Streams,
+    number: u64,
+}
+
+impl DurableState for Numbers {
+    fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+        let directory = Path::new(DIRECTORY).join("rejected");
+        let mut numbers = Vec::new();
+        for name in disk.list(&directory).unwrap_or_default() {
+            let read = RejectedFile::open_on(&*disk, &directory.join(name)).and_then(|mut file| {
+                file.values(|value| {
+                    // What a power cut left of a write may look like values; they are not records.
+                    let number = value.get(4..12).and_then(|number| number.first_chunk());
+                    let number = number.map_or(0, |number| u64::from_be_bytes(*number));
+                    if value == record(number) {
+                        numbers.push(number);
+                    }
+                    Ok::<_, io::Error>(())
+                })
+            });
+            read.map_err(|error| error.to_string())?;
+        }
+        Ok(Self {
+            streams: Streams::new(disk, directory, "in", Some(1500)),
+            number: numbers.into_iter().max().unwrap_or(0),
+        })
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn advance(&mut self, number: u64) -> Result<(), String> {
+        let advance = |streams: &mut Streams| {
+            streams.create_directory()?;
+            let record = record(number);
+            let (head, tail) = record.split_at(100);
+            streams.append("in", &[head, tail])
+        };
+        advance(&mut self.streams).map_err(|error| error.to_string())?;
+        self.number = number;
+        Ok(())
+    }
+}
+
+#[test]
+fn kept_records_survive_power_cuts_and_failing_disks() {
+    // The files have no checksums: other programs read them. So damage to them is not noticed.
+    let trial = Trial::default();
+    trial.crash_everywhere::<Numbers>();
+    trial.fail_calls::<Numbers>();
+    trial.fill_the_disk::<Numbers>();
+}
+
+#[test]
+fn the_oldest_file_of_a_share_is_removed_first() {
+    let disk: Arc<dyn Disk> = Arc::new(millstream_testkit::SimulatedDisk::new(0));
+    let mut streams = Streams::new(disk.clone(), "/rejected".into(), "in", Some(1000));
+    streams.create_directory().unwrap();
+    for number in 1..=7 {
+        streams.append("in", &[&record(number)]).unwrap();
+    }
+    let mut removed = Vec::new();
+    while let Some((_, bytes)) = streams.remove_oldest("in").unwrap() {
+        removed.push(bytes);
+    }
+    let bytes = record(0).len() as u64;
+    // Three files of two records each, and the one that is written to.
+    assert_eq!(removed, [2 * bytes, 2 * bytes, 2 * bytes, bytes]);
 }

@@ -1,52 +1,54 @@
-//! Up to where records were given up: they have left by `.rejected`, and the position in Kafka does not know it.
+//! The position up to which records were given up: they went to `.rejected`, and the position in Kafka does not cover them.
 //!
 //! ```text
-//! SINK/given_up      one line: the text of a position (see position.rs), a space and its CRC-32C in hex; replaced as a
-//!                    whole, and synced
+//! SINK/given_up      the text of a position (see position.rs), as a `millstream_state::WholeFile`
 //! ```
-//! Earlier versions wrote no checksum.
+//! Before version 3 the file was one line of text: the position and, in version 2, its CRC-32C in hex.
 
-use std::{
-    fs,
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::{path::Path, sync::Arc};
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
-use millstream_pipeline::{failure::Failure, state};
+use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
-use millstream_sys::private;
+use millstream_state::{Format, WholeFile};
+use millstream_sys::{
+    checksum::crc32c,
+    disk::{Disk, HostDisk},
+};
 
 use super::position::Committed;
 
-/// A larger file is damaged.
-const FILE_BYTES_MAX: u64 = 4096;
-/// What helps when it cannot be used.
-const REMEDY: &str = "restore it from a backup, or remove it and restart Millstream: records that have left by the port \
-                      `.rejected` may then leave by it again";
+const FORMAT: Format = Format {
+    magic: b"MILLGVUP",
+    version: 3,
+    bytes_max: 4096,
+    remedy: "restore it from a backup, or remove it and restart Millstream: records that went to the port `.rejected` may \
+             then go there again",
+};
 
-/// What was given up of one channel.
+/// The position up to which the records of one channel were given up.
 pub(super) struct GivenUp {
-    directory: PathBuf,
+    file: WholeFile,
     channel: u128,
     position: Option<Position>,
 }
 
 impl GivenUp {
-    /// Reads what an earlier run has left in the sink's directory.
+    /// Reads the position that an earlier run stored in the sink's directory. One of another channel does not count.
     pub(super) fn open(directory: &Path, channel: u128) -> Result<Self, Failure> {
-        let path = directory.join("given_up");
-        let position = match state::read(&path, FILE_BYTES_MAX, REMEDY)? {
-            Some(bytes) => Some(parse(&bytes).ok_or_else(|| {
-                Failure::state(format!("{} is damaged; {REMEDY}", path.display()))
-            })?),
+        Self::open_on(Arc::new(HostDisk), directory, channel)
+    }
+
+    fn open_on(disk: Arc<dyn Disk>, directory: &Path, channel: u128) -> Result<Self, Failure> {
+        let file = WholeFile::new(disk, directory.join("given_up"), FORMAT);
+        let stored = match file.load(older)? {
+            Some(body) => Some(parse(&body).ok_or_else(|| file.damaged("it holds no position"))?),
             None => None,
         };
-        let position = position.filter(|committed| committed.channel == channel);
+        let position = stored.filter(|stored| stored.channel == channel);
         Ok(Self {
-            directory: directory.to_owned(),
+            file,
             channel,
-            position: position.map(|committed| committed.position),
+            position: position.map(|stored| stored.position),
         })
     }
 
@@ -54,92 +56,115 @@ impl GivenUp {
         self.position
     }
 
-    /// Notes it for the next start, before it is settled.
+    /// Stores the position for the next start, before the consumer settles it.
     pub(super) fn store(&mut self, position: Position) -> Result<(), Failure> {
         let committed = Committed {
             channel: self.channel,
             position,
             owner: 0,
         };
-        let text = committed.text();
-        let written = self.write(&format!("{text} {:08x}", crc(&text)));
-        let told = |error| {
-            let directory = self.directory.display();
-            Failure::disk(format!("cannot write {directory}/given_up: {error}"))
-        };
-        written.map_err(told)?;
+        self.file.store(committed.text().as_bytes())?;
         self.position = Some(position);
         Ok(())
     }
-
-    fn write(&self, text: &str) -> io::Result<()> {
-        private::create_dir_all(&self.directory)?;
-        let new = self.directory.join("given_up.new");
-        let mut file = private::create(&new)?;
-        writeln!(file, "{text}")?;
-        file.sync_all()?;
-        fs::rename(&new, self.directory.join("given_up"))?;
-        fs::File::open(&self.directory)?.sync_all()
-    }
 }
 
-fn crc(text: &str) -> u32 {
-    // The algorithm is one of 32 bits.
-    checksum(Crc32Iscsi, text.as_bytes()) as u32
+fn parse(body: &[u8]) -> Option<Committed> {
+    Committed::parse(std::str::from_utf8(body).ok()?).ok()
 }
 
-/// What stands in the file; `None` if it is damaged.
-fn parse(bytes: &[u8]) -> Option<Committed> {
-    // A line counts with its end only: a file that was cut looks like one of an earlier version.
+/// Converts a file of version 1 or 2.
+fn older(bytes: &[u8]) -> Option<Vec<u8>> {
+    // A line ends with a newline: a truncated file of version 2 could look like one of version 1.
     let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
-    let before = Committed::parse(line).ok();
-    if let Some(committed) = before.filter(|committed| committed.text() == line) {
-        return Some(committed);
+    let is_position =
+        |text: &str| Committed::parse(text).is_ok_and(|committed| committed.text() == text);
+    if is_position(line) {
+        return Some(line.into());
     }
     let (text, sum) = line.rsplit_once(' ')?;
-    let is_whole = sum.len() == 8 && u32::from_str_radix(sum, 16).ok()? == crc(text);
-    Committed::parse(text).ok().filter(|_| is_whole)
+    let is_whole = sum.len() == 8 && u32::from_str_radix(sum, 16).ok()? == crc32c(text.as_bytes());
+    (is_whole && is_position(text)).then(|| text.into())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use millstream_pipeline::failure::Who;
+    use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
 
     use super::*;
 
+    const POSITION: Position = Position { epoch: 3, seq: 412 };
+    /// Version 2.
+    const GOLDEN: &str =
+        "millstream 1 00000000000000000000000000000007 3.412 0000000000000000 eba8bfd9\n";
+
+    fn position_in(directory: &Path) -> Option<Position> {
+        GivenUp::open(directory, 7).unwrap().position()
+    }
+
     #[test]
-    fn a_damaged_note_is_never_read_as_another_position() {
+    fn a_damaged_file_is_never_read_as_another_position() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("given_up");
-        let position = Position { epoch: 3, seq: 412 };
         let mut given_up = GivenUp::open(directory.path(), 7).unwrap();
-        given_up.store(position).unwrap();
-        assert_eq!(
-            GivenUp::open(directory.path(), 7).unwrap().position(),
-            Some(position)
-        );
-        let whole = fs::read(&path).unwrap();
+        given_up.store(POSITION).unwrap();
+        assert_eq!(position_in(directory.path()), Some(POSITION));
         let refused = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             let failure = GivenUp::open(directory.path(), 7).err();
             failure.unwrap_or_else(|| panic!("{} was read", String::from_utf8_lossy(bytes)))
         };
-        for at in 0..whole.len() {
-            for bit in 0..8 {
-                let mut damaged = whole.clone();
-                damaged[at] ^= 1 << bit;
-                // Hexadecimal digits may change their case.
-                if !damaged.eq_ignore_ascii_case(&whole) {
-                    assert_eq!(refused(&damaged).who, Who::State);
+        for whole in [fs::read(&path).unwrap(), GOLDEN.into()] {
+            for at in 0..whole.len() {
+                for bit in 0..8 {
+                    let mut damaged = whole.clone();
+                    damaged[at] ^= 1 << bit;
+                    // In a text, hexadecimal digits may change their case.
+                    if whole != GOLDEN.as_bytes() || !damaged.eq_ignore_ascii_case(&whole) {
+                        assert_eq!(refused(&damaged).who, Who::State);
+                    }
                 }
+                assert!(refused(&whole[..at]).message.contains("remove it"));
             }
-            assert!(refused(&whole[..at]).message.contains("remove it"));
         }
-        let before = whole[..whole.len() - 10].to_vec();
-        fs::write(&path, [before, b"\n".to_vec()].concat()).unwrap();
-        assert_eq!(
-            GivenUp::open(directory.path(), 7).unwrap().position(),
-            Some(position)
-        );
+    }
+
+    #[test]
+    fn files_of_versions_1_and_2_are_read_and_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("given_up");
+        let version_1 = format!("{}\n", &GOLDEN[..GOLDEN.len() - 10]);
+        for old in [version_1.as_str(), GOLDEN] {
+            fs::write(&path, old).unwrap();
+            assert_eq!(position_in(directory.path()), Some(POSITION));
+            let mut given_up = GivenUp::open(directory.path(), 7).unwrap();
+            given_up.store(POSITION).unwrap();
+            assert!(fs::read(&path).unwrap().starts_with(FORMAT.magic));
+            assert_eq!(position_in(directory.path()), Some(POSITION));
+            assert_eq!(GivenUp::open(directory.path(), 8).unwrap().position(), None);
+        }
+    }
+
+    impl DurableState for GivenUp {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            Self::open_on(disk, Path::new(DIRECTORY), 7).map_err(|failure| failure.message)
+        }
+
+        fn number(&self) -> u64 {
+            self.position.map_or(0, |position| position.seq)
+        }
+
+        fn advance(&mut self, seq: u64) -> Result<(), String> {
+            self.store(Position { epoch: 3, seq })
+                .map_err(|failure| failure.message)
+        }
+    }
+
+    #[test]
+    fn a_stored_position_survives_power_cuts_and_failing_disks() {
+        Trial::default().run::<GivenUp>();
     }
 }

@@ -101,7 +101,8 @@ impl Store for Cloud {
                 begun.map_err(|error| self.trouble("begin to upload", &path, &error))
             })
             .await?;
-        self.tell(self.begun.note(&id, path.as_ref()));
+        let noted = self.begun.note(&id, path.as_ref());
+        self.tell(noted);
         Ok(Upload {
             path,
             id,
@@ -197,7 +198,8 @@ impl Store for Cloud {
             }
         }
         // The next start retries them.
-        self.tell(self.begun.keep(&left));
+        let kept = self.begun.keep(&left);
+        self.tell(kept);
         Ok(())
     }
 

@@ -1,117 +1,151 @@
-//! What this machine remembers of the chain: its id, and the last manifest whose outputs are surely published.
+//! What this machine remembers of the chain: its id, and the last manifest whose outputs are known to be published.
 //!
 //! ```text
-//! data_dir/sinks/NAME/published      "CRC ID NUMBER\n": CRC-32C of what follows it, 32 hexadecimal digits, a decimal number
+//! SINK/published     "ID NUMBER" (32 hexadecimal digits, a decimal number), as a `millstream_state::WholeFile`
 //! ```
-//! Earlier versions wrote no checksum.
-//! Without it the newest manifest is finished once more at the next start; by then somebody may have taken its outputs away,
-//! and nobody could tell that from outputs that were never published.
+//! Before version 3 the file was that line, in version 2 with its CRC-32C in hex before it.
+//!
+//! Without the note the next start publishes the newest manifest once more. By then a reader may have removed its outputs,
+//! and that would look like outputs that were never published.
 
-use std::{
-    fs::{self, File},
-    io::{self, Write},
-    path::{Path, PathBuf},
+use std::{path::Path, sync::Arc};
+
+use millstream_pipeline::failure::Failure;
+use millstream_state::{Format, WholeFile};
+use millstream_sys::{
+    checksum::crc32c,
+    disk::{Disk, HostDisk},
 };
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
-use millstream_pipeline::{failure::Failure, state};
-use millstream_sys::private;
-
-const NAME: &str = "published";
-/// A larger note is damaged.
-const FILE_BYTES_MAX: u64 = 4096;
+const FORMAT: Format = Format {
+    magic: b"MILLPUBL",
+    version: 3,
+    bytes_max: 4096,
+    // A damaged note is not reported: it counts as missing.
+    remedy: "",
+};
 
 /// The note of one sink.
 pub(super) struct Note {
-    directory: PathBuf,
-    /// What it says: the chain's id and the number of the manifest.
+    file: WholeFile,
+    /// The chain's id and the number of the manifest.
     pub(super) said: Option<(u128, u64)>,
 }
 
 impl Note {
-    /// Reads it; one that is not there or not whole says nothing.
+    /// Reads the note. One that is missing, damaged or unreadable says nothing.
     pub(super) fn open(directory: &Path) -> Self {
-        // One that cannot be read says nothing, too.
-        let bytes = state::read(&directory.join(NAME), FILE_BYTES_MAX, "")
-            .ok()
-            .flatten();
-        let said = bytes.and_then(|bytes| parse(&bytes));
-        Self {
-            directory: directory.to_owned(),
-            said,
-        }
+        Self::open_on(Arc::new(HostDisk), directory)
     }
 
-    /// Whether the outputs of this manifest are surely published.
+    fn open_on(disk: Arc<dyn Disk>, directory: &Path) -> Self {
+        let file = WholeFile::new(disk, directory.join("published"), FORMAT);
+        let body = file.load(older).ok().flatten();
+        let said = body.and_then(|body| parse(std::str::from_utf8(&body).ok()?));
+        Self { file, said }
+    }
+
+    /// Whether the outputs of this manifest are known to be published.
     pub(super) fn says(&self, id: u128, number: u64) -> bool {
         self.said == Some((id, number))
     }
 
-    /// Everything up to this manifest is published.
+    /// Notes that everything up to this manifest is published.
     pub(super) fn write(&mut self, id: u128, number: u64) -> Result<(), Failure> {
-        let path = self.directory.join(NAME);
-        let new = self.directory.join("published.new");
-        let write = || -> io::Result<()> {
-            private::create_dir_all(&self.directory)?;
-            let mut file = private::create(&new)?;
-            let text = format!("{id:032x} {number}");
-            writeln!(file, "{:08x} {text}", crc(&text))?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&self.directory)?.sync_all()
-        };
-        write()
-            .map_err(|error| Failure::disk(format!("cannot write {}: {error}", path.display())))?;
+        self.file.store(format!("{id:032x} {number}").as_bytes())?;
         self.said = Some((id, number));
         Ok(())
     }
 }
 
-fn crc(text: &str) -> u32 {
-    // The algorithm is one of 32 bits.
-    checksum(Crc32Iscsi, text.as_bytes()) as u32
-}
-
-/// What a note says; `None` if it is damaged: another number would call outputs published that are not.
-fn parse(bytes: &[u8]) -> Option<(u128, u64)> {
-    // A line counts with its end only: a note that was cut looks like one of an earlier version.
-    let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
-    let text = match line.split_once(' ')? {
-        (sum, text) if sum.len() == 8 => {
-            let is_whole = u32::from_str_radix(sum, 16).ok()? == crc(text);
-            is_whole.then_some(text)?
-        }
-        _ => line,
-    };
+fn parse(text: &str) -> Option<(u128, u64)> {
     let (id, number) = text.split_once(' ')?;
     let said = (u128::from_str_radix(id, 16).ok()?, number.parse().ok()?);
     (id.len() == 32).then_some(said)
 }
 
+/// Converts a file of version 1 or 2; `None` if it is damaged: another number would call outputs published that are not.
+fn older(bytes: &[u8]) -> Option<Vec<u8>> {
+    // A line ends with a newline: a truncated number is another number.
+    let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    let text = match line.split_once(' ')? {
+        (sum, text) if sum.len() == 8 => {
+            let is_whole = u32::from_str_radix(sum, 16).ok()? == crc32c(text.as_bytes());
+            is_whole.then_some(text)?
+        }
+        _ => line,
+    };
+    parse(text).map(|_| text.into())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
+
     use super::*;
+
+    /// Version 2.
+    const GOLDEN: &str = "91263cf5 00000000000000000000000000000abc 417\n";
 
     #[test]
     fn a_damaged_note_says_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(NAME);
+        let path = directory.path().join("published");
         Note::open(directory.path()).write(0xabc, 417).unwrap();
         assert!(Note::open(directory.path()).says(0xabc, 417));
-        let whole = fs::read(&path).unwrap();
-        for at in 0..whole.len() {
-            for bit in 0..8 {
-                let mut damaged = whole.clone();
-                damaged[at] ^= 1 << bit;
-                let said = parse(&damaged);
-                assert!(
-                    said.is_none() || said == Some((0xabc, 417)),
-                    "bit {bit} of {at}"
-                );
+        for whole in [fs::read(&path).unwrap(), GOLDEN.into()] {
+            let said = |bytes: &[u8]| {
+                fs::write(&path, bytes).unwrap();
+                Note::open(directory.path()).said
+            };
+            assert_eq!(said(&whole), Some((0xabc, 417)));
+            for at in 0..whole.len() {
+                for bit in 0..8 {
+                    let mut damaged = whole.clone();
+                    damaged[at] ^= 1 << bit;
+                    let said = said(&damaged);
+                    assert!(
+                        said.is_none() || said == Some((0xabc, 417)),
+                        "bit {bit} of {at}"
+                    );
+                }
+                assert_eq!(said(&whole[..at]), None, "{at}");
             }
-            assert_eq!(parse(&whole[..at]), None, "{at}");
         }
-        fs::write(&path, format!("{:032x} 417\n", 0xabc)).unwrap();
-        assert!(Note::open(directory.path()).says(0xabc, 417));
+    }
+
+    #[test]
+    fn notes_of_versions_1_and_2_are_read_and_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("published");
+        for old in [&GOLDEN[9..], GOLDEN] {
+            fs::write(&path, old).unwrap();
+            let mut note = Note::open(directory.path());
+            assert!(note.says(0xabc, 417));
+            note.write(0xabc, 418).unwrap();
+            assert!(fs::read(&path).unwrap().starts_with(FORMAT.magic));
+            assert!(Note::open(directory.path()).says(0xabc, 418));
+        }
+    }
+
+    impl DurableState for Note {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            Ok(Self::open_on(disk, Path::new(DIRECTORY)))
+        }
+
+        fn number(&self) -> u64 {
+            self.said.map_or(0, |(_, number)| number)
+        }
+
+        fn advance(&mut self, number: u64) -> Result<(), String> {
+            self.write(0xabc, number).map_err(|failure| failure.message)
+        }
+    }
+
+    #[test]
+    fn a_note_survives_power_cuts_and_failing_disks() {
+        Trial::default().run::<Note>();
     }
 }

@@ -1,8 +1,8 @@
-//! The child: `journalctl -o export`, and a thread that makes records of what it writes.
+//! The child: `journalctl -o export`, and a thread that makes records of its output.
 //!
 //! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A thread, because reading a pipe blocks; a short queue leads to the data thread, and when that is full the child waits.
+//! It is a thread because reading a pipe blocks. A short queue leads to the data thread; while it is full, the child waits.
 
 use std::{
     io::{self, Read},
@@ -18,33 +18,33 @@ use tokio::sync::mpsc;
 
 use super::{Config, Start};
 
-/// Bytes of one read at most: what a pipe holds is less.
+/// The most bytes of one read: more than a pipe holds.
 const READ_BYTES: usize = 256 << 10;
-/// Pieces between the thread that reads and the data thread.
+/// The length of the queue between the reading thread and the data thread.
 const PIECES: usize = 4;
-/// Of what the child says when it fails, so much is told.
+/// How much of the child's stderr is reported when it fails.
 const REASON_BYTES: u64 = 2000;
 
-/// What was read.
+/// What the reading thread passes on.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// Whole entries, packed.
     Entries {
         body: Vec<u8>,
         count: u32,
-        /// Of the last one.
+        /// The cursor of the last one.
         cursor: String,
     },
     /// The start of an entry that is too large; the child has ended.
     TooLarge { bytes: Vec<u8>, cursor: String },
-    /// The child has ended, or wrote something else; why, if it was not asked to.
+    /// The child has ended; `Err` says why it failed or what of its output is not the export format.
     Ended(Result<(), String>),
 }
 
-/// A child that runs. Dropping it ends it.
+/// A running child. Dropping this kills it.
 pub(super) struct Journalctl {
     child: Arc<std::sync::Mutex<Child>>,
-    /// What it writes.
+    /// Its output.
     pub pieces: mpsc::Receiver<Piece>,
 }
 
@@ -54,7 +54,7 @@ impl Drop for Journalctl {
             .child
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // It has ended by itself, or does now.
+        // It may have ended already.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -70,7 +70,7 @@ fn command(config: &Config) -> Command {
     command
 }
 
-/// The cursor of the newest entry, if there is any. Blocks.
+/// The cursor of the newest entry, if the journal has entries. Blocks.
 pub(super) fn newest(config: &Config) -> Result<Option<String>, String> {
     let output = command(config)
         .arg("--lines=1")
@@ -99,7 +99,7 @@ pub(super) fn program(config: &Config) -> &str {
         .map_or("journalctl", String::as_str)
 }
 
-/// Runs the child from behind a cursor on (empty: from the beginning), and follows the journal unless `once`.
+/// Starts the child behind a cursor (empty: at the beginning). It follows the journal unless `once` is set.
 pub(super) fn start(
     config: &Config,
     cursor: &str,
@@ -133,13 +133,13 @@ pub(super) fn start(
         };
         let end = read_all(stdout, pool, entry_max, &sender).await;
         let ended = match end {
-            // Nobody wants more.
+            // The data thread has stopped.
             Ok(false) => return,
             Ok(true) => Ok(()),
             Err(why) => Err(why),
         };
         if ended.is_err() {
-            // What it writes is not understood: it would write for ever.
+            // Its output is not the export format, and it would never end.
             let _ = child
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -167,7 +167,7 @@ pub(super) fn start(
     Ok(running)
 }
 
-/// Reads to the end; false if nobody takes what is read.
+/// Reads to the end; returns false if the data thread has stopped.
 async fn read_all(
     stdout: ChildStdout,
     pool: Pool,
@@ -183,11 +183,11 @@ async fn read_all(
             match rustix::io::read(&stdout, spare_capacity(&mut *buffer)) {
                 Ok(read) => break read,
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(format!("cannot read what it writes: {error}")),
+                Err(error) => return Err(format!("cannot read its output: {error}")),
             }
         };
         if read == 0 && !buffer.is_empty() {
-            return Err("it ended within an entry".to_owned());
+            return Err("it ended in the middle of an entry".to_owned());
         }
         if read == 0 {
             return Ok(true);
@@ -228,7 +228,7 @@ async fn read_all(
     }
 }
 
-/// A cursor goes into a line of a file and an argument of a program: it must be what it should be.
+/// Checks a cursor before it becomes an argument of a program.
 fn cursor_text(cursor: &[u8]) -> Result<String, String> {
     let is_plain = |byte: &u8| byte.is_ascii_graphic();
     match !cursor.is_empty() && cursor.iter().all(is_plain) {
@@ -238,7 +238,7 @@ fn cursor_text(cursor: &[u8]) -> Result<String, String> {
 }
 
 impl Config {
-    /// Whether the first start begins behind the newest entry.
+    /// Whether the first start skips the entries that exist.
     pub(super) fn begins_at_end(&self) -> bool {
         self.start == Start::End
     }

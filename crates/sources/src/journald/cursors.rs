@@ -1,163 +1,116 @@
-//! Cursors: which entry of the journal stands behind a number of entries that were sent.
+//! Cursors: which entry of systemd's journal belongs to a number of entries that were sent.
 //!
-//! A durable channel keeps, with the data, how many entries it has (as the offset of a file); this file says which
-//! cursor of the journal that is. A line is written, and synced, before the batch that it ends is sent, so whatever a
-//! crash took away, what the channel has stands here. Behind memory a line is written when its entries are settled.
+//! A durable channel keeps, with the data, how many entries it has (as the offset of a file). This file gives the cursor
+//! for that count. A place is appended and synced before the batch that it ends is sent, so every count that the channel
+//! may have after a crash is found here. Behind a memory channel a place is stored when its entries are settled.
 //!
 //! ```text
-//! millstream journald cursors 2 ID CRC    16 hex digits, random: the "file" whose offset it is; CRC-32C of what is before it
-//! COUNT CRC CURSOR                        CRC-32C of COUNT, a space and CURSOR, in hex; CURSOR may be empty: the beginning
+//! SOURCE/cursors     a `millstream_state::Journal`
+//!     first record   0 id, 8 random bytes: the "file" whose offset the count is | 8 the first place
+//!     others         a place each
+//!     a place        0 count u64, little-endian | 8 cursor; empty for the beginning of the journal
 //! ```
-//!
-//! Version 1 had no checksum in the title. A last line that is torn is left out, and so is a damaged one: the others still
-//! say which cursor stands behind their count. The first one must be whole, because it is where to go on when nothing else
-//! is known. When it grows long it is written anew beside and
-//! renamed, from the last line on that is kept.
+//! A damaged record is skipped: the others still give the cursor for their count. The first record must be whole, because
+//! the source continues there when the channel gives no count. Versions 1 and 2 were texts: see [`older`].
 
-use std::{
-    collections::VecDeque,
-    fs,
-    io::{self, Write},
-    path::{Path, PathBuf},
+use std::{collections::VecDeque, fmt, io, path::Path, sync::Arc};
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::FileId;
+use millstream_state::{Error, Format, Journal, JournalFormat, Recovered};
+use millstream_sys::{
+    checksum::crc32c,
+    disk::{Disk, HostDisk},
+    random,
 };
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
-use millstream_pipeline::{failure::Failure, state};
-use millstream_record::FileId;
-use millstream_sys::private;
-use rustix::rand::{GetRandomFlags, getrandom};
-
-const NAME: &str = "cursors";
-const NEW_NAME: &str = "cursors.new";
-const TITLE: &str = "millstream journald cursors ";
-const VERSION: &str = "2";
-/// The version whose title has no checksum.
-const VERSION_BEFORE: &str = "1";
-/// A larger file is damaged: it is written anew long before.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-/// What helps when the cursors cannot be used.
-const REMEDY: &str = "restore it from a backup, or remove it and restart Millstream: the journal is then read again as \
-                      `start` says";
+const FORMAT: JournalFormat = JournalFormat {
+    format: Format {
+        magic: b"MILLJCUR",
+        version: 3,
+        // It is replaced long before.
+        bytes_max: 64 << 20,
+        remedy: "restore it from a backup, or remove it and restart Millstream: the journal is then read again as `start` \
+                 says",
+    },
+    record_bytes_max: 64 << 10,
+    copied: false,
+};
 /// `journal` in ASCII: no device has this number.
 const DEVICE: u64 = 0x6a_6f75_726e_616c;
-/// The file is written anew when it has grown by so many bytes.
-const GROWN_BYTES: usize = 256 << 10;
+/// The file is replaced when it has grown by this many bytes.
+const GROWN_BYTES: u64 = 256 << 10;
 
-/// So many entries, and the cursor of the last.
+/// A number of entries, and the cursor of the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// How many entries were sent up to here.
     pub count: u64,
-    /// The last one; empty: none.
+    /// The cursor of the last one; empty: none.
     pub cursor: String,
 }
 
-/// The file and what stands in it from the last kept place on.
-#[derive(Debug)]
+/// The places from the last kept one on, and the file that holds them.
 pub(super) struct Cursors {
-    directory: PathBuf,
+    journal: Journal,
     id: u64,
     places: VecDeque<Place>,
-    file: Option<fs::File>,
-    grown: usize,
+    /// How long the file was when it was last replaced.
+    replaced_bytes: u64,
 }
 
-fn crc(text: &str) -> u32 {
-    // The algorithm is one of 32 bits.
-    checksum(Crc32Iscsi, text.as_bytes()) as u32
-}
-
-fn line(place: &Place) -> String {
-    let crc = crc(&format!("{} {}", place.count, place.cursor));
-    format!("{} {crc:08x} {}\n", place.count, place.cursor)
-}
-
-fn place(line: &str) -> Option<Place> {
-    let mut words = line.splitn(3, ' ');
-    let (count, sum, cursor) = (words.next()?, words.next()?, words.next()?);
-    let right = u32::from_str_radix(sum, 16).ok()? == crc(&format!("{count} {cursor}"));
-    Some(Place {
-        count: count.parse().ok()?,
-        cursor: cursor.to_owned(),
-    })
-    .filter(|_| right)
-}
-
-/// The first line.
-fn title(id: u64) -> String {
-    let text = format!("{TITLE}{VERSION} {id:016x}");
-    format!("{text} {:08x}\n", crc(&text))
-}
-
-/// The id in the first line, or what is wrong with it.
-fn id_in(line: &str) -> Result<u64, String> {
-    let damaged = || "is damaged: it has no title".to_owned();
-    let mut words = line.strip_prefix(TITLE).ok_or_else(damaged)?.split(' ');
-    let (version, id, sum) = (words.next(), words.next(), words.next());
-    // The checksum comes first: a version that was damaged is no newer format.
-    let text = line.rsplit_once(' ').map_or("", |(text, _)| text);
-    let is_whole = sum.and_then(|sum| u32::from_str_radix(sum, 16).ok()) == Some(crc(text));
-    match version {
-        Some(VERSION) if is_whole => {}
-        Some(VERSION_BEFORE) if sum.is_none() => {}
-        Some(version) if is_whole => {
-            return Err(format!(
-                "has the format version {version}; this program knows {VERSION}: run the newer one that wrote it"
-            ));
-        }
-        _ => return Err(damaged()),
+impl fmt::Debug for Cursors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cursors({:x}, {:?})", self.id, self.places)
     }
-    let id = id.and_then(|id| u64::from_str_radix(id, 16).ok());
-    id.ok_or_else(damaged)
-}
-
-fn new_id() -> io::Result<u64> {
-    let mut random = [0; 8];
-    getrandom(&mut random, GetRandomFlags::empty())?;
-    Ok(u64::from_le_bytes(random))
 }
 
 impl Cursors {
-    /// Reads what earlier runs have left; None: this is the first one.
+    /// Reads what earlier runs have left; `None`: this is the first one.
     pub(super) fn load(directory: &Path) -> Result<Option<Self>, Failure> {
-        let path = directory.join(NAME);
-        let Some(text) = state::read(&path, FILE_BYTES_MAX, REMEDY)? else {
+        Ok(Self::load_on(Arc::new(HostDisk), directory)?)
+    }
+
+    fn load_on(disk: Arc<dyn Disk>, directory: &Path) -> Result<Option<Self>, Error> {
+        let (journal, recovered) = Journal::open(disk, directory.join("cursors"), FORMAT, older)?;
+        let Some(recovered) = recovered else {
             return Ok(None);
         };
-        let text = String::from_utf8_lossy(&text);
-        let wrong = |why: String| Failure::state(format!("{} {why}; {REMEDY}", path.display()));
-        // A line counts with its newline only.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let mut lines = whole.split('\n');
-        let id = id_in(lines.next().unwrap_or_default()).map_err(wrong)?;
-        let first = lines.next().and_then(place);
-        let first =
-            first.ok_or_else(|| wrong("is damaged: its first place cannot be read".to_owned()))?;
+        let mut bodies = recovered.records.iter().map(|record| &*record.body);
+        let first = match recovered.lost_first() {
+            true => None,
+            false => bodies.next().and_then(decode_first),
+        };
+        let Some((id, first)) = first else {
+            return Err(journal.damaged("its first place cannot be read"));
+        };
         let places = std::iter::once(first)
-            .chain(lines.filter_map(place))
+            .chain(bodies.filter_map(decode))
             .collect();
         Ok(Some(Self {
-            directory: directory.to_owned(),
+            journal,
             id,
             places,
-            file: None,
-            grown: 0,
+            replaced_bytes: 0,
         }))
     }
 
     /// Begins at a cursor; nothing is written yet.
     pub(super) fn begin(directory: &Path, cursor: String) -> Result<Self, Failure> {
-        let id = new_id().map_err(|error| Failure::us(format!("no random number: {error}")))?;
+        Self::begin_on(Arc::new(HostDisk), directory, cursor)
+    }
+
+    fn begin_on(disk: Arc<dyn Disk>, directory: &Path, cursor: String) -> Result<Self, Failure> {
+        let (journal, _) = Journal::open(disk, directory.join("cursors"), FORMAT, older)?;
         Ok(Self {
-            directory: directory.to_owned(),
-            id,
+            journal,
+            id: new_id()?,
             places: [Place { count: 0, cursor }].into(),
-            file: None,
-            grown: 0,
+            replaced_bytes: 0,
         })
     }
 
-    /// What a durable channel knows it by.
+    /// The "file" by which a durable channel knows the count.
     pub(super) fn file_id(&self) -> FileId {
         FileId {
             device: DEVICE,
@@ -172,20 +125,26 @@ impl Cursors {
         self.places.back().cloned().unwrap_or_default()
     }
 
-    /// A durable channel has `count` entries, or knows nothing: goes on from there. False: it has another number of
-    /// entries than any place says, so what follows is numbered anew, and may come twice.
+    /// Continues at the count that a durable channel has; `None`: it has none. Returns false if no place has this count:
+    /// what follows is then counted from 0 under a new id, and some entries may come twice.
     pub(super) fn resume(&mut self, count: Option<u64>) -> Result<bool, Failure> {
+        self.journal.invalidate();
         let Some(count) = count else {
-            // Of what was sent nothing is known to be kept but what the first place says.
+            // Only the first place is known to be kept.
             self.places.truncate(1);
             return Ok(true);
         };
         let before = self.places.iter().rposition(|place| place.count <= count);
         self.places.truncate(before.map_or(1, |before| before + 1));
-        if self.last().count == count {
+        let Place {
+            count: last,
+            cursor,
+        } = self.last();
+        if last == count {
             return Ok(true);
         }
-        *self = Self::begin(&self.directory, self.last().cursor)?;
+        self.id = new_id()?;
+        self.places = [Place { count: 0, cursor }].into();
         Ok(false)
     }
 
@@ -196,51 +155,111 @@ impl Cursors {
         }
     }
 
-    /// After a failure: the places behind the one of `count` are void.
+    /// After a failure: forgets the places behind the one of `count`.
     pub(super) fn go_back(&mut self, count: u64) {
         while self.places.len() > 1 && self.last().count > count {
             self.places.pop_back();
         }
-        // The next line must not stand behind those that are void.
-        self.file = None;
+        // The next record must not follow those of the forgotten places.
+        self.journal.invalidate();
     }
 
-    /// Adds a place. It is on the disk when this returns. Blocks.
+    /// Adds a place. It survives a power cut when this returns. Blocks.
     pub(super) fn add(&mut self, place: Place) -> io::Result<()> {
-        if self.grown > GROWN_BYTES {
-            self.file = None;
+        let grown = self.journal.bytes().saturating_sub(self.replaced_bytes);
+        if self.journal.needs_replace() || grown > GROWN_BYTES {
+            self.replace()?;
         }
-        let mut file = match self.file.take() {
-            Some(file) => file,
-            None => self.write_anew()?,
-        };
-        let line = line(&place);
-        file.write_all(line.as_bytes())?;
-        file.sync_data()?;
-        self.grown += line.len();
-        self.file = Some(file);
+        let count = place.count.to_le_bytes();
+        self.journal.append(&[&count, place.cursor.as_bytes()])?;
+        self.journal.sync()?;
         self.places.push_back(place);
         Ok(())
     }
 
-    /// Writes the file with the places that are not forgotten. Blocks.
-    pub(super) fn write_anew(&mut self) -> io::Result<fs::File> {
-        private::create_dir_all(&self.directory)?;
-        let new = self.directory.join(NEW_NAME);
-        let mut file = private::create(&new)?;
-        let mut text = title(self.id);
-        text.extend(self.places.iter().map(line));
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, self.directory.join(NAME))?;
-        fs::File::open(&self.directory)?.sync_all()?;
-        self.grown = 0;
-        Ok(file)
+    /// Replaces the file by one with the places that are not forgotten. Blocks.
+    pub(super) fn replace(&mut self) -> io::Result<()> {
+        let mut records = self.journal.replacement();
+        for (number, place) in self.places.iter().enumerate() {
+            let (id, count) = (self.id.to_le_bytes(), place.count.to_le_bytes());
+            let id = if number == 0 { &id[..] } else { &[] };
+            records.add(&[id, &count, place.cursor.as_bytes()]);
+        }
+        self.journal.replace(records)?;
+        self.replaced_bytes = self.journal.bytes();
+        Ok(())
     }
+}
+
+fn new_id() -> Result<u64, Failure> {
+    let random = random::bytes();
+    let failed = |error| Failure::us(format!("cannot draw a random number: {error}"));
+    random.map(u64::from_le_bytes).map_err(failed)
+}
+
+fn decode_first(body: &[u8]) -> Option<(u64, Place)> {
+    let (id, body) = body.split_first_chunk()?;
+    Some((u64::from_le_bytes(*id), decode(body)?))
+}
+
+fn decode(body: &[u8]) -> Option<Place> {
+    let (count, cursor) = body.split_first_chunk()?;
+    Some(Place {
+        count: u64::from_le_bytes(*count),
+        cursor: String::from_utf8(cursor.to_vec()).ok()?,
+    })
+}
+
+/// Converts a text of version 1 or 2:
+///
+/// ```text
+/// millstream journald cursors 2 ID CRC    ID: 16 hex digits; CRC: CRC-32C of what precedes it, not in version 1
+/// COUNT CRC CURSOR                        CRC: CRC-32C of COUNT, a space and CURSOR, in hex
+/// ```
+fn older([bytes, _]: [Option<&[u8]>; 2]) -> Option<Recovered> {
+    let text = String::from_utf8_lossy(bytes?);
+    // Without its newline a line is torn.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut lines = whole.split('\n');
+    let title = lines.next()?;
+    let words = title.strip_prefix("millstream journald cursors ")?;
+    let mut words = words.split(' ');
+    let (version, id, sum) = (words.next()?, words.next()?, words.next());
+    let covered = title.rsplit_once(' ')?.0;
+    match (version, sum) {
+        ("1", None) => {}
+        ("2", Some(sum)) if is_sum(sum, covered) => {}
+        _ => return None,
+    }
+    let id = u64::from_str_radix(id, 16).ok()?.to_le_bytes();
+    let mut bodies = Vec::new();
+    if let Some(first) = lines.next().and_then(older_place) {
+        bodies.push([&id[..], &first].concat());
+        bodies.extend(lines.filter_map(older_place));
+    }
+    Some(Recovered::of(bodies))
+}
+
+fn older_place(line: &str) -> Option<Vec<u8>> {
+    let mut words = line.splitn(3, ' ');
+    let (count, sum, cursor) = (words.next()?, words.next()?, words.next()?);
+    if !is_sum(sum, &format!("{count} {cursor}")) {
+        return None;
+    }
+    let count: u64 = count.parse().ok()?;
+    Some([&count.to_le_bytes(), cursor.as_bytes()].concat())
+}
+
+fn is_sum(hex: &str, text: &str) -> bool {
+    u32::from_str_radix(hex, 16).is_ok_and(|sum| sum == crc32c(text.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
+
     use super::*;
 
     fn at(count: u64) -> Place {
@@ -250,8 +269,24 @@ mod tests {
         }
     }
 
+    /// A text of version 2 as the last program that wrote one did.
+    fn golden(first: &Place, others: &[Place]) -> String {
+        let title = "millstream journald cursors 2 00000000deadbeef";
+        let line = |place: &Place| {
+            let text = format!("{} {}", place.count, place.cursor);
+            format!(
+                "{} {:08x} {}\n",
+                place.count,
+                crc32c(text.as_bytes()),
+                place.cursor
+            )
+        };
+        let lines: String = std::iter::once(first).chain(others).map(line).collect();
+        format!("{title} {:08x}\n{lines}", crc32c(title.as_bytes()))
+    }
+
     #[test]
-    fn places_are_found_again_by_what_a_channel_has() {
+    fn places_are_found_by_the_count_that_a_channel_has() {
         let directory = tempfile::tempdir().unwrap();
         assert!(Cursors::load(directory.path()).unwrap().is_none());
         let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
@@ -270,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_forgotten_and_what_is_void_is_not_read_again() {
+    fn settled_places_are_forgotten_and_void_ones_are_not_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in 1..9 {
@@ -291,104 +326,185 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_left_out_and_a_newer_version_is_refused() {
+    fn a_torn_record_is_left_out_and_a_newer_version_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), "c".to_owned()).unwrap();
         cursors.add(at(1)).unwrap();
-        let path = directory.path().join(NAME);
-        let text = fs::read_to_string(&path).unwrap();
+        let path = directory.path().join("cursors");
+        let whole = fs::read(&path).unwrap();
+        let flipped = |place: usize| {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 1;
+            bytes
+        };
+        let last = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            Cursors::load(directory.path()).unwrap().unwrap().last()
+        };
+        // The last byte of the record: before it is padding.
+        let end = whole.iter().rposition(|byte| *byte != 0).unwrap();
+        for torn in [&whole[..end], &whole[..end - 4], &flipped(end)] {
+            assert_eq!(last(torn).count, 0);
+        }
+        let refused = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            Cursors::load(directory.path()).unwrap_err().message
+        };
+        for place in 0..24 {
+            assert!(refused(&flipped(place)).contains("damaged"));
+        }
+        assert!(refused(&flipped(40)).contains("first place"));
+        assert!(refused(b"").contains("damaged"));
+        let mut newer = FORMAT;
+        newer.format.version = 4;
+        let (mut journal, _) = Journal::open(Arc::new(HostDisk), path.clone(), newer, |_| {
+            Some(Recovered::default())
+        })
+        .unwrap();
+        journal.replace(journal.replacement()).unwrap();
+        let failure = Cursors::load(directory.path()).unwrap_err();
+        assert!(failure.message.contains("version 4"), "{failure}");
+    }
+
+    #[test]
+    fn texts_of_versions_1_and_2_are_read_and_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cursors");
+        let text = golden(&at(0), &[at(1), at(4)]);
+        assert_eq!(
+            golden(&at(0), &[]),
+            "millstream journald cursors 2 00000000deadbeef 61752579\n0 3f6c92b6 s=1;i=0\n"
+        );
+        let version_1 = text.replacen("cursors 2", "cursors 1", 1);
+        let version_1 = version_1.replacen(&version_1[46..55], "", 1);
+        for old in [&text, &version_1] {
+            fs::write(&path, old).unwrap();
+            let mut read = Cursors::load(directory.path()).unwrap().unwrap();
+            assert!(read.resume(Some(4)).unwrap());
+            assert_eq!((read.file_id().inode, read.last()), (0xdead_beef, at(4)));
+            read.add(at(7)).unwrap();
+            assert!(fs::read(&path).unwrap().starts_with(FORMAT.format.magic));
+            let read = Cursors::load(directory.path()).unwrap().unwrap();
+            assert_eq!((read.file_id().inode, read.last()), (0xdead_beef, at(7)));
+        }
+        // A torn or damaged last line is left out.
         for torn in [
             &text[..text.len() - 1],
             &text[..text.len() - 4],
-            &text.replace("i=1", "i=2"),
+            &text.replace("i=4", "i=2"),
         ] {
             fs::write(&path, torn).unwrap();
             assert_eq!(
-                Cursors::load(directory.path())
-                    .unwrap()
-                    .unwrap()
-                    .last()
-                    .count,
-                0
+                Cursors::load(directory.path()).unwrap().unwrap().last(),
+                at(1)
             );
         }
         let refused = |text: &str| {
             fs::write(&path, text).unwrap();
             Cursors::load(directory.path()).unwrap_err().message
         };
-        let id = cursors.file_id().inode;
-        let newer = format!("{TITLE}3 {id:016x}");
-        let newer = format!("{newer} {:08x}\n", crc(&newer));
-        assert!(refused(&newer).contains("version 3"));
         assert!(refused(&text.replace("cursors 2", "cursors 3")).contains("damaged"));
-        assert!(
-            refused(&text.replacen(&format!("{id:016x}"), "0000000000000001", 1))
-                .contains("damaged")
-        );
-        assert!(refused(&text.replace(" c\n", " d\n")).contains("first place"));
-        assert!(refused("").contains("damaged"));
-        let before = format!("{TITLE}1 {id:016x}\n{}", line(&at(4)));
-        fs::write(&path, before).unwrap();
-        let read = Cursors::load(directory.path()).unwrap().unwrap();
-        assert_eq!((read.file_id(), read.last()), (cursors.file_id(), at(4)));
+        assert!(refused(&text.replace("deadbeef", "deadbee0")).contains("damaged"));
+        assert!(refused(&text.replace("i=0\n", "i=9\n")).contains("first place"));
     }
 
     #[test]
-    fn no_flipped_bit_and_no_cut_leads_to_a_wrong_place() {
+    fn no_flipped_bit_and_no_truncation_leads_to_a_wrong_place() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), "s=1;i=0".to_owned()).unwrap();
         for count in 1..5 {
             cursors.add(at(count)).unwrap();
         }
-        let path = directory.path().join(NAME);
-        let whole = fs::read(&path).unwrap();
-        let check = |bytes: &[u8]| {
-            fs::write(&path, bytes).unwrap();
-            for count in 1..5 {
-                let Ok(Some(mut read)) = Cursors::load(directory.path()) else {
-                    continue;
-                };
-                assert_eq!(read.file_id(), cursors.file_id());
-                // If it does not know the place, it says so, and goes on before it.
-                let is_known = read.resume(Some(count)).unwrap();
-                let number = read
-                    .last()
-                    .cursor
-                    .rsplit_once('=')
-                    .map(|(_, number)| number.to_owned());
-                let number: u64 = number.unwrap().parse().unwrap();
-                assert!(
-                    number <= count && (number == count || !is_known),
-                    "{read:?}"
-                );
-            }
-        };
-        for place in 0..whole.len() {
-            check(&whole[..place]);
-            for bit in 0..8 {
-                let mut damaged = whole.clone();
-                damaged[place] ^= 1 << bit;
-                check(&damaged);
+        let path = directory.path().join("cursors");
+        let places: Vec<Place> = (1..5).map(at).collect();
+        let old = golden(&at(0), &places).into_bytes();
+        for (whole, id) in [
+            (fs::read(&path).unwrap(), cursors.file_id().inode),
+            (old, 0xdead_beef),
+        ] {
+            let check = |bytes: &[u8]| {
+                fs::write(&path, bytes).unwrap();
+                for count in 1..5 {
+                    let Ok(Some(mut read)) = Cursors::load(directory.path()) else {
+                        continue;
+                    };
+                    assert_eq!(read.file_id().inode, id);
+                    // If it does not know the place, it reports that, and continues before it.
+                    let is_known = read.resume(Some(count)).unwrap();
+                    let last = read.last().cursor;
+                    let (_, number) = last.rsplit_once('=').unwrap();
+                    let number: u64 = number.parse().unwrap();
+                    assert!(
+                        number <= count && (number == count || !is_known),
+                        "{read:?}"
+                    );
+                }
+            };
+            for place in 0..whole.len() {
+                check(&whole[..place]);
+                for bit in 0..8 {
+                    let mut damaged = whole.clone();
+                    damaged[place] ^= 1 << bit;
+                    check(&damaged);
+                }
             }
         }
     }
 
     #[test]
-    fn a_damaged_line_takes_no_other_with_it() {
+    fn a_damaged_place_takes_no_other_with_it() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in 1..5 {
             cursors.add(at(count)).unwrap();
         }
-        let path = directory.path().join(NAME);
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, text.replace("i=2", "i=7")).unwrap();
+        let path = directory.path().join("cursors");
+        let mut bytes = fs::read(&path).unwrap();
+        let place = bytes
+            .windows(3)
+            .position(|window| window == b"i=2")
+            .unwrap();
+        bytes[place + 2] = b'7';
+        fs::write(&path, bytes).unwrap();
         let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(read.resume(Some(4)).unwrap());
         assert_eq!(read.last(), at(4));
-        // What its line said is not known: it begins at the place before, with another identity.
+        // The place of the damaged record is unknown: the source begins at the one before, under another id.
         let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(!read.resume(Some(2)).unwrap());
         assert_eq!(read.last().cursor, at(1).cursor);
+    }
+
+    impl DurableState for Cursors {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            let directory = Path::new(DIRECTORY);
+            let load = || -> Result<Self, Failure> {
+                let mut cursors = match Self::load_on(disk.clone(), directory)? {
+                    Some(cursors) => cursors,
+                    None => Self::begin_on(disk, directory, at(0).cursor)?,
+                };
+                cursors
+                    .replace()
+                    .map_err(|error| Failure::disk(error.to_string()))?;
+                Ok(cursors)
+            };
+            load().map_err(|failure| failure.message)
+        }
+
+        fn number(&self) -> u64 {
+            let Place { count, cursor } = self.last();
+            assert_eq!(cursor, at(count).cursor);
+            count
+        }
+
+        fn advance(&mut self, number: u64) -> Result<(), String> {
+            self.settled(number.saturating_sub(4));
+            self.add(at(number)).map_err(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn an_added_place_survives_power_cuts_and_failing_disks() {
+        Trial::default().run::<Cursors>();
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! - `child.rs`: runs `journalctl -o export` on a thread of its own and makes records of what it writes.
-//! - `run.rs`: sends them, and begins the child again when it ends; `cursors.rs`: what a restart goes on from.
+//! - `child.rs`: runs `journalctl -o export` and makes records of its output, on a separate thread.
+//! - `run.rs`: sends the records, and restarts the child when it ends.
+//! - `cursors.rs`: where a restart continues.
 //!
-//! It promises that no entry is lost that stands in the journal, and that behind a durable channel none comes twice.
+//! No entry that is in the journal is lost. Behind a durable channel none is sent twice.
 
 mod child;
 mod cursors;
@@ -39,28 +40,29 @@ pub const COMPONENT: Component = Component {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Only what these units wrote or what was written about them: names, or patterns such as `nginx*`. Default: all.
+    /// Reads only entries of these units: names, or patterns such as `nginx*`. Default: all entries.
     #[serde(default)]
     units: OneOrMany<String>,
-    /// Only entries with these fields, as `FIELD=VALUE`: of several for one field any, for several fields each; `+`
-    /// between two groups means either.
+    /// Reads only entries with these fields, as `FIELD=VALUE`. Several values of one field are alternatives; several fields
+    /// must all match; `+` between two groups means either group. Default: all entries.
     #[serde(default)]
     matches: OneOrMany<String>,
-    /// Where the journal is begun at the first start.
+    /// Where the first start begins to read. Default: `beginning`.
     #[serde(default)]
     start: Start,
-    /// The tag: a text, or a template of `{host}`. Default: the node's name.
+    /// Tag of the records: a text, or a template with `{host}`. Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
-    /// The largest entry, in export format. A larger one leaves by `NAME.rejected`, as far as it was read.
+    /// Largest entry, in bytes of the export format. The beginning of a larger one goes to `NAME.rejected`. Default: 16MiB.
     #[serde(default = "entry_max")]
     entry_max: Size,
-    /// The program, and what it is given before all else: `[journalctl, "--namespace=web"]`, `[journalctl, --merge]`.
+    /// Program to run and its first arguments, for example `[journalctl, "--namespace=web"]` or `[journalctl, --merge]`.
+    /// Default: `journalctl`.
     #[serde(default = "command")]
     command: OneOrMany<String>,
 }
 
-/// Larger than any log line; core dumps stand in files of their own.
+/// Larger than any log line; core dumps are stored outside of the journal.
 fn entry_max() -> Size {
     Size::mib(16)
 }
@@ -69,14 +71,14 @@ fn command() -> OneOrMany<String> {
     OneOrMany(vec!["journalctl".to_owned()])
 }
 
-/// Where the journal is begun at the first start.
+/// Where the first start begins to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Start {
-    /// At the oldest entry that there is.
+    /// At the oldest entry.
     #[default]
     Beginning,
-    /// Behind the newest one.
+    /// Behind the newest entry.
     End,
 }
 
@@ -84,7 +86,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     let config: Config = node.read()?;
     let mut problems = Vec::new();
     if config.command.is_empty() {
-        problems.push(node.problem_at("command", "`command` names no program"));
+        problems.push(node.problem_at("command", "`command` does not name a program"));
     }
     if config.entry_max.is_zero() {
         problems.push(node.problem_at("entry_max", "`entry_max` cannot be 0"));
@@ -97,7 +99,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
         problems.push(node.problem_at("matches", why));
     }
     if config.units.iter().any(|unit| unit.is_empty()) {
-        problems.push(node.problem_at("units", "a unit without a name"));
+        problems.push(node.problem_at("units", "a unit has no name"));
     }
     let tag = Tagging::of(config.tag.as_deref(), LOCAL_VALUES, node);
     match tag.map_err(|problem| problems.push(problem)) {
@@ -124,7 +126,7 @@ impl Source for Journald {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            run::Run::new(self.config.clone(), &self.tag, context)?
+            run::Follower::new(self.config.clone(), &self.tag, context)?
                 .run()
                 .await
         })
@@ -138,11 +140,11 @@ impl Source for Journald {
         match durable {
             true => Promise::new(
                 Guarantee::ExactlyOnce,
-                "what the journal drops before it is read is gone",
+                "entries that the journal drops before they are read are lost",
             ),
             false => Promise::new(
                 Guarantee::AtLeastOnce,
-                "what was read within about a second before a crash is read again",
+                "entries that were read within about a second before a crash are read again",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! One run of the source: sends what the child writes, keeps the place, and begins the child again when it ends.
+//! Follows the journal: sends the entries that the child writes, stores the place, and restarts the child when it ends.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
@@ -18,47 +18,47 @@ use super::{
 };
 use crate::{flight::Flight, tagging::Tagging};
 
-/// The first wait before the child is begun again, and the longest.
+/// The first and the longest back-off before the child is restarted.
 const RESTART_FIRST: Duration = Duration::from_millis(500);
 const RESTART_MAX: Duration = Duration::from_secs(60);
-/// A child that has run this long after a failure works, also if the journal has nothing new.
+/// A child that has run this long after a failure works, even if the journal has no new entries.
 const PROVEN: Duration = Duration::from_secs(5);
-/// Behind memory the place is written this long after it moved.
+/// Behind a memory channel the place is stored this long after it moved.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 
-/// Why the child is not read any more.
+/// Why reading from the child ended.
 enum Ended {
-    /// It is time to stop, or all was read with `--once`.
+    /// The source stops, or it has read everything with `--once`.
     Stop,
-    /// Something that was sent was dropped, or the child must pass over something: at once again.
+    /// A batch was dropped, or the child must continue behind an entry that is too large: restart it at once.
     Again,
-    /// The child ended.
+    /// The child ended; why.
     Died(String),
 }
 
-/// A run of the source.
-pub(super) struct Run {
+/// The source while it runs.
+pub(super) struct Follower {
     config: Config,
     context: SourceContext,
     durable: bool,
-    /// None while a thread writes them.
+    /// `None` while a blocking task writes them.
     cursors: Option<Cursors>,
     file: FileId,
     tag: Tag,
     values: Arc<Values>,
     flight: Flight<u64>,
-    /// How many entries were sent.
+    /// How many entries were sent so far.
     count: u64,
-    /// The cursor of the last one that was sent.
+    /// The cursor of the last entry that was sent.
     cursor: String,
-    /// Behind memory: the places of what is under way.
+    /// Behind a memory channel: the places of the batches in flight.
     unsettled: std::collections::VecDeque<Place>,
     store_at: Option<Instant>,
     restarts: Meter,
 }
 
-impl Run {
-    /// Reads what earlier runs have left.
+impl Follower {
+    /// Reads the cursors that earlier runs have left.
     pub(super) fn new(
         config: Config,
         tag: &Tagging,
@@ -74,7 +74,7 @@ impl Run {
                     if !cursors.resume(known.map(|(_, count)| count))? {
                         context.reporter.error(
                             "cursors",
-                            "the place in the journal of the last kept entry is not known: some may come twice",
+                            "the journal cursor of the last stored entry is not known: some entries may be sent twice",
                         );
                     }
                 }
@@ -88,10 +88,10 @@ impl Run {
                 Cursors::begin(&context.directory, newest.unwrap_or_default())?
             }
         };
-        cursors.write_anew().map_err(|error| {
+        cursors.replace().map_err(|error| {
             let directory = context.directory.display();
             Failure::disk(format!(
-                "cannot write the place in the journal to {directory}: {error}"
+                "cannot write the journal cursor to {directory}: {error}"
             ))
         })?;
         let last = cursors.last();
@@ -114,7 +114,7 @@ impl Run {
         })
     }
 
-    /// Runs until it is time to stop or, with `--once`, until all that stands in the journal is read.
+    /// Runs until the source stops or, with `--once`, until the whole journal was read.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         let mut wait = RESTART_FIRST;
         let failing = self.context.reporter.condition("journalctl");
@@ -133,7 +133,7 @@ impl Run {
                         }
                     }
                 }
-                Err(error) => Ended::Died(format!("it cannot be run: {error}")),
+                Err(error) => Ended::Died(format!("it cannot be started: {error}")),
             };
             if self.count > before {
                 wait = RESTART_FIRST;
@@ -148,7 +148,7 @@ impl Run {
                 }
                 Ended::Died(why) => {
                     let text = format_args!(
-                        "{} has ended: {why}; it is started again in {wait:?}",
+                        "{} has ended: {why}; restarting it in {wait:?}",
                         program(&self.config)
                     );
                     failing.raise(Trouble::Retrying, text);
@@ -162,12 +162,12 @@ impl Run {
                 }
             }
         }
-        // What failed now is read again at the next start.
+        // The next start reads again what fails now.
         let _ = self.flight.land().await;
         self.store().await
     }
 
-    /// Sends what a child writes.
+    /// Sends the entries that a child writes.
     async fn follow(&mut self, mut child: Journalctl) -> Result<Ended, Failure> {
         let mut stop = self.context.stop.clone();
         loop {
@@ -206,7 +206,11 @@ impl Run {
                     return Ok(Ended::Died("without a reason".to_owned()));
                 }
                 Some(Piece::Ended(Err(why))) => return Ok(Ended::Died(why)),
-                None => return Ok(Ended::Died("its output is not read any more".to_owned())),
+                None => {
+                    return Ok(Ended::Died(
+                        "the thread that reads its output has ended".to_owned(),
+                    ));
+                }
             }
         }
     }
@@ -228,7 +232,7 @@ impl Run {
         }
     }
 
-    /// Sends `count` entries; an empty body passes over them.
+    /// Sends `count` entries; an empty body skips them.
     async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
         let next = self.count + u64::from(count);
         let place = Place {
@@ -236,7 +240,7 @@ impl Run {
             cursor: cursor.clone(),
         };
         if self.durable {
-            // Whatever the channel will have kept, its place is on the disk before.
+            // Whatever the channel keeps, its place is durable before.
             self.write(place).await?;
         } else {
             self.unsettled.push_back(place);
@@ -274,7 +278,7 @@ impl Run {
         }
     }
 
-    /// Somebody dropped what was sent: it is read again from the last place that is kept.
+    /// A batch was dropped: reads again from the last place that the channel keeps.
     async fn go_back(&mut self) -> Result<Ended, Failure> {
         let _ = self.flight.land().await;
         self.store().await?;
@@ -298,7 +302,7 @@ impl Run {
         Ok(Ended::Again)
     }
 
-    /// Behind memory: writes the place up to which everything is settled.
+    /// Behind a memory channel: stores the place up to which everything is settled.
     async fn store(&mut self) -> Result<(), Failure> {
         self.store_at = None;
         let settled = self.flight.settled();
@@ -321,7 +325,7 @@ impl Run {
 
     async fn write(&mut self, place: Place) -> Result<(), Failure> {
         let Some(mut cursors) = self.cursors.take() else {
-            return Err(Failure::us("the places in the journal are gone"));
+            return Err(Failure::us("the journal cursors are missing"));
         };
         let written = tokio::task::spawn_blocking(move || {
             let outcome = cursors.add(place);
@@ -329,12 +333,12 @@ impl Run {
         });
         let (cursors, outcome) = written
             .await
-            .map_err(|error| Failure::us(format!("a place was not written: {error}")))?;
+            .map_err(|error| Failure::us(format!("a journal cursor was not written: {error}")))?;
         self.cursors = Some(cursors);
         outcome.map_err(|error| {
             let directory = self.context.directory.display();
             Failure::disk(format!(
-                "cannot write the place in the journal to {directory}: {error}"
+                "cannot write the journal cursor to {directory}: {error}"
             ))
         })
     }

@@ -1,4 +1,4 @@
-//! The source with the real `journalctl`, over a journal that the real `systemd-journal-remote` writes while we read.
+//! The source with the real `journalctl`, on a journal that the real `systemd-journal-remote` writes meanwhile.
 
 use std::{
     fs,
@@ -122,8 +122,8 @@ impl Journal {
 fn records(to: &Downstream) -> Vec<rmpv::Value> {
     let of_batch = |batch: &Batch| {
         assert_eq!(batch.encoding, Encoding::Packed);
-        let records = records_of(batch).map(|(_, event)| {
-            let Record::Packed(mut record) = event.record else {
+        let records = records_of(batch).map(|(_, timed)| {
+            let Record::Packed(mut record) = timed.record else {
                 panic!()
             };
             rmpv::decode::read_value(&mut record).unwrap()
@@ -178,7 +178,7 @@ fn entries_arrive_as_they_are_written_with_all_fields_and_their_time() {
 }
 
 #[test]
-fn a_restart_goes_on_behind_the_last_entry() {
+fn a_restart_continues_behind_the_last_entry() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let mut journal = Journal::new();
         journal.numbered(0..100);
@@ -196,14 +196,14 @@ fn a_restart_goes_on_behind_the_last_entry() {
 }
 
 #[test]
-fn behind_a_durable_channel_a_kill_at_any_moment_loses_and_doubles_nothing() {
+fn behind_a_durable_channel_a_kill_at_any_moment_loses_and_repeats_no_entry() {
     let (mut journal, to) = (Journal::new(), Downstream::durable());
     for round in 0..8 {
         let begin = round * 50;
         let running = journal.start("", &to);
         journal.numbered(begin..begin + 25);
         until("a part", || messages(&to).len() as u32 >= begin + 25);
-        // What is under way when it ends may be kept or not.
+        // The channel may or may not keep what is in flight at the end.
         to.hold();
         journal.numbered(begin + 25..begin + 50);
         until("the rest", || messages(&to).len() as u32 >= begin + 50);
@@ -252,7 +252,7 @@ fn units_and_matches_choose_the_entries_and_start_end_passes_over_the_old_ones()
 }
 
 #[test]
-fn a_child_that_ends_is_begun_again_and_the_error_says_why() {
+fn a_child_that_ends_is_restarted_and_the_error_says_why() {
     let (journal, to) = (Journal::new(), Downstream::memory());
     let program = journal.root.path().join("fails");
     fs::write(

@@ -1,0 +1,153 @@
+//! The shares of rejected records: how many bytes a node and each of its peers may hold.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use millstream_config::{RejectedLimits, Size};
+
+/// A share that is this full, in percent, makes the node unhealthy: there is still time to move files away.
+const NEARLY_FULL: u64 = 80;
+/// A node keeps files of at most this many peers; the records of further peers share the file of the node.
+const PEERS_MAX: usize = 1000;
+/// The name of a peer is truncated to this many characters.
+const PEER_CHARS_MAX: usize = 64;
+
+/// The bytes that a node holds, by share.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// By the name of a file without what follows the peer: `NODE` or `NODE.peer-PEER`.
+    shares: HashMap<String, u64>,
+}
+
+impl Usage {
+    pub(super) fn of(&self, share: &str) -> u64 {
+        self.shares.get(share).copied().unwrap_or(0)
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.shares.values().sum()
+    }
+
+    pub(super) fn add(&mut self, share: &str, bytes: u64) {
+        *self.shares.entry(share.to_owned()).or_default() += bytes;
+    }
+
+    pub(super) fn remove(&mut self, share: &str, bytes: u64) {
+        let held = self.shares.entry(share.to_owned()).or_default();
+        *held = held.saturating_sub(bytes);
+    }
+
+    fn largest(&self) -> Option<&str> {
+        let largest = self.shares.iter().max_by_key(|(_, bytes)| **bytes);
+        largest.map(|(share, _)| &**share)
+    }
+}
+
+/// The limits of one node and its peers.
+pub(super) struct Shares {
+    node: Arc<str>,
+    node_max: Size,
+    peer_max: Size,
+}
+
+/// A limit that would be exceeded.
+pub(super) struct Full<'a> {
+    node: &'a str,
+    /// The share to take from: the largest one where the limit is that of the node.
+    pub(super) largest: String,
+    /// The share that needs space.
+    share: &'a str,
+    option: &'static str,
+    limit: Size,
+}
+
+impl Full<'_> {
+    /// The text for the operator.
+    pub(super) fn text(&self, directory: &Path) -> String {
+        let Self {
+            node,
+            option,
+            limit,
+            ..
+        } = self;
+        let files = match *option {
+            "rejected.peer_max" => self.share,
+            _ => node,
+        };
+        format!(
+            "the files {}/{files}.* hold {limit} of rejected records, which is the limit (`{option}`): read them with \
+             `millstream rejected cat --node {node}`, then move them elsewhere",
+            directory.display()
+        )
+    }
+}
+
+impl Shares {
+    pub(super) fn new(node: &str, limits: &RejectedLimits) -> Self {
+        Self {
+            node: node.into(),
+            node_max: limits.node_max,
+            peer_max: limits.peer_max,
+        }
+    }
+
+    pub(super) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The share of a peer's records: how the name of their file begins.
+    pub(super) fn name(&self, peer: Option<&str>, usage: &Usage) -> String {
+        let Some(peer) = peer else {
+            return self.node.to_string();
+        };
+        // Without dots, so that the parts of a name can be told apart.
+        let plain = |c: char| match c.is_ascii_alphanumeric() || matches!(c, ':' | '-') {
+            true => c,
+            false => '_',
+        };
+        let peer: String = peer.chars().take(PEER_CHARS_MAX).map(plain).collect();
+        let share = format!("{}.peer-{peer}", self.node);
+        match usage.shares.len() < PEERS_MAX || usage.shares.contains_key(&share) {
+            true => share,
+            false => self.node.to_string(),
+        }
+    }
+
+    /// The limit that `bytes` more in a share would exceed.
+    pub(super) fn full<'a>(
+        &'a self,
+        share: &'a str,
+        bytes: u64,
+        usage: &Usage,
+    ) -> Option<Full<'a>> {
+        let is_peer = share != &*self.node;
+        let (largest, option, limit) =
+            if is_peer && usage.of(share) + bytes > self.peer_max.as_bytes() {
+                (share, "rejected.peer_max", self.peer_max)
+            } else if usage.total() + bytes > self.node_max.as_bytes() {
+                let largest = usage.largest().unwrap_or(share);
+                (largest, "rejected.node_max", self.node_max)
+            } else {
+                return None;
+            };
+        Some(Full {
+            node: &self.node,
+            largest: largest.to_owned(),
+            share,
+            option,
+            limit,
+        })
+    }
+
+    /// A share that is nearly full, its bytes and its limit.
+    pub(super) fn nearly_full<'a>(&'a self, usage: &'a Usage) -> Option<(&'a str, u64, Size)> {
+        let is_near = |bytes: u64, limit: Size| bytes > limit.as_bytes() / 100 * NEARLY_FULL;
+        if is_near(usage.total(), self.node_max) {
+            return Some((&self.node, usage.total(), self.node_max));
+        }
+        let shares = usage.shares.iter();
+        let (share, bytes) = shares
+            .filter(|(share, _)| ***share != *self.node)
+            .max_by_key(|(_, bytes)| **bytes)?;
+        is_near(*bytes, self.peer_max).then_some((&**share, *bytes, self.peer_max))
+    }
+}

@@ -1,0 +1,229 @@
+//! The files of rejected records on the disk: appended to, synced, rotated, removed.
+//!
+//! They stay readable. A part of a record that a failed write left is truncated before the next one is written. A file that an
+//! earlier run left with a part of a record at its end is renamed as it is: nothing behind that part could be read.
+
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use millstream_state::create_directory;
+use millstream_sys::disk::{Disk, File, Open};
+
+use super::{EXTENSION, RejectedFile, Usage};
+
+/// The files of one node.
+pub(super) struct Streams {
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    node: String,
+    /// A file that has this many bytes is renamed, and the next record begins a new one.
+    rotate_bytes: Option<u64>,
+    /// How long each file is with the records that this run has kept in it.
+    ends: HashMap<PathBuf, u64>,
+    /// The directory was created, and its own name is durable.
+    has_directory: bool,
+    /// Names in the directory may not be durable: this run changed one, or an earlier run may have.
+    has_new_names: bool,
+    /// The time and the number in the last name that was given to a full or torn file.
+    last_aside: (u64, u64),
+}
+
+/// A file of the node.
+struct Found {
+    path: PathBuf,
+    share: String,
+    bytes: u64,
+    /// When it was renamed, in seconds, and its number within that second. The file that is written to is the youngest.
+    age: (u64, u64),
+}
+
+impl Streams {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        node: &str,
+        rotate_bytes: Option<u64>,
+    ) -> Self {
+        Self {
+            disk,
+            directory,
+            node: node.to_owned(),
+            rotate_bytes,
+            ends: HashMap::new(),
+            has_directory: false,
+            has_new_names: true,
+            last_aside: (0, 0),
+        }
+    }
+
+    /// Creates the directory, unless it exists.
+    pub(super) fn create_directory(&mut self) -> io::Result<()> {
+        if !self.has_directory || self.disk.metadata(&self.directory).is_err() {
+            create_directory(&*self.disk, &self.directory)?;
+            self.has_directory = true;
+        }
+        Ok(())
+    }
+
+    /// The bytes that the node holds.
+    pub(super) fn usage(&self) -> io::Result<Usage> {
+        let mut usage = Usage::default();
+        for file in self.files()? {
+            usage.add(&file.share, file.bytes);
+        }
+        Ok(usage)
+    }
+
+    fn files(&self) -> io::Result<Vec<Found>> {
+        let mut files = Vec::new();
+        for name in self.disk.list(&self.directory)? {
+            let name = name.to_string_lossy();
+            let mut parts = name.split('.');
+            if parts.next() != Some(&*self.node) || !name.ends_with(EXTENSION) {
+                continue;
+            }
+            let share = match parts.next() {
+                Some(peer) if peer.starts_with("peer-") => format!("{}.{peer}", self.node),
+                _ => self.node.clone(),
+            };
+            let path = self.directory.join(&*name);
+            match self.disk.metadata(&path) {
+                Ok(found) => files.push(Found {
+                    age: age(&name, &share),
+                    path,
+                    share,
+                    bytes: found.len,
+                }),
+                // An operator has just moved it away.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes the oldest file of a share that holds records; returns its path and its bytes.
+    pub(super) fn remove_oldest(&mut self, share: &str) -> io::Result<Option<(PathBuf, u64)>> {
+        let mut files = self.files()?;
+        files.retain(|file| file.share == share && file.bytes > 0);
+        let Some(oldest) = files.into_iter().min_by_key(|file| file.age) else {
+            return Ok(None);
+        };
+        self.disk.remove(&oldest.path)?;
+        self.ends.remove(&oldest.path);
+        self.has_new_names = true;
+        Ok(Some((oldest.path, oldest.bytes)))
+    }
+
+    /// Appends records to the file of a share. They survive a power cut when this returns. If an earlier run left the file
+    /// torn, returns its path and the one that it has now.
+    pub(super) fn append(
+        &mut self,
+        share: &str,
+        records: &[&[u8]],
+    ) -> io::Result<Option<(PathBuf, PathBuf)>> {
+        let path = self.directory.join(format!("{share}.{EXTENSION}"));
+        // A rename must be durable before its old name is used again.
+        self.sync_names()?;
+        let mut torn = None;
+        if !self.ends.contains_key(&path) && self.is_torn(&path)? {
+            torn = Some((path.clone(), self.put_aside(&path, "torn")?));
+        }
+        let file = self.open(&path)?;
+        let length = file.metadata()?.len;
+        // Shorter: an operator has moved the file away. Longer: a failed write left a part of a record.
+        let start = self.ends.get(&path).map_or(length, |end| length.min(*end));
+        self.ends.insert(path.clone(), start);
+        if length > start {
+            file.truncate(start)?;
+        }
+        let parts: Vec<_> = records.iter().map(|record| IoSlice::new(record)).collect();
+        file.write_at(&parts, start)?;
+        file.sync()?;
+        self.sync_names()?;
+        let end = start
+            + records
+                .iter()
+                .map(|record| record.len() as u64)
+                .sum::<u64>();
+        self.ends.insert(path.clone(), end);
+        if self.rotate_bytes.is_some_and(|bytes| end >= bytes) {
+            // The records are kept. A rename that fails is repeated after the next ones.
+            let _ = self.put_aside(&path, "old");
+        }
+        Ok(torn)
+    }
+
+    fn open(&mut self, path: &Path) -> io::Result<Arc<dyn File>> {
+        match self.disk.open(path, Open::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.has_new_names = true;
+                self.disk.open(path, Open::Create)
+            }
+            file => file,
+        }
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        if self.has_new_names {
+            self.disk.sync_directory(&self.directory)?;
+            self.has_new_names = false;
+        }
+        Ok(())
+    }
+
+    /// Whether a file does not end with a whole record.
+    fn is_torn(&self, path: &Path) -> io::Result<bool> {
+        let mut file = match RejectedFile::open_on(&*self.disk, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        let (_, partial) = file.values(|_| Ok::<_, io::Error>(()))?;
+        Ok(partial > 0)
+    }
+
+    /// Gives a file a name that no other file has, and that says why and when.
+    fn put_aside(&mut self, path: &Path, why: &str) -> io::Result<PathBuf> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_secs();
+        let (last, number) = self.last_aside;
+        let mut place = match now > last {
+            true => (now, 0),
+            false => (last, number + 1),
+        };
+        let name = |(time, number): (u64, u64)| {
+            path.with_extension(format!("{why}-{time}-{number}.{EXTENSION}"))
+        };
+        while self.disk.metadata(&name(place)).is_ok() {
+            place.1 += 1;
+        }
+        let aside = name(place);
+        self.has_new_names = true;
+        self.disk.rename(path, &aside)?;
+        self.last_aside = place;
+        self.ends.remove(path);
+        self.sync_names()?;
+        Ok(aside)
+    }
+}
+
+/// When a file was renamed, from its name. A name that is not ours counts as the oldest.
+fn age(name: &str, share: &str) -> (u64, u64) {
+    let middle = name
+        .strip_prefix(share)
+        .and_then(|name| name.strip_suffix(EXTENSION));
+    let Some(middle) = middle.map(|middle| middle.trim_matches('.')) else {
+        return (0, 0);
+    };
+    if middle.is_empty() {
+        return (u64::MAX, 0);
+    }
+    let mut words = middle.split('-').skip(1);
+    let mut number = || words.next().and_then(|word| word.parse().ok());
+    (number().unwrap_or(0), number().unwrap_or(0))
+}
