@@ -203,11 +203,11 @@ fn wrong_options_are_refused_at_their_place() {
         (r#"{"brokers": "a:1"}"#, "topic"),
         (
             r#"{"brokers": "a:1", "topic": "a b"}"#,
-            "no name of a topic",
+            "not a topic name",
         ),
         (
             r#"{"brokers": "a:1", "topic": "t", "position": "a/b"}"#,
-            "no name of a topic",
+            "not a topic name",
         ),
         (r#"{"brokers": "a:1", "topic": "t", "acks": 0}"#, "acks"),
         (
