@@ -77,7 +77,7 @@ pub(crate) struct Formatting {
 
 impl Formatting {
     /// Removes the format's options from a sink's options and checks them.
-    fn take(node: &mut Node, default: Default) -> Checked<Self> {
+    fn split_off(node: &mut Node, default: Default) -> Checked<Self> {
         let place = node.clone();
         let mut read: FormatOptions = node.take_part()?;
         default.fill_in(&mut read, &place);
@@ -145,7 +145,7 @@ impl Formatting {
     ) -> Checked<(Self, T)> {
         let mut own = node.clone();
         let headers = own_headers.then(|| own.take("headers")).flatten();
-        let format = Self::take(&mut own, default);
+        let format = Self::split_off(&mut own, default);
         if let (Some(headers), Value::Map(map)) = (headers, &mut own.value) {
             map.entries.push(headers);
         }

@@ -210,6 +210,7 @@ impl Sink for Courier {
     }
 }
 
+#[cfg(test)]
 mod tests {
     use std::{
         io::{BufRead, BufReader, Write},

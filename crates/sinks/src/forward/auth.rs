@@ -3,11 +3,11 @@
 use std::io;
 
 use millstream_config::{Node, Problem, Secret};
+use millstream_sys::random;
 use millstream_wire::{
     forward::handshake::{Helo, Ping, Pong, digest, is_digest, read_helo, read_pong, write_ping},
     msgpack::ReadError,
 };
-use rustix::rand::{GetRandomFlags, getrandom};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -55,9 +55,7 @@ impl Auth {
     ) -> io::Result<()> {
         let hello = receive(stream, |bytes| Ok(read_helo(bytes)?.1)).await?;
         let (helo, _) = read_helo(&hello).map_err(|_| no_handshake())?;
-        let mut salt = [0; SALT_BYTES];
-        // Up to 256 bytes come whole or not at all (getrandom(2)).
-        getrandom(&mut salt, GetRandomFlags::empty())?;
+        let salt: [u8; SALT_BYTES] = random::bytes()?;
         let key = self.shared_key.expose().as_bytes();
         let proof = |name: &[u8]| digest(&[&salt, name, helo.nonce, key]);
         let out = self.ping(&helo, &salt, &proof)?;

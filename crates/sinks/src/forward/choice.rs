@@ -1,6 +1,6 @@
 //! Chooses the server of the next chunk: round robin by weight, with standbys when too few servers are left. Pure.
 
-/// What the choice needs to know of a server.
+/// A server as the choice sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// Its share of the chunks; 0 gets none.

@@ -19,7 +19,7 @@ const OVERHEAD_BYTES: usize = 1 << 10;
 /// The order of waiting chunks: the number, then which copy it is.
 pub(super) type Key = (u64, usize);
 
-/// What identifies a chunk.
+/// The identity of a chunk.
 #[derive(Debug)]
 pub(super) struct Name {
     /// Its place in the order in which batches were taken.

@@ -290,8 +290,8 @@ impl<'a> Connection<'a> {
     fn acks(&mut self, input: &[u8]) -> (usize, Option<End>) {
         let mut used = 0;
         loop {
-            let rest = input.get(used..).unwrap_or_default();
-            match read_ack(rest) {
+            let unread = input.get(used..).unwrap_or_default();
+            match read_ack(unread) {
                 Ok(ack) => {
                     let Some(chunk) = self.server.window.borrow_mut().remove_acked(ack.chunk)
                     else {
@@ -304,8 +304,8 @@ impl<'a> Connection<'a> {
                     self.server.common.meters.chunks_acked.add(1);
                     self.server.finish(&chunk);
                 }
-                Err(ReadError::Short) if rest.len() <= ACK_BYTES_MAX => return (used, None),
-                Err(_) if is_handshake(rest) => return (used, Some(End::Handshake)),
+                Err(ReadError::Short) if unread.len() <= ACK_BYTES_MAX => return (used, None),
+                Err(_) if is_handshake(unread) => return (used, Some(End::Handshake)),
                 Err(_) => return (used, Some(End::NoAck)),
             }
         }

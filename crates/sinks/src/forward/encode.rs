@@ -163,23 +163,23 @@ impl Encoder {
             place,
         } = name;
         let id = if self.ack { id } else { Vec::new() };
-        let mut said = Options {
+        let mut described = Options {
             chunk: self.ack.then_some(&*id),
             size: Some(part.count.into()),
             compressed,
             ..Options::default()
         };
         if self.peer == Peer::Millstream {
-            said.received = Some(part.received);
-            said.values = (!part.values.is_empty()).then(|| (*part.values).clone());
+            described.received = Some(part.received);
+            described.values = (!part.values.is_empty()).then(|| (*part.values).clone());
         }
         let mut options = Vec::with_capacity(256);
-        write_options(&mut options, &said);
+        write_options(&mut options, &described);
         if options.len() > OPTION_BYTES_MAX {
             // A receiver would refuse a longer map for ever, and records matter more than their values.
-            said.values = None;
+            described.values = None;
             options.clear();
-            write_options(&mut options, &said);
+            write_options(&mut options, &described);
         }
         Ok(Chunk {
             number,

@@ -47,7 +47,7 @@ impl ServerMeters {
     }
 }
 
-/// What the servers of a lane share.
+/// Shared by the servers of a lane.
 pub(super) struct Common {
     pub(super) settings: Settings,
     pub(super) hub: Rc<Hub>,

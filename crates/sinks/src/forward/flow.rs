@@ -45,9 +45,9 @@ impl Flows {
         let mut counts = [0u32; FLOWS];
         let mut bytes = [0usize; FLOWS];
         let mut flows = Vec::with_capacity(batch.count as usize);
-        for (range, event) in records(&batch) {
+        for (range, timed) in records(&batch) {
             self.key.clear();
-            let _ = self.renderer.render((&batch).into(), event, &mut self.key);
+            let _ = self.renderer.render((&batch).into(), timed, &mut self.key);
             let flow = flow_of(&self.key);
             counts[usize::from(flow)] += 1;
             bytes[usize::from(flow)] += range.len();
@@ -158,12 +158,12 @@ mod tests {
     fn a_template_of_the_batch_leaves_it_whole_and_a_missing_value_has_a_flow() {
         let pool = Pool::new(1 << 20);
         let batch = packed("t", "a\nb\n");
-        for template in ["{tag}", "{nobody}"] {
+        for template in ["{tag}", "{missing}"] {
             let parts = flows(template).split(batch.clone(), &pool);
             assert_eq!(parts.len(), 1);
             assert_eq!(parts[0].1.body.as_ptr(), batch.body.as_ptr(), "uncopied");
         }
-        assert_eq!(flows("{.nobody}").split(batch, &pool).len(), 1);
+        assert_eq!(flows("{.missing}").split(batch, &pool).len(), 1);
     }
 
     #[test]

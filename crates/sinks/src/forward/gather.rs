@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::sending::Batching;
 
-/// A batch of this size or more is a chunk of its own: copying it would cost more than another ack.
+/// A batch of this size or more is a separate chunk: copying it would cost more than another ack.
 const ALONE_BYTES: usize = 128 << 10;
 /// Tags that are gathered at once; one more makes all of them leave.
 const TAGS_MAX: usize = 64;

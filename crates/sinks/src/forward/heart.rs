@@ -16,7 +16,7 @@ use tokio::{
 
 use super::options::{Beat, Heartbeat};
 
-/// What heartbeats say about a server.
+/// The state of a server according to heartbeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pulse {
     /// It has answered before and does not any more.

@@ -9,7 +9,7 @@ use super::{
     server::ServerOptions,
 };
 
-/// What the relay and the links of a lane exchange.
+/// The exchange between the relay and the links of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
     /// Chunks without a server, by number, so that they go out in order however often they return.

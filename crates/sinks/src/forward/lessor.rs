@@ -3,17 +3,16 @@
 //! Where leases are kept (`failover: wait` behind a durable channel), a chunk goes out only after the lease that names its server
 //! is durable. Many leases share a sync; only one sync is in flight. Elsewhere nothing is leased and nothing waits.
 
-use std::{future::pending, sync::Arc};
+use std::future::pending;
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
-use millstream_sys::disk::File;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{chunk::Chunk, leases::Leases};
 
-/// A sync in flight: the number up to which it makes leases durable, and its task, which returns the file to write next.
-type Syncing = (u64, JoinHandle<Result<Arc<dyn File>, Failure>>);
+/// A sync in flight: the number up to which it makes leases durable, and its task.
+type Syncing = (u64, JoinHandle<Result<(), Failure>>);
 
 /// The leases of a lane, if it keeps any.
 pub(super) struct Lessor {
@@ -79,12 +78,9 @@ impl Lessor {
             return pending().await;
         };
         let panicked = |panic| Failure::us(format!("a sync of leases panicked: {panic}"));
-        let file = task.await.map_err(panicked)??;
+        task.await.map_err(panicked)??;
         self.durable = *serial;
         self.syncing = None;
-        if let Some(leases) = &mut self.leases {
-            leases.synced(file);
-        }
         Ok(self.durable)
     }
 }

@@ -82,7 +82,7 @@ impl Link {
         &self.endpoint.common.settings
     }
 
-    /// What the choice of a server needs to know, for a chunk of this cost.
+    /// This server as the choice sees it, for a chunk of this cost.
     pub(super) fn candidate(&self, cost: usize) -> Candidate {
         let phase = self.phase.get();
         let limit = self.settings().in_flight_bytes_max;
@@ -270,7 +270,7 @@ impl Link {
         let mut window = self.endpoint.window.borrow_mut();
         let released = match self.settings().failover {
             Failover::Resend => window.release(|_| true),
-            // What was begun may have arrived: it waits for its server.
+            // A chunk that was begun may have arrived: it waits for its server.
             Failover::Wait => window.release(|chunk| !chunk.begun),
         };
         drop(window);

@@ -74,7 +74,7 @@ pub(super) struct Config {
     /// How the sink notices that a server does not answer before records wait for it.
     #[serde(default)]
     pub(super) heartbeat: Heartbeat,
-    /// What happens to chunks in doubt (sent, but not acked) when their server fails: `resend` them to another server (at least
+    /// Treatment of chunks in doubt (sent, but not acked) when their server fails: `resend` them to another server (at least
     /// once), or `wait` until it is back.
     #[serde(default)]
     pub(super) failover: Failover,
@@ -131,7 +131,7 @@ pub(super) enum Balance {
     All,
 }
 
-/// What happens to the metadata of records.
+/// Treatment of the metadata of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Metadata {
@@ -212,7 +212,7 @@ pub(super) enum TimeForm {
     Integer,
 }
 
-/// What happens to chunks in doubt.
+/// Treatment of chunks in doubt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Failover {

@@ -58,14 +58,14 @@ pub(super) struct Relay<'a> {
     stopped: bool,
 }
 
-/// What happened.
+/// An event of the lane.
 enum Event {
     /// Acks, lost connections, new connections, a new list of servers.
     Hub,
     /// Leases became durable, a server has left, or one of the tasks panicked.
     Cluster(Result<(), Failure>),
     Input(Input),
-    /// What is gathered has waited long enough.
+    /// The gathered batches have waited long enough.
     Due,
     Stopped,
 }

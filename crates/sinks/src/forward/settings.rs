@@ -1,4 +1,4 @@
-//! What all servers of a sink have in common.
+//! The settings that all servers of a sink have in common.
 
 use std::sync::Arc;
 

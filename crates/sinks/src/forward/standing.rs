@@ -7,7 +7,7 @@ use millstream_pipeline::{
     report::Reporter,
 };
 
-/// What all servers of a lane share.
+/// Shared by all servers of a lane.
 #[derive(Debug)]
 pub(super) struct Working {
     /// How many servers are connected and have worked since they failed last.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_records_wait_for_has_a_condition_of_its_own() {
+    fn a_server_that_records_wait_for_has_a_separate_condition() {
         let reporter = Reporter::new("out");
         let working = Rc::new(Working::new(&reporter));
         let server = |address| Standing::new(address, true, working.clone(), reporter.clone());

@@ -173,8 +173,8 @@ impl Window {
     /// Removes the chunks of which nothing was ever written.
     pub(super) fn remove_unbegun(&mut self) -> Vec<Chunk> {
         let kept = self.written + usize::from(self.offset > 0);
-        let rest = self.chunks.split_off(kept.min(self.chunks.len()));
-        let (stays, gone): (Vec<_>, Vec<_>) = rest.into_iter().partition(|chunk| chunk.begun);
+        let unsent = self.chunks.split_off(kept.min(self.chunks.len()));
+        let (stays, gone): (Vec<_>, Vec<_>) = unsent.into_iter().partition(|chunk| chunk.begun);
         gone.iter().for_each(|chunk| self.subtract(chunk));
         self.chunks.extend(stays);
         gone

@@ -1,4 +1,4 @@
-//! What an answer means for a request: done, retry, refused; and when to retry.
+//! The meaning of an answer for a request: done, retry, refused; and when to retry.
 //!
 //! | Status | What becomes of the request |
 //! |---|---|
@@ -55,7 +55,7 @@ impl Answer {
         if let (true, Some(location)) = (moved, self.text(LOCATION.as_str())) {
             return Verdict::Moved(location.to_owned());
         }
-        let why = self.told();
+        let why = self.summary();
         if status.is_server_error() || again.contains(&status.as_u16()) {
             return Verdict::Again(self.retry_after(), why);
         }
@@ -69,7 +69,7 @@ impl Answer {
     }
 
     /// Status and start of the body, for messages.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let start = self.body.get(..SHOWN_BYTES).unwrap_or(&self.body);
         let text = String::from_utf8_lossy(start);
         let text: Vec<&str> = text.split_whitespace().collect();

@@ -32,7 +32,7 @@ struct Done {
     error: Option<serde_json::Value>,
 }
 
-/// What became of the items of a request.
+/// The outcome of the items of a request.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Sorted {
     /// Items to retry, and why the first of them failed.

@@ -104,11 +104,11 @@ impl Client {
             StatusCode::UNAUTHORIZED
             | StatusCode::FORBIDDEN
             | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-                Err(format!("it denies access: {}", answer.told()))
+                Err(format!("it denies access: {}", answer.summary()))
             }
             // Many servers do not implement OPTIONS.
             StatusCode::NOT_IMPLEMENTED => Ok("it answers"),
-            status if status.is_server_error() => Err(answer.told()),
+            status if status.is_server_error() => Err(answer.summary()),
             _ => Ok("it answers"),
         }
     }

@@ -23,13 +23,12 @@ use super::{
 };
 use crate::sending::{Outage, Retry, Then};
 
-/// How often a request is split to find what the server refuses, without the server accepting anything. What is left then is
-/// refused together: a server that refuses everything is not asked about every record.
+/// How often a request is split to find what the server refuses, without the server accepting anything. The items that are left then are refused together: a server that refuses everything is not asked about every record.
 const SPLITS_MAX: u32 = 64;
 /// How many redirections are followed.
 const MOVES_MAX: u32 = 5;
 
-/// What all requests of a lane share.
+/// Shared by all requests of a lane.
 pub(super) struct Sender {
     pub(super) client: Client,
     pub(super) url: String,
@@ -46,7 +45,7 @@ pub(super) struct Sender {
     pub(super) meters: Meters,
 }
 
-/// What requests count.
+/// The meters of requests.
 #[derive(Clone)]
 pub(super) struct Meters {
     pub(super) sent: Meter,

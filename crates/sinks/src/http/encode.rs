@@ -93,22 +93,22 @@ fn plain(encoder: &mut format::Encoder, batch: &Batch, scratch: &mut Scratch, ou
             mark,
         }
     }));
-    out.rejects.extend(told(&mut scratch.rejects));
+    out.rejects.extend(refused(&mut scratch.rejects));
 }
 
-fn told(rejects: &mut Vec<Reject>) -> impl Iterator<Item = (Range<usize>, String)> {
-    let told = |reject: Reject| (reject.range, reject.reason.to_string());
-    rejects.drain(..).map(told)
+fn refused(rejects: &mut Vec<Reject>) -> impl Iterator<Item = (Range<usize>, String)> {
+    let refused = |reject: Reject| (reject.range, reject.reason.to_string());
+    rejects.drain(..).map(refused)
 }
 
 fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
     let mut around = 0..0;
-    for (range, event) in records(batch) {
+    for (range, timed) in records(batch) {
         let start = out.text.len();
         let before = out.around.len();
         let written = encoder.record(
             batch.into(),
-            event,
+            timed,
             batch.received,
             &mut out.text,
             &mut out.around,
@@ -129,9 +129,9 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
             around: around.clone(),
             mark: Mark {
                 start: range.start,
-                record: record_at(batch, &event),
+                record: record_at(batch, &timed),
                 end: range.end,
-                time: event.time,
+                time: timed.time,
                 written: out.text.len(),
             },
         });
@@ -139,9 +139,9 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
 }
 
 /// The start of a record's fields in its batch.
-fn record_at(batch: &Batch, event: &TimedRecord<'_>) -> usize {
+fn record_at(batch: &Batch, timed: &TimedRecord<'_>) -> usize {
     use millstream_wire::record::Record;
-    let bytes = match event.record {
+    let bytes = match timed.record {
         Record::None => return 0,
         Record::Line(bytes) | Record::Packed(bytes) => bytes,
     };
@@ -198,7 +198,7 @@ impl Actions {
             &mut scratch.rejects,
             &mut scratch.marks,
         );
-        out.rejects.extend(told(&mut scratch.rejects));
+        out.rejects.extend(refused(&mut scratch.rejects));
         let mut document = 0;
         for (number, mark) in (0..).zip(&scratch.marks) {
             let text = scratch.text.get(document..mark.written).unwrap_or_default();
@@ -228,13 +228,13 @@ impl Actions {
         place: Option<(u128, Position, usize)>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
-        let event = mark.event(batch);
+        let timed = mark.event(batch);
         out.extend_from_slice(match self.action {
             Action::Create => b"{\"create\":{\"_index\":",
             Action::Index => b"{\"index\":{\"_index\":",
         });
         self.text.clear();
-        let rendered = self.index.render(batch.into(), event, &mut self.text);
+        let rendered = self.index.render(batch.into(), timed, &mut self.text);
         rendered.map_err(|missing| missing.to_string())?;
         string(&self.text, out);
         self.text.clear();
@@ -244,7 +244,7 @@ impl Actions {
                 let _ = write!(self.text, "{channel:032x}.{position}.{number}");
             }
             (Id::Template(renderer), _) => {
-                let rendered = renderer.render(batch.into(), event, &mut self.text);
+                let rendered = renderer.render(batch.into(), timed, &mut self.text);
                 rendered.map_err(|missing| missing.to_string())?;
             }
             (Id::None | Id::Position, _) => {}

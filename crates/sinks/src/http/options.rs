@@ -92,7 +92,7 @@ pub(super) enum Framing {
     OtlpJson,
 }
 
-/// What Elasticsearch and OpenSearch do with each record, and where.
+/// The action of Elasticsearch and OpenSearch for each record, and its target.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Bulk {

@@ -48,10 +48,10 @@ pub(super) struct Relay<'a> {
     stopped: bool,
 }
 
-/// What happened.
+/// An event of the lane.
 enum Event {
     Input(Input),
-    /// What is gathered has waited long enough.
+    /// The gathered items have waited long enough.
     Due,
     Finished(Result<Finished, Failure>),
 }
@@ -174,8 +174,8 @@ impl<'a> Relay<'a> {
         for (number, item) in self.output.items.iter().enumerate() {
             if each || number == 0 {
                 key.clear();
-                let event = item.mark.event(part);
-                if let Err(why) = self.targets.render(part.into(), event, &mut key) {
+                let timed = item.mark.event(part);
+                if let Err(why) = self.targets.render(part.into(), timed, &mut key) {
                     refused.push((item.mark.start..item.mark.end, why.to_string()));
                     if each {
                         continue;

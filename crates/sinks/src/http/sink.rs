@@ -133,7 +133,7 @@ impl Http {
         }
     }
 
-    /// What the requests of a lane share.
+    /// Shared by the requests of a lane.
     pub(super) fn sender(&self, context: &SinkContext, durable: bool) -> Sender {
         let (config, meters) = (&self.config, &context.meters);
         let ours = |id: &DocumentId| *id != DocumentId::None;

@@ -115,7 +115,7 @@ impl Site {
         })
     }
 
-    /// What does not depend on records: the constant start of the path, and constant headers.
+    /// The constant parts: the constant start of the path, and constant headers.
     pub(super) fn fixed(&self) -> (String, impl Iterator<Item = (HeaderName, HeaderValue)>) {
         let is_fixed = |text: &str| !text.contains(['{', '}', '%']);
         let path = self.path.as_str();
@@ -191,14 +191,14 @@ impl Targets {
     pub(super) fn render(
         &mut self,
         shared: Shared<'_>,
-        event: TimedRecord<'_>,
+        timed: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Missing> {
-        self.path.render(shared, event, out)?;
+        self.path.render(shared, timed, out)?;
         for header in &mut self.headers {
             let start = out.len();
             out.push(SEPARATOR);
-            header.render(shared, event, out)?;
+            header.render(shared, timed, out)?;
             for byte in out.iter_mut().skip(start + 1) {
                 if *byte == SEPARATOR {
                     *byte = b' ';
@@ -227,10 +227,10 @@ fn split(text: &str) -> Result<Url, String> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
     if authority.contains(['{', '}', '%']) {
-        return Err("the host of `url` is fixed: templates stand behind it".to_owned());
+        return Err("the host of `url` is fixed: only the path may have templates".to_owned());
     }
     if authority.contains('@') {
-        return Err("a name and a password stand in `auth`, not in `url`".to_owned());
+        return Err("set name and password in `auth`, not in `url`".to_owned());
     }
     if path.contains('#') {
         return Err("a `#` and what is behind it never reaches a server".to_owned());

@@ -71,7 +71,7 @@ pub(super) async fn run(
         let error = match exact.session(inlet).await {
             Ok(()) | Err(End::Stopped) => return Ok(()),
             Err(End::Failure(failure)) => return Err(failure),
-            Err(End::Anew) => None,
+            Err(End::Learned) => None,
             Err(End::Trouble(error)) => Some(error),
         };
         if exact.carried.context.stop.is_stopped() {
@@ -103,11 +103,11 @@ impl Exact<'_> {
         let text = format!("Kafka did not accept it for too long (`retry.give_up`): {error}");
         match self.begin(inlet) {
             Ok(_) => {}
-            Err(End::Trouble(_) | End::Anew) => inlet.resume(self.settled)?,
+            Err(End::Trouble(_) | End::Learned) => inlet.resume(self.settled)?,
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // What comes later has not waited, and Kafka may be back by then.
+        // Later records have not waited, and Kafka may be back by then.
         let Ok(next) = tokio::time::timeout(Duration::ZERO, inlet.next()).await else {
             return Ok(false);
         };
@@ -199,7 +199,7 @@ impl Exact<'_> {
         self.outage.succeeded();
         carried.unfit.clear();
         if position >= carried.suspected && carried.verdicts.join() {
-            return Err(End::Anew);
+            return Err(End::Learned);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What both ways of writing do with a producer: hand over records, wait until none is in flight, report complaints.
+//! The use of a producer by both modes: hand over records, wait until none is in flight, report complaints.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
@@ -31,7 +31,7 @@ pub(super) struct Link {
     failing: Condition,
     /// Records that failed, until the caller takes them.
     pub(super) failed: Vec<Failed>,
-    /// Whether a disk channel keeps what is in flight. What only memory has is written for as long as the process has time.
+    /// Whether a disk channel keeps what is in flight. Records from memory are written for as long as the process has time.
     durable: bool,
     /// Purges the producer if no broker acknowledges anything for this long.
     give_up: Option<Duration>,
@@ -123,7 +123,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until nothing is in flight. What failed is in `failed`.
+    /// Waits until nothing is in flight. Failures are in `failed`.
     pub(super) fn drain(&mut self) -> Result<(), Halt> {
         while self.producer.in_flight() > 0 {
             self.producer.flush(FLUSH_WAIT);

@@ -8,7 +8,7 @@
 //! - `link`: what both do with a producer. `verdict`: which records brokers refuse permanently.
 //!
 //! It promises: behind a disk channel, readers of committed records see every record once, whatever is killed; behind memory, a
-//! batch is settled when all in-sync replicas have its records. What Kafka refuses permanently leaves by `.rejected`.
+//! batch is settled when all in-sync replicas have its records. Records that Kafka refuses permanently leave by `.rejected`.
 
 mod connect;
 mod exact;

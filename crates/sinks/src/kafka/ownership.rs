@@ -1,4 +1,4 @@
-//! Who owns the position in Kafka: this process, or a successor that has fenced it.
+//! The owner of the position in Kafka: this process, or a successor that has fenced it.
 
 use millstream_pipeline::failure::{Again, Failure};
 use millstream_record::Position;

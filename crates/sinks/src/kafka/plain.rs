@@ -120,7 +120,7 @@ impl Plain<'_> {
         refused.clear();
     }
 
-    /// Hands over the encoded records; false if the client accepts no more. What it did not accept joins the failed records.
+    /// Hands over the encoded records; false if the client accepts no more. Records that it did not accept join the failed ones.
     fn send(&mut self) -> bool {
         if self.outgoing.records.is_empty() {
             return true;
@@ -258,7 +258,7 @@ impl Plain<'_> {
                     .range(own)
                     .filter_map(|number| places.get(number - held.first));
                 let wanted: BTreeSet<usize> = wanted.map(|range| range.start).collect();
-                // What was refused the first time has been rejected already.
+                // Records that were refused the first time have been rejected already.
                 refused.retain(|(range, _)| wanted.contains(&range.start));
                 self.send();
                 self.reject(Some(held.number), &held.batch, held.first)

@@ -33,7 +33,7 @@ pub(super) enum End {
     /// The process stops.
     Stopped,
     /// It learned something that makes the next try different: no need to wait.
-    Anew,
+    Learned,
     /// To be retried after a wait.
     Trouble(Error),
     /// The supervisor decides.
@@ -58,15 +58,15 @@ impl From<Failure> for End {
 /// Records that cannot be written, by their batch's position and their place in it, and why.
 type Unfit = BTreeMap<(Option<Position>, usize), String>;
 
-/// What one session hands to the next.
+/// Handed from one session to the next.
 pub(super) struct Carried<'a> {
     sink: &'a Kafka,
     pub(super) context: SinkContext,
     ownership: Ownership,
     pub(super) verdicts: Verdicts,
-    /// What brokers refuse permanently of what is not settled.
+    /// The records that brokers refuse permanently and that are not settled.
     pub(super) unfit: Unfit,
-    /// Up to where each record is sent in a batch of its own, if any is.
+    /// Up to where each record is sent in a separate batch, if any is.
     pub(super) suspected: Option<Position>,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Session {
     outgoing: Outgoing,
     refused: Vec<Refused>,
     unwanted: Vec<(usize, String)>,
-    /// What the next checkpoint rejects.
+    /// The records that the next checkpoint rejects.
     rejects: Vec<(Batch, Vec<Refused>)>,
     store: Store,
     /// Whether a transaction is open.
@@ -167,7 +167,7 @@ impl Session {
         Ok(committed.filter(|committed| committed.channel == channel))
     }
 
-    /// Sends a batch's records. What is refused of it is held until the checkpoint.
+    /// Sends a batch's records. Holds the refused ones until the checkpoint.
     pub(super) fn batch(
         &mut self,
         batch: Batch,
@@ -293,7 +293,7 @@ impl Session {
         if let Some(first) = failed.iter().find(too_large) {
             let patience = carried.patience();
             carried.sink.learn(&mut self.link, &first.topic, patience)?;
-            return Err(End::Anew);
+            return Err(End::Learned);
         }
         if let Some(unfit) = carried.verdicts.judge(&failed) {
             if unfit.is_empty() {
@@ -304,7 +304,7 @@ impl Session {
             let unfit = unfit.into_iter();
             let placed = unfit.filter_map(|(number, reason)| Some((self.place(number)?, reason)));
             carried.unfit.extend(placed);
-            return Err(End::Anew);
+            return Err(End::Learned);
         }
         match failed.into_iter().next() {
             Some(first) => Err(End::Trouble(first.error)),

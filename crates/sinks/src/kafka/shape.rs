@@ -125,23 +125,23 @@ impl Shaper {
         refused: &mut Vec<Refused>,
     ) -> usize {
         let mut count = 0;
-        for (range, event) in records(batch) {
+        for (range, timed) in records(batch) {
             let number = first + count;
             count += 1;
             let mark = Mark {
                 start: range.start,
-                record: range.end - rest(&event, batch, &range),
+                record: range.end - rest(&timed, batch, &range),
                 end: range.end,
-                time: event.time,
+                time: timed.time,
                 written: 0,
             };
-            let done = self.topics.index(batch, event, outgoing).and_then(|topic| {
+            let done = self.topics.index(batch, timed, outgoing).and_then(|topic| {
                 let Values::Connect(connect) = &mut self.values else {
                     return Ok(());
                 };
                 let name = outgoing.topics.get(topic).map_or("", String::as_str);
                 let start = outgoing.bytes.len();
-                connect.write(name, event, &mut outgoing.bytes)?;
+                connect.write(name, timed, &mut outgoing.bytes)?;
                 let value = start..outgoing.bytes.len();
                 let key = self
                     .key
@@ -172,8 +172,8 @@ impl Shaper {
         value: Range<usize>,
         outgoing: &mut Outgoing,
     ) -> Result<(), String> {
-        let event = mark.event(batch);
-        let topic = self.topics.index(batch, event, outgoing)?;
+        let timed = mark.event(batch);
+        let topic = self.topics.index(batch, timed, outgoing)?;
         let key = match &mut self.key {
             None => None,
             Some(renderer) => Some(text(renderer, batch, mark, &mut outgoing.bytes)?),
@@ -212,12 +212,12 @@ impl Shaper {
 
 /// How many bytes of an entry are its record.
 fn rest(
-    event: &millstream_wire::record::TimedRecord<'_>,
+    timed: &millstream_wire::record::TimedRecord<'_>,
     batch: &Batch,
     range: &Range<usize>,
 ) -> usize {
     use millstream_wire::record::Record as Of;
-    match event.record {
+    match timed.record {
         // The record's slice extends to the end of the body.
         Of::Packed(bytes) => bytes.len() - (batch.body.len() - range.end),
         Of::Line(_) | Of::None => range.len(),

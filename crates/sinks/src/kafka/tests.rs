@@ -201,13 +201,10 @@ fn wrong_options_are_refused_at_their_place() {
     for (options, said) in [
         (r#"{"topic": "t"}"#, "brokers"),
         (r#"{"brokers": "a:1"}"#, "topic"),
-        (
-            r#"{"brokers": "a:1", "topic": "a b"}"#,
-            "no name of a topic",
-        ),
+        (r#"{"brokers": "a:1", "topic": "a b"}"#, "not a topic name"),
         (
             r#"{"brokers": "a:1", "topic": "t", "position": "a/b"}"#,
-            "no name of a topic",
+            "not a topic name",
         ),
         (r#"{"brokers": "a:1", "topic": "t", "acks": 0}"#, "acks"),
         (

@@ -14,7 +14,7 @@ use millstream_wire::{
 /// Remembers this many names, then forgets all of them.
 const NAMES_MAX: usize = 10_000;
 
-/// What topics are known to accept, learned from what they refused.
+/// The limits of topics, learned from the batches that they refused.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     /// The largest record of a topic, where it is below `record_max`.
@@ -90,15 +90,15 @@ impl Topics {
     pub(super) fn index(
         &mut self,
         batch: &Batch,
-        event: TimedRecord<'_>,
+        timed: TimedRecord<'_>,
         outgoing: &mut Outgoing,
     ) -> Result<usize, String> {
         if let (Some(found), Depends::Nothing | Depends::Batch) = (&self.found, self.depends) {
-            return found.map_err(|fault| self.told(fault));
+            return found.map_err(|fault| self.invalid(fault));
         }
         self.next.clear();
         self.renderer
-            .render(batch.into(), event, &mut self.next)
+            .render(batch.into(), timed, &mut self.next)
             .map_err(|missing| missing.to_string())?;
         if self.found.is_none() || self.next != self.last {
             std::mem::swap(&mut self.next, &mut self.last);
@@ -106,8 +106,8 @@ impl Topics {
         }
         match self.found {
             Some(Ok(index)) => Ok(index),
-            Some(Err(fault)) => Err(self.told(fault)),
-            None => Err(self.told("it is empty")),
+            Some(Err(fault)) => Err(self.invalid(fault)),
+            None => Err(self.invalid("it is empty")),
         }
     }
 
@@ -131,7 +131,7 @@ impl Topics {
         found
     }
 
-    fn told(&self, fault: &str) -> String {
+    fn invalid(&self, fault: &str) -> String {
         let name = String::from_utf8_lossy(&self.last);
         format!("`{}` is not a topic name: {fault}", name.escape_debug())
     }

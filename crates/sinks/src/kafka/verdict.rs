@@ -3,17 +3,17 @@
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names
-//! the bad records. With a broker that does not, everything is sent again, each record in a batch of its own: then the refused
+//! the bad records. With a broker that does not, everything is sent again, each record in a separate batch: then the refused
 //! records are the bad ones.
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
-/// What is known about the brokers, and how the next producer sends.
+/// Knowledge about the brokers, and how the next producer sends.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// Brokers have named bad records among their neighbours.
     named: bool,
-    /// Each record is sent in a batch of its own.
+    /// Each record is sent in a separate batch.
     alone: bool,
 }
 
@@ -32,7 +32,7 @@ impl Verdicts {
         (suspects > 0).then(|| unfit.collect())
     }
 
-    /// Whether each record is sent in a batch of its own.
+    /// Whether each record is sent in a separate batch.
     pub(super) fn is_alone(&self) -> bool {
         self.alone
     }

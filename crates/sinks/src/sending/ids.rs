@@ -8,10 +8,9 @@
 
 use std::fmt::Write;
 
-use crc_fast::CrcAlgorithm;
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
-use rustix::rand::{GetRandomFlags, getrandom};
+use millstream_sys::{checksum::crc32c, random};
 
 /// Makes ids.
 #[derive(Debug)]
@@ -33,9 +32,7 @@ impl Ids {
         if let Some(channel) = channel {
             return Ok(Self::Durable(channel));
         }
-        let mut random = [0; 16];
-        // Up to 256 bytes come whole or not at all (getrandom(2)).
-        getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| {
+        let random = random::bytes().map_err(|error| {
             Failure::us(format!("the system gave no random number for ids: {error}"))
         })?;
         Ok(Self::Memory {
@@ -56,7 +53,7 @@ impl Ids {
         let _ = match self {
             Self::Durable(channel) => {
                 let position = position.unwrap_or_default();
-                let crc = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, stored);
+                let crc = crc32c(stored);
                 write!(text, "{channel:032x}.{position}.{part}.{crc:08x}")
             }
             Self::Memory { random, last } => {

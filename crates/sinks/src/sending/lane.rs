@@ -18,7 +18,7 @@ use super::{Ids, Lateness, Refused, by_reason, ledger::Ledger};
 /// How often lateness is reported and old records are looked for while something is in flight.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What [`Lane::next`] gives.
+/// The input of a lane.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// The next batch; behind a durable channel with its position.
@@ -45,7 +45,7 @@ struct Clock<'a> {
     lateness: &'a Lateness,
     meter: Meter,
     tick: Interval,
-    /// What was reported last: an idle lane takes no lock for each batch.
+    /// The age that was reported last: an idle lane takes no lock for each batch.
     reported: Option<Duration>,
 }
 

@@ -1,6 +1,6 @@
-//! What is in flight, and the checkpoints that wait for it.
+//! The numbers in flight, and the checkpoints that wait for them.
 //!
-//! Whatever a sink sends as a whole (a chunk, a request) gets a number when its batch is taken. Numbers finish in any order.
+//! Everything that a sink sends as a whole (a chunk, a request) gets a number when its batch is taken. Numbers finish in any order.
 //! The ledger promises that a checkpoint comes out only when every number before it is finished, and checkpoints in their order.
 
 use std::collections::VecDeque;

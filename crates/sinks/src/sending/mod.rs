@@ -1,4 +1,4 @@
-//! What every sink that sends over a network shares; a sink adds its codec and its connection.
+//! Shared by every sink that sends over a network; a sink adds its codec and its connection.
 //!
 //! ```text
 //! inlet -> Lane::next -> [codec] -> Lane::begin -> [connection] -> Lane::finish -> Lane::settle

@@ -1,4 +1,4 @@
-//! What a sink does about a destination that fails: back off, retry, and give up when the operator's limit is over.
+//! Handling of a destination that fails: back off, retry, and give up when the operator's limit is over.
 
 use std::{fmt, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Backoff, Retry};
 
-/// What to do after a failure.
+/// The next step after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// The wait is over: try again.

@@ -64,7 +64,7 @@ struct Meters {
     given_up: Meter,
 }
 
-/// What happened.
+/// An event of the lane.
 enum Event {
     Input(Input),
     /// Waiting messages have waited long enough.
@@ -319,7 +319,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// What of a part cannot be sent, in order.
+/// The records of a part that cannot be sent.
 fn refused(rejects: Vec<Reject>, long: Vec<Range<usize>>) -> Vec<Refused> {
     let rejects = rejects.into_iter();
     let mut refused: Vec<Refused> = rejects

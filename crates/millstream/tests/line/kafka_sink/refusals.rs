@@ -77,6 +77,9 @@ fn records_that_a_topic_refuses_are_rejected_and_their_neighbours_arrive_once() 
             let bad = format!("bad {number}");
             assert_eq!(rejected.matches(&bad).count(), 1, "{sink}: {bad}");
         }
-        assert_eq!(rejected.matches("refuses the record for good").count(), 8);
+        assert_eq!(
+            rejected.matches("refuses the record permanently").count(),
+            8
+        );
     }
 }

@@ -1,8 +1,12 @@
 //! Leases over a disk that crashes.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, io::IoSlice};
 
-use millstream_testkit::{Crash, SimulatedDisk};
+use millstream_sys::{checksum::crc32c_of, disk::Open};
+use millstream_testkit::{
+    Crash, SimulatedDisk,
+    trial::{DIRECTORY, DurableState, Trial},
+};
 
 use super::*;
 
@@ -23,7 +27,7 @@ fn open(disk: &Arc<dyn Disk>, channel: u128) -> Leases {
 fn sync(leases: &mut Leases) -> u64 {
     let sync = leases.sync().unwrap();
     let serial = sync.serial;
-    leases.synced(sync.run().unwrap());
+    sync.run().unwrap();
     serial
 }
 
@@ -116,7 +120,7 @@ fn use_leases(
         if seq % 5 == 4
             && let Some(sync) = leases.sync()
         {
-            leases.synced(sync.run()?);
+            sync.run()?;
             for leased in 0..=seq {
                 if let Some((servers, durable)) = made.get_mut(&place(leased, 0)) {
                     *durable = servers.len();
@@ -133,15 +137,15 @@ fn a_newer_format_is_refused_with_both_numbers() {
     drop(open(&disk, 7));
     let path = Path::new("/data/sinks/out/leases");
     let file = disk.open(path, Open::Write).unwrap();
-    let mut header = MAGIC.to_vec();
-    header.extend(9_u32.to_le_bytes());
-    header.extend([7; 16]);
-    header.extend(crc(&header).to_le_bytes());
+    let front = [&b"MSLEASES"[..], &9_u32.to_le_bytes()].concat();
+    let generation = [7; 8];
+    let sum = crc32c_of(&[&front, &generation]).to_le_bytes();
+    let header = [&front[..], &sum, &generation].concat();
     file.write_at(&[IoSlice::new(&header)], 0).unwrap();
     let refused = Leases::open(disk, Path::new("/data/sinks/out"), 7, &Turn::default());
     let text = refused.err().unwrap().message;
     assert!(
-        text.contains("format 9") && text.contains("reads 1"),
+        text.contains("version 9") && text.contains("reads up to 2"),
         "{text}"
     );
 }
@@ -156,17 +160,17 @@ fn a_damaged_record_is_reported_and_harms_no_other_record() {
     }
     leases.sync().unwrap().run().unwrap();
     assert_eq!(leases.damaged_bytes(), 0);
-    let end = leases.end;
+    let end = lock(&leases.journal).bytes();
     drop(leases);
     let path = Path::new("/data/sinks/out/leases");
     // A byte of the second of the three leases.
-    let lease = (HEAD_BYTES + LEASE_BYTES) as u64;
+    let lease = LEASE_RECORD_BYTES;
     let file = disk.open(path, Open::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff])], end - lease - 10)
         .unwrap();
     drop(file);
     let leases = open(&disk, 7);
-    assert_eq!(leases.damaged_bytes() as u64, lease);
+    assert_eq!(leases.damaged_bytes(), lease);
     let holders = [1, 2, 3].map(|seq| leases.holder(place(seq)));
     assert_eq!(holders, [Some("a:1"), None, Some("a:1")]);
     drop(leases);
@@ -175,4 +179,61 @@ fn a_damaged_record_is_reported_and_harms_no_other_record() {
     file.write_at(&[IoSlice::new(&[9])], 8).unwrap();
     drop(file);
     assert!(open(&disk, 7).damaged_bytes() > 0);
+}
+
+/// The newest lease stands for the number; older ones are settled.
+struct Numbered {
+    leases: Leases,
+    disk: Arc<dyn Disk>,
+    failed: bool,
+}
+
+impl Numbered {
+    fn leases(disk: &Arc<dyn Disk>) -> Result<Leases, String> {
+        let leases = Leases::open(disk.clone(), Path::new(DIRECTORY), 7, &Turn::default());
+        leases.map_err(|failure| failure.message)
+    }
+}
+
+impl DurableState for Numbered {
+    fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+        Ok(Self {
+            leases: Self::leases(&disk)?,
+            disk,
+            failed: false,
+        })
+    }
+
+    fn number(&self) -> u64 {
+        let Some(((position, _), _)) = self.leases.table.last_key_value() else {
+            return 0;
+        };
+        let number = position.seq;
+        let server = format!("server-{}:1", number % 3);
+        assert_eq!(self.leases.holder(place(number, 0)), Some(&*server));
+        number
+    }
+
+    fn advance(&mut self, number: u64) -> Result<(), String> {
+        if self.failed {
+            self.leases = Self::leases(&self.disk)?;
+            self.failed = false;
+        }
+        let server = format!("server-{}:1", number % 3);
+        self.leases.lease(place(number, 0), &server);
+        if number > 4 {
+            self.leases.settle(place(number - 4, 0).0);
+        }
+        if let Some(sync) = self.leases.sync() {
+            let done = sync.run().map_err(|failure| failure.message);
+            self.failed = done.is_err();
+            done?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn leases_survive_the_trial_on_the_simulated_disk() {
+    Trial::default().run::<Numbered>();
 }

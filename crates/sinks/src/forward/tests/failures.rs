@@ -1,4 +1,4 @@
-//! What happens when servers and connections fail.
+//! Failures of servers and connections.
 
 use super::{server::Act, *};
 use crate::rig::packed;
@@ -175,7 +175,7 @@ fn back_pressure_begins_when_no_server_takes_more() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         })
         .await;
-        assert_eq!(server.received().len(), 10, "100 KiB under way");
+        assert_eq!(server.received().len(), 10, "100 KiB in flight");
         assert!(meters.value("sink", "records_received") <= 11);
     });
 }

@@ -271,7 +271,7 @@ fn wrong_options_are_reported_by_name() {
             r#"{"discovery": {"file": "a", "dns": "b"}}"#,
             "`file` or `dns`",
         ),
-        (r#"{"discovery": {"dns": "a b"}}"#, "no server"),
+        (r#"{"discovery": {"dns": "a b"}}"#, "is not a server"),
         (r#"{"discovery": {"dns": "a", "interval": "0s"}}"#, "longer"),
         (r#"{"servers": "tcp://a"}"#, "scheme"),
         (

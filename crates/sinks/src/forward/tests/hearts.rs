@@ -107,8 +107,7 @@ fn with_failover_wait_only_chunks_that_a_hanging_server_may_have_wait_for_it() {
     });
 }
 
-/// With `failover: wait`: five chunks with a server that does not answer and that `fails` ends, and five with a good one. What
-/// the first may have is given up.
+/// With `failover: wait`: five chunks with a server that does not answer and that `fails` ends, and five with a good one. The chunks that the first may have are given up.
 fn in_doubt_is_given_up(more: &str, fails: impl AsyncFnOnce(Server, Rc<Cell<bool>>)) {
     local(async {
         let (hung, good) = (

@@ -221,7 +221,7 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
             eventually(|| upstream.settled() == 200).await;
         })
         .await;
-        // What the failing server acked came first; each flow is in order over both.
+        // The chunks that the failing server acked came first; each flow is in order over both.
         let frames = [failing.received(), good.received()].concat();
         assert_eq!(once_each(&frames).len(), 200);
         let mut last: HashMap<String, usize> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Whatever servers do, nothing is lost and the same id has the same bytes.
+//! Nothing is lost whatever servers do, and the same id has the same bytes.
 
 use super::{server::Act, *};
 use crate::rig::packed;

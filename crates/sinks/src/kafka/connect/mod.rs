@@ -45,7 +45,7 @@ pub(super) struct Connect {
     writer: Schemas,
     /// A line as a record.
     line: Vec<u8>,
-    /// What is left to write of a payload.
+    /// The unwritten part of a payload.
     steps: Vec<Step>,
 }
 
@@ -83,12 +83,12 @@ impl Connect {
     pub(super) fn write(
         &mut self,
         topic: &str,
-        event: TimedRecord<'_>,
+        timed: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
         let start = out.len();
         let mut line = std::mem::take(&mut self.line);
-        let bytes = match event.record {
+        let bytes = match timed.record {
             Record::Packed(bytes) => bytes,
             Record::Line(text) => {
                 line.clear();

@@ -97,7 +97,7 @@ fn texts_and_numbers_look_as_java_writes_them() {
 }
 
 #[test]
-fn what_kills_the_connector_is_refused_with_its_reason() {
+fn records_that_kill_the_connector_are_refused_with_a_reason() {
     let array = |values: Vec<rmpv::Value>| map(vec![("l", rmpv::Value::Array(values))]);
     let large = map(vec![("n", (u64::MAX).into())]);
     for schemas in [true, false] {

@@ -52,7 +52,7 @@ fn float(number: f64, schemas: bool, out: &mut Vec<u8>) {
     debug_assert!(written.is_ok(), "a vector takes all");
 }
 
-/// Appends a quoted string. What is not UTF-8 becomes U+FFFD, as Java reads it.
+/// Appends a quoted string. Text that is not UTF-8 becomes U+FFFD, as Java reads it.
 pub(super) fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in text.utf8_chunks() {

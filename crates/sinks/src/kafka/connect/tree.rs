@@ -33,7 +33,7 @@ struct Node {
 }
 
 /// A map or array that is not complete.
-struct Open {
+struct Incomplete {
     node: usize,
     left: u32,
     /// The start of its children in `pending`.
@@ -48,7 +48,7 @@ pub(super) struct Tree {
     order: Vec<usize>,
     /// Children of incomplete maps and arrays.
     pending: Vec<usize>,
-    open: Vec<Open>,
+    open: Vec<Incomplete>,
 }
 
 impl Tree {
@@ -103,7 +103,7 @@ impl Tree {
                 return Err(format!("more than {DEPTH_MAX} levels of nesting"));
             }
             let first = self.pending.len();
-            self.open.push(Open { node, left, first });
+            self.open.push(Incomplete { node, left, first });
         }
         Ok(())
     }

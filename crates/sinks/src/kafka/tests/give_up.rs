@@ -1,4 +1,4 @@
-//! What is given up: never what is committed, as far as brokers can be asked.
+//! Giving up: never committed records, as far as brokers can be asked.
 
 use std::thread;
 
@@ -12,7 +12,7 @@ const GIVE_UP: &str = r#""retry": {"first": "1ms", "max": "1ms", "timeout": "1ms
 /// The broker is down for longer than any limit.
 fn away(_: &Broker) -> Result<(), Error> {
     thread::sleep(Duration::from_millis(30));
-    Err(Error::new(Kind::Fatal, "nobody is there"))
+    Err(Error::new(Kind::Fatal, "no broker is there"))
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn a_record_that_brokers_refuse_is_rejected_and_its_neighbours_are_written
                 let rejected = bench.upstream.rejected();
                 let refused = text.lines().count() + 4 - good.len() - 1;
                 assert_eq!(count(&rejected) as usize, refused, "{told}");
-                assert!(reasons(&rejected).contains("refuses the record for good"));
+                assert!(reasons(&rejected).contains("refuses the record permanently"));
             }
         }
     }
