@@ -1,4 +1,4 @@
-//! Certificates for tests of TLS: an authority, and what it signs, as PEM files in a directory.
+//! A certificate authority for tests of TLS. It writes PEM files into a directory.
 
 use std::{fs, path::Path};
 
@@ -6,14 +6,14 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
 
-/// A root that signs certificates of hosts and clients.
+/// A root that signs server and client certificates.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    /// A new root of this name.
+    /// Creates a root with this name.
     ///
     /// # Panics
-    /// If the system gives no random numbers.
+    /// If the system has no random numbers.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names, none wrong");
@@ -27,16 +27,16 @@ impl Authority {
     /// Writes the root's certificate as `NAME.pem`.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn write_root(&self, directory: &Path, name: &str) {
         fs::write(directory.join(format!("{name}.pem")), self.0.pem())
             .expect("the root is written");
     }
 
-    /// Signs a certificate for `hosts` (names and addresses) and writes it as `NAME.pem`, its key as `NAME.key`.
+    /// Signs a certificate for `hosts` (names and addresses), and writes it as `NAME.pem` and its key as `NAME.key`.
     ///
     /// # Panics
-    /// If it cannot be written, or a host is no name.
+    /// If a file cannot be written, or a host is not a valid name.
     pub fn issue(&self, directory: &Path, name: &str, hosts: &[&str]) {
         let hosts: Vec<_> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names of hosts");

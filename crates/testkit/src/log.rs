@@ -1,4 +1,4 @@
-//! The errors that code under test logs.
+//! Captures the errors that code under test logs.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use tracing::{
     subscriber::with_default,
 };
 
-/// Runs `code` and returns, beside its result, the messages that it logs as errors on this thread, in order.
+/// Runs `code`; returns its result and the messages that it logged as errors on this thread, in order.
 pub fn logged_errors<T>(code: impl FnOnce() -> T) -> (T, Vec<String>) {
     let errors = Errors::default();
     let result = with_default(errors.clone(), code);

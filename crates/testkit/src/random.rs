@@ -1,16 +1,16 @@
-//! Random numbers for tests: the same seed, the same numbers, on every machine and in every version.
+//! Random numbers for tests: a seed gives the same numbers on every machine and in every version.
 
-/// A small generator (SplitMix64): good enough to choose what a test does next, useless for secrets.
+/// A small generator (SplitMix64) for the choices of a test. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator; a failing test prints `seed`.
+    /// A generator. A failing test prints `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A generator with the seed that the variable SEED says, or another one each time; the seed is printed.
+    /// A generator with the seed in the variable SEED, or a new seed each time; prints the seed.
     #[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
     pub fn from_environment() -> Self {
         let seed = std::env::var("SEED")
@@ -36,11 +36,11 @@ impl Random {
 
     /// A number from 0 to `end - 1`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        // The remainder's bias does not matter for the small ranges of tests.
+        // The bias of the remainder does not matter for the small ranges of tests.
         if end == 0 { 0 } else { self.bits() % end }
     }
 
-    /// True `part` times in `whole`.
+    /// True with probability `part` / `whole`.
     pub fn chance(&mut self, part: u64, whole: u64) -> bool {
         self.below(whole) < part
     }

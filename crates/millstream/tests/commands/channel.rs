@@ -125,8 +125,8 @@ fn a_stuck_consumer_is_visible_and_can_be_skipped_ahead() {
     assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);
     assert_eq!(row(here, "stuck")[2], "0");
     let mut wrong = skip;
-    wrong[2] = "nobody";
-    assert!(text(channel(here, &wrong), 1).contains("nobody"));
+    wrong[2] = "stranger";
+    assert!(text(channel(here, &wrong), 1).contains("stranger"));
 }
 
 #[test]
@@ -478,7 +478,7 @@ fn a_used_and_restarted_channel_is_listed_skipped_and_forgotten() {
         assert!(told, "{said}");
         assert!(!Path::new(output).exists(), "nothing is written for {to}");
     }
-    assert!(skip("nobody", "end", 1).contains("it has good, stuck"));
+    assert!(skip("stranger", "end", 1).contains("it has good, stuck"));
     let said = skip("stuck", "1.150", 0);
     assert!(
         said.contains("50 records in 50 batches, up to 1.150"),
@@ -618,7 +618,7 @@ fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
         let rest = acked..acked + 10;
         assert_eq!(send_large(ports[0], rest.clone(), PATIENCE).1, 10);
         let all: Vec<u64> = (0..u64::from(rest.end)).collect();
-        wait_until("all are written once", || numbers(&out) == all);
+        wait_until("all lines are written once", || numbers(&out) == all);
         let log = program.log();
         assert!(
             !log.contains("not in order") && !log.contains("ERROR"),
@@ -690,7 +690,7 @@ sinks:
         );
         fs::remove_file(&place).unwrap();
         let program = Program::start(here, &shape);
-        wait_until("all is written", || {
+        wait_until("everything is written", || {
             fs::read_to_string(place.join("out.log")).is_ok_and(|text| text.len() >= lines.len())
         });
         assert!(

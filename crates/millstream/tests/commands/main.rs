@@ -1,4 +1,4 @@
-//! What an operator uses: the command line, the HTTP interface and `millstream channel`.
+//! The tools of an operator: the command line, the HTTP interface and `millstream channel`.
 
 #![allow(
     clippy::unwrap_used,

@@ -393,7 +393,7 @@ fn other_users_can_read_the_outputs_as_configured_and_nothing_more() {
     );
     let umask = ["sh", "-c", "umask 022; exec \"$@\"", "sh"];
     let program = Program::start_after(place, &config, &umask);
-    wait_until("all is written", || {
+    wait_until("everything is written", || {
         let written = |path: &str| fs::metadata(place.join(path)).is_ok_and(|file| file.len() == 8);
         written("open/all.log")
             && written("group/all.log")

@@ -249,7 +249,7 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     let mut cluster = Cluster::start(3, "");
     cluster.join();
     cluster.list(&[0, 1, 2, 3]);
-    wait_until("the new one has something", || cluster.sizes()[3] > 0);
+    wait_until("the new receiver has records", || cluster.sizes()[3] > 0);
     cluster.pass(0);
     cluster.list(&[0, 2, 3]);
     // The relay rereads the list of servers every second.
@@ -266,7 +266,7 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     assert_even(&dealt, &[0, 2, 3], drained);
     assert!(
         drained + EVEN_WITHIN < stopped,
-        "it was given chunks up to {drained}, and stopped at {stopped}"
+        "it got chunks up to {drained}, and was drained at {stopped}"
     );
 }
 
@@ -282,9 +282,7 @@ fn kill_one(more: &str) -> Cluster {
     cluster.pass(EVEN_WITHIN);
     cluster.receivers[1].as_mut().unwrap().restart();
     let before = cluster.sizes()[1];
-    wait_until("it is given something again", || {
-        cluster.sizes()[1] > before
-    });
+    wait_until("it gets records again", || cluster.sizes()[1] > before);
     cluster.pass(EVEN_WITHIN);
     cluster.finish();
     let dealt = cluster.dealt();

@@ -341,7 +341,7 @@ fn records_rejected_into_a_channel_that_does_not_run_are_not_acknowledged() {
     rig.beside(0);
     assert!(
         send_bad(rig.port).is_err(),
-        "it was acknowledged and is kept nowhere"
+        "it was acknowledged and is not kept"
     );
     rig.program.take().unwrap().kill();
     for (path, bytes) in paths.iter().zip(whole) {
@@ -487,7 +487,7 @@ impl Pipeline {
             .collect();
         assert!(
             missing.is_empty() || self.loss_named,
-            "round {round}, {name}, {damage}: {} lines are missing, from {:?}, and no error says so",
+            "round {round}, {name}, {damage}: {} lines are missing, from {:?}, and no error reports it",
             missing.len(),
             missing.first()
         );
@@ -496,7 +496,7 @@ impl Pipeline {
         let doubled = found.keys().filter(again).count();
         assert!(
             doubled == 0 || self.named,
-            "round {round}, {name}, {damage}: {doubled} lines came twice, and no error says so"
+            "round {round}, {name}, {damage}: {doubled} lines arrived twice without an error"
         );
         println!(
             "round {round}, {name}, {damage}: {} missing, {doubled} twice",

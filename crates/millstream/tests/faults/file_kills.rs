@@ -212,7 +212,7 @@ fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     let sinks = [("raw", "{tag}.log", "format: raw, rotate: { size: 300KB }")];
     let zombie = Program::start(place, &config(place, &data, port, &sinks)).listens(port);
     let generator = Generator::start(&generate(place, port, "300000", "50000"));
-    wait_until("something is written", || {
+    wait_until("records are written", || {
         out.is_dir() && !files(&out).is_empty()
     });
     sleep(Duration::from_millis(Random::new().below(2500)));
@@ -404,7 +404,9 @@ fn journal_damage_destroys_nothing_settled_and_every_doubt_is_reported() {
             // The sink recognises an old copy by later checkpoints. At its start it only settles again up to the position in
             // its journal, which is not behind the end of the channel at that time.
             if wave == 0 {
-                wait_until("a cut of this run is settled", || settled() > started_at);
+                wait_until("a checkpoint of this run is settled", || {
+                    settled() > started_at
+                });
             }
             sleep(Duration::from_millis(random.below(1300)));
         }
@@ -418,15 +420,15 @@ fn journal_damage_destroys_nothing_settled_and_every_doubt_is_reported() {
         let found = tally(&out, doubtful);
         let again = |line: &&String| found[*line] > before.get(*line).copied().unwrap_or(1).max(1);
         let doubled = found.keys().filter(again).count();
-        println!("round {round} after {damage}: {doubled} lines came twice, named: {named}");
+        println!("round {round} after {damage}: {doubled} lines arrived twice, named: {named}");
         assert!(
             doubled == 0 || named,
-            "round {round} after {damage}: {doubled} lines came twice and no error says so:\n{}",
+            "round {round} after {damage}: {doubled} lines arrived twice and no error says so:\n{}",
             &log[logged..]
         );
         assert!(
             doubled <= 900,
-            "round {round} after {damage}: {doubled} lines came twice"
+            "round {round} after {damage}: {doubled} lines arrived twice"
         );
         before = found;
         if journal.old.is_empty() {

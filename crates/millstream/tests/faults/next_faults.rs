@@ -89,7 +89,7 @@ fn fill(full: &str, size: &str, stalls: bool) {
     let told = complaints();
     let program = Program::start(place, &config);
     if stalls {
-        wait_until("its next run says so, too", || complaints() > told);
+        wait_until("its next run reports it, too", || complaints() > told);
         sleep(FULL);
         small.grow("1g");
     }

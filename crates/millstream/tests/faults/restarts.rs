@@ -166,11 +166,11 @@ fn account(who: &str, numbers: &[usize], sent: usize, most: usize, breaks: usize
             // A session broke: the messages that were not acked are sent again from the first one on.
             assert!(
                 number < at && at == next,
-                "{who}: {number} came where {at} was due: lost, or not adjacent"
+                "{who}: {number} instead of {at}: lost, or not adjacent"
             );
             assert!(
                 next - number <= most,
-                "{who}: {number} to {next} came again"
+                "{who}: {number} to {next} arrived again"
             );
             rewinds += 1;
         }

@@ -212,7 +212,7 @@ impl Setup {
             read <= taken + room + UNDERWAY_BYTES,
             "{read} bytes read, but the disk took {taken} at most"
         );
-        wait_until("a chunk more is accepted on the slow disk", || {
+        wait_until("another chunk is accepted on the slow disk", || {
             self.count("chunks_acked") > acked
         });
         let peak = memory_peak(program);

@@ -274,6 +274,6 @@ fn requests_with_a_key_arrive_once_each_while_the_receiver_is_killed() {
     println!("{requests} requests in {tries} tries, {kills} kills: 0 lost, 0 twice");
     assert!(
         tries > requests,
-        "no request was ever sent again: this proves nothing"
+        "no request was retried, so the test proves nothing"
     );
 }

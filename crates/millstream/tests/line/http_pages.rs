@@ -199,12 +199,12 @@ fn search(heading: &str, index: &'static str, authorization: &'static str) {
     assert_eq!(
         requests[2].text().lines().count(),
         2 * 20,
-        "those that were put off, alone"
+        "only the postponed ones"
     );
     assert!(rejected.contains("document_parsing_exception") && rejected.contains("no number"));
     assert!(
         !rejected.contains("version_conflict"),
-        "what was there already is done"
+        "existing documents are done"
     );
 }
 

@@ -108,7 +108,7 @@ fn every_entry_arrives_once_and_in_order_while_millstream_is_killed() {
         .find(|(at, number)| at != *number);
     assert_eq!(
         wrong, None,
-        "the first that is lost, doubled or out of order"
+        "the first entry that is lost, duplicated or out of order"
     );
     assert_eq!(arrived.len(), written);
     println!("{written} entries, {BREAKS} breaks: 0 lost, 0 twice");

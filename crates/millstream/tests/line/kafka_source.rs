@@ -234,7 +234,7 @@ fn fixed_partitions_arrive_exactly_once_while_the_reader_and_the_broker_are_kill
     let twice: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
     assert!(
         twice.is_empty(),
-        "{} came more than once, such as {:?}",
+        "{} arrived more than once, such as {:?}",
         twice.len(),
         twice.first()
     );

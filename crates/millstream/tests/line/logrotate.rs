@@ -129,7 +129,7 @@ fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
     let program = Program::start(place, &config(place, LOGS));
     write_and_rotate(place, mode, by_name);
     let left = lines_left(place);
-    wait_until("every line that is left has arrived", || {
+    wait_until("every remaining line has arrived", || {
         let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
         left.is_subset(&arrived)
     });
@@ -168,7 +168,7 @@ fn run_with_a_gap(
         let program = Program::start(place, &config(place, paths));
         write(&mut file, round * 5);
         let left = lines_left(place);
-        wait_until("every line that is left has arrived", || {
+        wait_until("every remaining line has arrived", || {
             let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
             left.is_subset(&arrived)
         });
@@ -192,7 +192,7 @@ fn run_with_a_gap(
     }
     let program = Program::start(place, &config(place, paths));
     let left = lines_left(place);
-    wait_until("every line that is left has arrived", || {
+    wait_until("every remaining line has arrived", || {
         let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
         left.is_subset(&arrived)
     });
@@ -209,7 +209,7 @@ fn assert_none_twice(arrived: &[String]) {
     let twice: Vec<_> = times.iter().filter(|(_, times)| **times > 1).collect();
     assert!(
         twice.is_empty(),
-        "{} lines came more than once, such as {:?}",
+        "{} lines arrived more than once, such as {:?}",
         twice.len(),
         twice.first()
     );
@@ -226,7 +226,7 @@ fn rotation_by_renaming_loses_doubles_and_reorders_nothing() {
         let of_file: Vec<_> = arrived.iter().filter(|line| place(line) == part).collect();
         assert!(
             of_file.is_sorted(),
-            "lines of one file came in another order"
+            "lines of one file arrived out of order"
         );
     }
 }
@@ -396,7 +396,7 @@ fn it_catches_up_with_several_rotations_that_happened_while_it_did_not_run() {
         let all: HashSet<_> = arrived.iter().cloned().collect();
         assert_eq!(all, left, "{rules}");
         println!(
-            "{rules}: {} lines came more than once",
+            "{rules}: {} lines arrived more than once",
             arrived.len() - all.len()
         );
         assert_none_twice(&arrived);

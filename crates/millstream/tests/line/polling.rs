@@ -38,13 +38,13 @@ fn follows_without(limit: &str) {
             text.lines().any(|found| found == line)
         });
     };
-    expect("what was there has arrived", "first");
+    expect("existing lines have arrived", "first");
     let append = |text: &str| {
         let mut file = File::options().append(true).open(&busy).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     };
     append("second\nthi");
-    expect("what was appended has arrived", "second");
+    expect("appended lines have arrived", "second");
     append("rd\n");
     expect("the rest of a line has arrived", "third");
     fs::write(logs.join("new.log"), "of a new file\n").unwrap();

@@ -287,7 +287,7 @@ fn a_killed_server_loses_no_more_than_the_sink_reports() {
     });
     let out = place.join("out");
     let size = || fs::metadata(&out).map_or(0, |found| found.len());
-    wait_until("some messages came", || size() > 2 << 20);
+    wait_until("some messages have arrived", || size() > 2 << 20);
     drop(daemon);
     feeder.join().unwrap();
     let daemon = rsyslogd(place, &config, port);
@@ -299,7 +299,7 @@ fn a_killed_server_loses_no_more_than_the_sink_reports() {
             .filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
         numbers.collect::<std::collections::BTreeSet<_>>()
     };
-    wait_until("the last message came", || {
+    wait_until("the last message has arrived", || {
         arrived().contains(&(records as u64 - 1))
     });
     assert_eq!(program.stop(), Some(0));

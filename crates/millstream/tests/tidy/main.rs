@@ -8,6 +8,7 @@
 
 mod circles;
 mod crates;
+mod documents;
 mod files;
 mod house;
 mod prose;

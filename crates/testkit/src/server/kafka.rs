@@ -1,4 +1,4 @@
-//! A Kafka broker in KRaft mode, alone and with short patience: its jars come from Maven Central.
+//! A Kafka broker in KRaft mode, alone and with short timeouts. Its jars come from Maven Central.
 
 use std::{
     fmt::Write as _,
@@ -15,11 +15,11 @@ use super::{
     wait_for,
 };
 
-/// Any 16 bytes in base64 are the id of a cluster.
+/// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// What every broker of the tests is told. One machine, one broker; a broker that was killed is let in again after 3 s (a
-/// busy machine misses shorter beats), and transactions that were left open are found within a second of their time-out.
+/// Properties of every broker: one machine, one broker. The cluster readmits a killed broker after 3 s (a
+/// busy machine misses shorter heartbeats), and notices an open transaction within a second of its timeout.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
 node.id=1
@@ -41,17 +41,17 @@ log.message.timestamp.before.max.ms=9223372036854775807
 log.retention.ms=-1
 ";
 
-/// A user that brokers with SASL know, and the password.
+/// A user known to brokers with SASL, and the password.
 pub const USER: (&str, &str) = ("shipper", "open sesame");
 
-/// What a broker may listen with besides plain text, and where.
+/// More listeners of a broker beside plain text, and its network.
 #[derive(Clone, Copy, Default)]
 pub struct Listeners<'a> {
-    /// TLS with this certificate and key, one after the other in PEM.
+    /// TLS with this certificate and key, concatenated in PEM.
     pub tls: Option<&'a str>,
     /// SASL (PLAIN and SCRAM) for [`USER`]; over TLS if there is a certificate.
     pub sasl: bool,
-    /// Where it stands, if not on this machine.
+    /// The network of the broker. None: this machine's.
     pub network: Option<&'a Network>,
 }
 
@@ -64,18 +64,18 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts one that keeps its data in `directory`, with more properties, such as `message.max.bytes=2000`.
+    /// Starts a broker that keeps its data in `directory`, with more properties, such as `message.max.bytes=2000`.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn start(directory: &Path, properties: &[&str]) -> Self {
         Self::start_with(directory, Listeners::default(), properties)
     }
 
-    /// The same with more listeners.
+    /// As `start`, with more listeners.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn start_with(directory: &Path, with: Listeners<'_>, properties: &[&str]) -> Self {
         let (port, secure_port, controller) = (free_port(), free_port(), free_port());
         let mut text = PROPERTIES.to_owned();
@@ -102,7 +102,7 @@ impl Broker {
         let network = with.network.map(|network| network.name().to_owned());
         let server = Server::start_at("kafka", log, (host, port).into(), move || {
             let mut command = java_in(network.as_deref());
-            // What makes a server fast in the long run costs a test its time.
+            // Settings that speed up a long-running server slow down a test.
             command.args(["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
             command.arg("kafka.Kafka").arg(&config);
             command
@@ -115,26 +115,26 @@ impl Broker {
         }
     }
 
-    /// Where it listens in plain text.
+    /// Its address for plain text.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Where it listens with TLS or SASL.
+    /// Its address for TLS or SASL.
     pub fn secure_address(&self) -> String {
         format!("{}:{}", self.host, self.secure_port)
     }
 
-    /// SIGKILL, and a new start: about 5 s until it answers again, more where the machine is busy.
+    /// Kills and restarts it. It answers again after about 5 s, later on a busy machine.
     pub fn kill_and_restart(&mut self) {
         self.server.kill();
         self.server.restart();
     }
 
-    /// Waits until it answers: it takes connections long before that, and kcat ends when its only broker closes them.
+    /// Waits until it answers. It accepts connections long before that, and kcat exits when its only broker closes them.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not answer.
     pub fn wait_ready(&mut self) {
         self.server.wait_ready();
         let address = self.address();
@@ -152,10 +152,10 @@ impl Broker {
         &mut self.server
     }
 
-    /// Makes a topic.
+    /// Creates a topic.
     ///
     /// # Panics
-    /// When the broker does not.
+    /// If the broker refuses.
     pub fn make_topic(&self, name: &str, partitions: u32, config: &[&str]) {
         let partitions = partitions.to_string();
         let address = self.address();
@@ -167,10 +167,10 @@ impl Broker {
         run("org.apache.kafka.tools.TopicCommand", &arguments);
     }
 
-    /// What the Java console consumer reads of a topic from its beginning, committed records only, a line each.
+    /// Reads a topic from its beginning with the Java console consumer: committed records only, one per line.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If the consumer cannot run.
     pub fn read_with_java(&self, topic: &str, records: usize, print: &[&str]) -> String {
         let (address, records) = (self.address(), records.to_string());
         let mut arguments = vec!["--bootstrap-server", &address, "--topic", topic];
@@ -185,10 +185,10 @@ impl Broker {
         )
     }
 
-    /// Has the Java console producer write lines `KEY TAB VALUE` to a topic.
+    /// Writes lines `KEY TAB VALUE` to a topic with the Java console producer.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If the producer cannot run.
     pub fn write_with_java(&self, topic: &str, lines: &str) {
         let address = self.address();
         let mut command = java();
@@ -211,10 +211,10 @@ impl Broker {
         );
     }
 
-    /// What kcat reads of a topic from its beginning to its end, committed records only: each as `format` says.
+    /// Reads a topic from beginning to end with kcat: committed records only, each in this `format`.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If kcat cannot run.
     pub fn read_with_kcat(&self, topic: &str, format: &str) -> String {
         let output = Command::new("kcat")
             .args([
@@ -270,7 +270,7 @@ impl Listeners<'_> {
     }
 }
 
-/// Makes the directory of a broker.
+/// Formats the directory of a broker.
 fn format(config: &Path, log: &Path, sasl: bool) {
     let (user, password) = USER;
     let mut command = java();
@@ -312,7 +312,7 @@ fn java_in(network: Option<&str>) -> Command {
     command
 }
 
-/// Runs one of Kafka's tools to its end; what it printed.
+/// Runs one of Kafka's tools to its end; returns its output.
 fn run(class: &str, arguments: &[&str]) -> String {
     let mut command = java();
     command

@@ -1,7 +1,7 @@
-//! Real servers, written by others, for the tests: started on ports of the kernel's choice, killed, started again.
+//! Real third-party servers for tests: started on free ports, killed, restarted.
 //!
-//! [`Server`] is any of them: a command, a log, and how to tell that it is ready; the modules below are kinds of them. A
-//! server ends with the value that stands for it; its log is kept and named if the test fails.
+//! [`Server`] is any of them: a command, a log, and a port that shows when it is ready. The modules below wrap specific servers. A
+//! server is killed when its value is dropped; if the test fails, its log is kept.
 
 pub mod kafka;
 
@@ -19,12 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server may take to be ready or to end. Not a measurement: machines differ.
+/// Starting or stopping a server fails the test after this time. Not a measurement: machines differ.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A server that runs, or that was killed and can be started again.
+/// A server that runs, or that was killed and can be restarted.
 pub struct Server {
     name: String,
     command: Box<dyn Fn() -> Command + Send>,
@@ -34,10 +34,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts what `command` makes, with its output in `log`, and waits until `port` takes connections.
+    /// Starts the command that `command` returns, with its output in `log`, and waits until `port` accepts connections.
     ///
     /// # Panics
-    /// When it does not start in time: with its log.
+    /// If it does not start in time; prints its log.
     pub fn start(
         name: &str,
         log: PathBuf,
@@ -48,10 +48,10 @@ impl Server {
         Self::start_at(name, log, address, command)
     }
 
-    /// The same where it does not listen on this machine's own address.
+    /// As `start`, with an address that is not on the loopback interface.
     ///
     /// # Panics
-    /// As `start`.
+    /// As [`Server::start`].
     pub fn start_at(
         name: &str,
         log: PathBuf,
@@ -70,7 +70,7 @@ impl Server {
         server
     }
 
-    /// Starts it, if it does not run, without waiting until it is ready.
+    /// Starts it unless it runs. Does not wait until it is ready.
     pub fn restart(&mut self) {
         if self.child.is_some() {
             return;
@@ -88,10 +88,10 @@ impl Server {
             Some(child.unwrap_or_else(|error| panic!("cannot start {}: {error}", self.name)));
     }
 
-    /// Waits until its port takes connections.
+    /// Waits until its port accepts connections.
     ///
     /// # Panics
-    /// When it ends or takes too long: with the end of its log.
+    /// If it exits or takes too long; prints the end of its log.
     pub fn wait_ready(&mut self) {
         let start = Instant::now();
         while TcpStream::connect(self.address).is_err() {
@@ -115,7 +115,7 @@ impl Server {
         }
     }
 
-    /// Whether it has ended by itself.
+    /// Whether it has exited on its own.
     pub fn has_ended(&mut self) -> bool {
         let ended = self.child.as_mut().map(Child::try_wait);
         matches!(ended, Some(Ok(Some(_))))
@@ -135,16 +135,16 @@ impl Server {
         }
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits until it has exited.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// SIGTERM, and waits until it is gone.
+    /// Sends SIGTERM, and waits until it has exited.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let id = child.id().to_string();
@@ -176,7 +176,7 @@ impl Drop for Server {
     }
 }
 
-/// Copies a log to where it outlives the test's directory.
+/// Copies a log to a place that outlives the test's directory.
 fn keep(name: &str, log: &Path) {
     let kept =
         std::env::temp_dir().join(format!("millstream-test-{name}-{}.log", std::process::id()));
@@ -184,34 +184,37 @@ fn keep(name: &str, log: &Path) {
         Ok(_) => format!("the log of {name} is kept in {}", kept.display()),
         Err(error) => format!("the log of {name} cannot be kept: {error}"),
     };
-    // Shown with the output of the test that fails.
+    // Shown with the output of the failed test.
     use io::Write;
     let _ = writeln!(io::stderr(), "{said}");
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
         thread::sleep(LOOK);
     }
 }
 
-/// The first of the ports that [`free_port`] gives, and how many there are.
+/// The first port of [`free_port`], and the number of ports.
 const PORTS: (u32, u32) = (10_000, 20_000);
 
-/// A port that was free a moment ago, and that no other call in this process gives.
+/// A free port. Another call in this process returns another port.
 ///
-/// It lies below those that the kernel takes for outgoing connections. From there a server that was killed might find its port taken
-/// when it comes back, and who looks whether it is there yet may be given that very port as its own and connect to itself.
+/// The ports are below those of outgoing connections. Otherwise the kernel could give the port of a killed server to an outgoing connection,
+/// and a client that polls the port could even connect to itself.
 ///
 /// # Panics
-/// When none is free.
+/// If none is free.
 pub fn free_port() -> u16 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let (first, count) = PORTS;
-    // Where processes begin is far apart, so that tests side by side do not race for the same one.
+    // Processes start far apart, so that tests running side by side do not race for the same port.
     let begin = std::process::id().wrapping_mul(7919);
     for _ in 0..count {
         let next = begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count;
@@ -223,12 +226,12 @@ pub fn free_port() -> u16 {
     panic!("no free port between {first} and {}", first + count);
 }
 
-/// A file of the clients that `make deps` installs into `target/clients`.
+/// The path of a file of the clients that `make deps` installs into `target/clients`.
 ///
 /// # Panics
-/// When it is not there: tests whose peer is missing fail, and say how to get it.
+/// If it is missing. A test whose peer is missing fails and says how to install it.
 pub fn installed(path: &str) -> PathBuf {
-    // Asked for when the test runs: a shared build cache may hold what was compiled in another clone.
+    // Read at run time: a shared build cache may hold code that was compiled in another clone.
     let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| "crates/testkit".into());
     let path = Path::new(&here).join("../../target/clients").join(path);
     assert!(

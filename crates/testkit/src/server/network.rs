@@ -1,4 +1,4 @@
-//! A network of its own for a server, with one cable to this machine that can be cut. Needs root and iproute2.
+//! A separate network for a server, connected to this machine by a cable that can be cut. Needs root and iproute2.
 
 use std::{
     net::Ipv4Addr,
@@ -7,28 +7,28 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Networks that this process has made.
+/// The number of networks that this process has created.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// What is for measuring networks (RFC 2544): nobody's address. Each network takes four addresses of it.
+/// The block for benchmarks of networks (RFC 2544), which no host uses. Each network takes four addresses.
 const BLOCK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const NETWORKS: u32 = 1 << 15;
 
-/// A network namespace and its cable. It ends with the value.
+/// A network namespace and its cable. Removed when dropped.
 pub struct Network {
     name: String,
-    /// The server's end; this machine's is the one before.
+    /// The address of the server's end; the one before it is this machine's.
     address: Ipv4Addr,
 }
 
 impl Network {
-    /// Makes one.
+    /// Creates a network.
     ///
     /// # Panics
-    /// When it cannot be made: without root.
+    /// If it cannot be created, for example without root.
     #[must_use]
     pub fn new() -> Self {
         let (process, made) = (process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        // Tests side by side are processes: theirs are far apart.
+        // Processes that run tests side by side start far apart.
         let number = process.wrapping_mul(7919).wrapping_add(made) % NETWORKS;
         let ours = Ipv4Addr::from(u32::from(BLOCK) + 4 * number + 1);
         let address = Ipv4Addr::from(u32::from(ours) + 1);
@@ -53,18 +53,18 @@ impl Network {
         self.address
     }
 
-    /// Its name, for [`command`].
+    /// Its name, for [`command()`].
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Cuts the cable: nothing arrives on either side, and nobody is told.
+    /// Cuts the cable: nothing arrives on either side, and neither side is notified.
     pub fn cut(&self) {
         ip(&format!("-n {} link set cable down", self.name));
     }
 
-    /// Mends the cable.
+    /// Reconnects the cable.
     pub fn heal(&self) {
         ip(&format!("-n {} link set cable up", self.name));
     }
@@ -81,19 +81,19 @@ impl Drop for Network {
         let gone = Command::new("ip")
             .args(["netns", "del", &self.name])
             .status();
-        // Nothing to be done about what is left of it.
+        // Best effort: a namespace that remains does no harm.
         drop(gone);
     }
 }
 
-/// What runs a program in the network of this name, or in this machine's own.
+/// A command that runs a program in the network with this name, or in this machine's network.
 #[must_use]
 pub fn command(network: Option<&str>, program: &Path) -> Command {
     let Some(network) = network else {
         return Command::new(program);
     };
     let mut command = Command::new("ip");
-    // It becomes the program: a signal reaches it, and no other.
+    // `ip` executes the program in its place, so signals reach the program.
     command.args(["netns", "exec", network]).arg(program);
     command
 }

@@ -1,4 +1,4 @@
-//! versitygw: an S3 server that keeps objects as files of a directory, checks signatures, and creates only if absent, atomically.
+//! versitygw: an S3 server that stores objects as files, checks signatures, and creates objects atomically and conditionally.
 
 use std::{
     fs,
@@ -11,12 +11,12 @@ use super::{
     network::{self, Network},
 };
 
-/// Who may write to it.
+/// The access key of its only user.
 pub const ACCESS_KEY: &str = "millstream";
-/// The secret to it.
+/// The secret key of its only user.
 pub const SECRET_KEY: &str = "millstream-secret";
 
-/// An S3 server over a directory, the buckets of which are directories in it.
+/// An S3 server over a directory, whose subdirectories are the buckets.
 pub struct Versitygw {
     /// The process.
     pub server: Server,
@@ -25,28 +25,28 @@ pub struct Versitygw {
     directory: PathBuf,
 }
 
-/// What it is not as usual in.
+/// Deviations from the defaults.
 #[derive(Default)]
 pub struct Setup<'a> {
-    /// Its certificate and key in PEM: it speaks TLS.
+    /// A certificate and a key in PEM enable TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where it stands, if not on this machine.
+    /// The network of the server. None: this machine's.
     pub network: Option<&'a Network>,
 }
 
 impl Versitygw {
-    /// Starts it over `directory` with one bucket.
+    /// Starts a server over `directory` with one bucket.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it does not start.
     pub fn start(directory: &Path, bucket: &str) -> Self {
         Self::start_with(directory, bucket, &Setup::default())
     }
 
-    /// The same, not as usual.
+    /// As `start`, with deviations from the defaults.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it does not start.
     pub fn start_with(directory: &Path, bucket: &str, setup: &Setup<'_>) -> Self {
         let made = fs::create_dir_all(directory.join("objects").join(bucket));
         made.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
@@ -77,13 +77,13 @@ impl Versitygw {
         }
     }
 
-    /// Where it is.
+    /// Its URL.
     pub fn endpoint(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// A bucket, as the files that its objects are.
+    /// The directory of a bucket, which holds its objects as files.
     pub fn bucket(&self, bucket: &str) -> PathBuf {
         self.directory.join("objects").join(bucket)
     }

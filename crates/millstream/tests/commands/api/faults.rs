@@ -314,7 +314,7 @@ fn check(fault: &Fault) {
     let since = told["since"].as_str().unwrap();
     assert!(since.starts_with("20") && since.ends_with('Z'), "{told:#}");
     // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
-    wait_until(&format!("{}: the log tells why", fault.name), || {
+    wait_until(&format!("{}: the log gives the reason", fault.name), || {
         program.log().contains(fault.why)
     });
     let page = instance.status();

@@ -456,7 +456,9 @@ fn honest_senders_lose_nothing_and_memory_is_bounded_beside_hostile_peers_of_eve
     let silent: Vec<TcpStream> = (0..SILENT)
         .map(|number| connect(ports[number % 4]))
         .collect();
-    wait_until("the silent are in", || open_files(&program) >= SILENT);
+    wait_until("the silent peers are connected", || {
+        open_files(&program) >= SILENT
+    });
     let busy = &AtomicBool::new(true);
     let (frame_bomb, body_bomb) = bombs();
     let request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n";

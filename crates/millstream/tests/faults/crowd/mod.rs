@@ -164,7 +164,7 @@ impl Way {
         (self.deliver)(&mut early, place);
         let before = memory(&program);
         let mut crowd: Vec<_> = (0..CROWD).map(|_| connect(port)).collect();
-        wait_until("the crowd has every place", || {
+        wait_until("the crowd has every connection", || {
             open_files(&program) >= CROWD
         });
         (self.deliver)(&mut self.client(port), place);
@@ -184,7 +184,7 @@ impl Way {
         };
         let most = CROWD as u64 * each;
         println!(
-            "{source} {scheme}: {} bytes for a connection",
+            "{source} {scheme}: {} bytes per connection",
             grown / CROWD as u64
         );
         assert!(grown < most, "{grown} bytes for {CROWD} connections");

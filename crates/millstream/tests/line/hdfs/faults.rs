@@ -48,7 +48,7 @@ fn a_full_disk_at_the_data_node_loses_and_duplicates_nothing() {
     let generator = Generator::start(&generate(directory, port, "600000", "100000"));
     // The channel is on another disk: it accepts everything meanwhile.
     generator.finish();
-    wait_until("no block has a place", || {
+    wait_until("no block fits on the data node", || {
         log(directory).contains("could only be written to 0 of the 1 minReplication nodes")
     });
     // It stays full while the sink retries.

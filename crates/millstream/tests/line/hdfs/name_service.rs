@@ -155,7 +155,7 @@ fn a_name_node_that_wrongly_believes_to_be_active_misleads_no_writer() {
     // It still believes that it is active, and knows nothing of the files published since. Millstream asks it first.
     rig.cluster.name_nodes[0].signal("CONT");
     rig.victim.restart();
-    wait_until("the journal has refused what it wants to write", || {
+    wait_until("the journal has refused its write", || {
         let words = rig.cluster.name_nodes[0].last_words();
         words.contains("less than the last promised epoch")
     });

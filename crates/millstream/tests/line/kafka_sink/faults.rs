@@ -55,7 +55,7 @@ fn a_full_disk_at_the_broker_loses_and_duplicates_nothing() {
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "600000", "100000"));
     // A broker whose only disk is full exits.
-    wait_until("the broker gives up", || broker.server().has_ended());
+    wait_until("the broker exits", || broker.server().has_ended());
     // The channel is on another disk: it accepts everything meanwhile.
     generator.finish();
     small.grow("1g");

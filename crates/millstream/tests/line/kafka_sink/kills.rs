@@ -76,7 +76,7 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     let config = receiver(directory.path(), "data", port, &address);
     let zombie = Program::start(directory.path(), &config).listens(port);
     let generator = Generator::start(&generate(directory.path(), port, "150000", "15000"));
-    wait_until("some of it is committed", || {
+    wait_until("some records are committed", || {
         topics(&broker)
             .iter()
             .any(|topic| !broker.read_with_kcat(topic, "%o\n").is_empty())
@@ -103,7 +103,7 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     let late = b"\x93\xa4late\xce\x65\x00\x00\x00\x81\xa7message\xa4late";
     let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
     sender.write_all(late).unwrap();
-    wait_until("the zombie knows", || {
+    wait_until("the zombie notices its successor", || {
         zombie.log().contains("has taken over")
     });
     assert_eq!(zombie.ended(), Some(1));

@@ -131,7 +131,7 @@ fn over_tls_only_the_configured_authority_is_trusted() {
     let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
     fs::write(place.join("in.txt"), &lines).unwrap();
     let program = Program::start(place, &other);
-    wait_until("it says whom it does not trust", || {
+    wait_until("it logs the certificate that it does not trust", || {
         program.log().contains("UnknownIssuer")
     });
     assert_eq!(program.stop(), Some(0));

@@ -49,7 +49,7 @@ fn a_full_disk_at_the_server_loses_nothing_and_publishing_resumes_when_there_is_
     let config = config(&data, &forward(port), &server.endpoint(), &BOTH);
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "300000", "100000"));
-    wait_until("the log names the bucket that takes nothing", || {
+    wait_until("the log names the bucket that accepts nothing", || {
         complaints(&program, FULL) > 0
     });
     // The channel is on another disk: it accepts everything while nothing can be published.

@@ -98,7 +98,7 @@ fn a_writer_that_wakes_up_after_its_successor_took_over_publishes_nothing_and_re
     );
     let zombie = zombie.listens(port);
     let generator = Generator::start(&generate(place, port, "150000", "20000"));
-    wait_until("something is published", || {
+    wait_until("an object is published", || {
         objects(&server.bucket("lake")).len() > 4
     });
     zombie.signal("STOP");

@@ -1,4 +1,4 @@
-//! The configuration of a cluster: one directory for its daemons and its clients.
+//! The configuration of a cluster: one directory for its daemons and clients.
 
 use std::{fmt::Write as _, fs, net::SocketAddr, path::Path};
 
@@ -11,7 +11,7 @@ pub(super) struct Conf {
 /// Names and values.
 pub(super) type Settings = Vec<(String, String)>;
 
-/// What a test's daemons have in common, with a data node at this address.
+/// The properties that all daemons share, with a data node at this address.
 pub(super) fn base(directory: &Path, url: &str, data: SocketAddr) -> Conf {
     let mut hdfs = Settings::new();
     set(
@@ -22,13 +22,13 @@ pub(super) fn base(directory: &Path, url: &str, data: SocketAddr) -> Conf {
             ("dfs.datanode.address", &data.to_string()),
             ("dfs.datanode.ipc.address", "127.0.0.1:0"),
             ("dfs.datanode.http.address", "127.0.0.1:0"),
-            // A restart is over as soon as the data node has come back.
+            // A restart is over as soon as the data node is back.
             ("dfs.namenode.safemode.extension", "0"),
             ("dfs.namenode.safemode.min.datanodes", "1"),
             ("dfs.heartbeat.interval", "1"),
-            // The smallest there are: most outputs have several, and a small disk has room for some.
+            // The smallest sizes: most files have several blocks, and a small disk has space for some.
             ("dfs.blocksize", "1048576"),
-            // A data node of a test shares its disk, or has a small one.
+            // The data node shares a disk with others, or has a small one.
             ("dfs.datanode.du.reserved", "0"),
             (
                 "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space",
@@ -41,7 +41,7 @@ pub(super) fn base(directory: &Path, url: &str, data: SocketAddr) -> Conf {
     Conf { core, hdfs }
 }
 
-/// A directory as the daemons write it.
+/// The URL of a directory, as the daemons expect it.
 pub(super) fn place(directory: &Path, name: &str) -> String {
     format!("file://{}", directory.join(name).display())
 }
@@ -51,7 +51,7 @@ pub(super) fn set<const N: usize>(settings: &mut Settings, words: [(&str, &str);
 }
 
 impl Conf {
-    /// Without Kerberos anybody may do everything.
+    /// Without Kerberos every user may do everything.
     pub(super) fn open_to_all(&mut self) {
         set(&mut self.hdfs, [("dfs.permissions.enabled", "false")]);
     }
@@ -92,10 +92,10 @@ impl Conf {
         );
     }
 
-    /// Writes it below `directory`.
+    /// Writes it into `directory`.
     pub(super) fn write(&self, directory: &Path) {
         let conf = directory.join("conf");
-        // The daemons' own web pages are in no jar; without a directory for them they do not start.
+        // The jars lack the daemons' web pages, and the daemons do not start without a directory for them.
         for daemon in ["hdfs", "datanode", "journal"] {
             make_directory(&conf.join("webapps").join(daemon));
         }

@@ -1,6 +1,6 @@
-//! A name service: two name nodes that share their edits through a journal node, of which one is active, and a data node that
-//! reports to both. Who is active is said by hand, with `hdfs haadmin`; that two never write is the journal's work, which
-//! takes nothing more from the one before.
+//! A name service: two name nodes, one of them active, that share their edits through a journal node, and a data node that
+//! reports to both. `hdfs haadmin` selects the active one. The journal ensures that only one writes: it
+//! accepts nothing more from the previous one.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,7 +20,7 @@ use crate::server::wait_for;
 const SERVICE: &str = "mill";
 /// The name nodes, in the order of the configuration.
 const IDS: [&str; 2] = ["nn1", "nn2"];
-/// Both are on one machine: each has to be told which it is.
+/// Both run on one machine, so each needs its id.
 const WHO: [&str; 2] = ["dfs.ha.namenode.id=nn1", "dfs.ha.namenode.id=nn2"];
 
 const JOURNAL_NODE: &str = "org.apache.hadoop.hdfs.qjournal.server.JournalNode";
@@ -49,7 +49,7 @@ impl Ha {
     /// Starts a cluster that keeps everything in `directory`, and makes the first name node active.
     ///
     /// # Panics
-    /// When it does not start, or the jars are not there.
+    /// If it does not start, or the jars are missing.
     pub fn start(directory: &Path) -> Self {
         let address = || SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_port());
         let (names, webs) = ([address(), address()], [address(), address()]);
@@ -74,7 +74,7 @@ impl Ha {
         };
         prepare(0, "-format");
         let first = name_node(0);
-        // It copies what the first has.
+        // It copies the state of the first.
         prepare(1, "-bootstrapStandby");
         let ha = Self {
             tools: Tools {
@@ -91,10 +91,10 @@ impl Ha {
         ha
     }
 
-    /// Makes a name node active, whatever has become of the other one, and waits until it can be written.
+    /// Makes a name node active, in whatever state the other one is, and waits until it accepts writes.
     ///
     /// # Panics
-    /// When it does not become active.
+    /// If it does not become active.
     pub fn activate(&self, which: usize) {
         self.admin(&["-transitionToActive", "--forceactive", IDS[which]]);
         wait_for("the name service can be written", || {
@@ -105,7 +105,7 @@ impl Ha {
     /// Makes a name node a standby.
     ///
     /// # Panics
-    /// When it does not become one.
+    /// If it does not become one.
     pub fn retire(&self, which: usize) {
         self.admin(&["-transitionToStandby", IDS[which]]);
     }
@@ -125,7 +125,7 @@ fn describe_service(
         &mut conf.hdfs,
         [
             ("dfs.nameservices", SERVICE),
-            // With a space, as Hadoop's own manual writes it.
+            // With a space, as in Hadoop's manual.
             (&format!("dfs.ha.namenodes.{SERVICE}"), &IDS.join(", ")),
             (
                 &format!("dfs.client.failover.proxy.provider.{SERVICE}"),
@@ -135,7 +135,7 @@ fn describe_service(
             ("dfs.ha.fencing.methods", "shell(/bin/true)"),
         ],
     );
-    // The other one may be frozen; whoever is made active does not wait for its answer.
+    // The other one may be frozen; the switch does not wait for its answer.
     set(
         &mut conf.core,
         [("ha.failover-controller.cli-check.rpc-timeout.ms", "2000")],

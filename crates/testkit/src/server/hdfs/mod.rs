@@ -1,6 +1,6 @@
-//! HDFS: a real name node and a real data node, each a process of its own, that can be killed, stopped and started again;
-//! with Kerberos, a real key distribution centre (Hadoop's own, in Java) in front of them. Two name nodes of which one is
-//! active stand in [`ha`].
+//! HDFS: a real name node and a real data node, each a process that can be killed, stopped and restarted;
+//! with Kerberos, also a real key distribution centre (Hadoop's, in Java). [`ha`] has clusters with two name nodes, one of
+//! them active.
 //!
 //! The jars come from Maven Central (`make deps`, `tests/clients/hdfs`).
 
@@ -25,7 +25,7 @@ use conf::{make_directory, place, set};
 pub use tools::{Tools, avro_bodies, avro_show};
 use tools::{java, java_in, path_text, run};
 
-/// Who writes, on a cluster with Kerberos.
+/// The principal of the writer in a cluster with Kerberos.
 pub const PRINCIPAL: &str = "alice@EXAMPLE.COM";
 
 const NAME_NODE: &str = "org.apache.hadoop.hdfs.server.namenode.NameNode";
@@ -51,15 +51,15 @@ impl Deref for Hdfs {
 }
 
 impl Hdfs {
-    /// Starts a cluster that keeps everything in `directory`, and waits until it can be written.
+    /// Starts a cluster that keeps everything in `directory`, and waits until it accepts writes.
     ///
     /// # Panics
-    /// When it does not start, or the jars are not there.
+    /// If it does not start, or the jars are missing.
     pub fn start(directory: &Path) -> Self {
         Self::new(directory, None, None)
     }
 
-    /// The same in a network of its own.
+    /// As `start`, in a separate network.
     ///
     /// # Panics
     /// As [`Hdfs::start`].
@@ -67,7 +67,7 @@ impl Hdfs {
         Self::new(directory, None, Some(network))
     }
 
-    /// The same with Kerberos, for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
+    /// As `start`, with Kerberos for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
     ///
     /// # Panics
     /// As [`Hdfs::start`].
@@ -90,7 +90,7 @@ impl Hdfs {
             [
                 ("dfs.namenode.name.dir", &place(directory, "name")),
                 ("dfs.namenode.http-address", &web.to_string()),
-                // Nobody has names for the addresses of tests.
+                // The addresses of tests have no names.
                 (
                     "dfs.namenode.datanode.registration.ip-hostname-check",
                     "false",
@@ -130,26 +130,26 @@ impl Hdfs {
         hdfs
     }
 
-    /// Waits until the name node has a data node and is in safe mode no more.
+    /// Waits until the name node has a data node and has left safe mode.
     ///
     /// # Panics
-    /// When that takes too long.
+    /// If that takes too long.
     pub fn wait_writable(&self) {
         wait_for("the cluster can be written", || is_writable(self.web));
     }
 
-    /// With Kerberos: the keys of [`PRINCIPAL`].
+    /// With Kerberos: the keytab of [`PRINCIPAL`].
     pub fn keytab(&self) -> PathBuf {
         self.directory.join("kdc/client.keytab")
     }
 
-    /// With Kerberos: what `KRB5_CONFIG` has to name.
+    /// With Kerberos: the file for `KRB5_CONFIG`.
     pub fn krb5_conf(&self) -> PathBuf {
         self.directory.join("kdc/krb5.conf")
     }
 }
 
-/// Starts a daemon with the configuration in `directory`, its log beside it, in this machine's network or another.
+/// Starts a daemon with the configuration in `directory` and its log beside it, in this machine's network or another one.
 fn daemon(
     directory: &Path,
     name: &str,
@@ -166,13 +166,13 @@ fn daemon(
     })
 }
 
-/// Whether the name node with this web page has a data node and is in safe mode no more.
+/// Whether the name node with this web page has a data node and has left safe mode.
 fn is_writable(web: SocketAddr) -> bool {
     let state = told(web, "FSNamesystemState");
     state.contains("\"NumLiveDataNodes\" : 1") && state.contains("\"FSState\" : \"Operational\"")
 }
 
-/// What a name node says about itself; nothing while it does not answer.
+/// A status page of a name node; empty while it does not answer.
 fn told(web: SocketAddr, bean: &str) -> String {
     let mut answer = String::new();
     let asked = TcpStream::connect(web).and_then(|mut stream| {

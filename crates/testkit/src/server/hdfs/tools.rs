@@ -1,4 +1,4 @@
-//! Hadoop's and Avro's own tools: how they are run, and what they see of a cluster.
+//! Hadoop's and Avro's tools, and the cluster as they see it.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,7 @@ use std::{
 
 use super::{PRINCIPAL, installed, network};
 
-/// What every daemon and tool here runs with: small and quick to start.
+/// Options of every Java program: small and quick to start.
 const JAVA: [&str; 4] = [
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -15,7 +15,7 @@ const JAVA: [&str; 4] = [
     "-XX:-UsePerfData",
 ];
 
-/// A cluster as its clients see it.
+/// A cluster from the perspective of its clients.
 pub struct Tools {
     pub(super) directory: PathBuf,
     pub(super) url: String,
@@ -33,10 +33,10 @@ impl Tools {
         &self.url
     }
 
-    /// `hdfs dfs ARGUMENTS`: what it prints.
+    /// Runs `hdfs dfs ARGUMENTS`; returns its output.
     ///
     /// # Panics
-    /// When it fails: with what it says.
+    /// If it fails; prints its output.
     pub fn shell(&self, arguments: &[&str]) -> String {
         self.shell_as("client.keytab", PRINCIPAL, arguments)
     }
@@ -61,7 +61,7 @@ impl Tools {
         self.shell(&["-get", path, &into.display().to_string()]);
     }
 
-    /// The paths of all files below `path`, in order.
+    /// The paths of all files below `path`, sorted.
     ///
     /// # Panics
     /// As [`Tools::shell`].
@@ -76,19 +76,19 @@ impl Tools {
     }
 }
 
-/// Avro's own reader: the body of every event in the `.avro` files below `directory`, one a line, into files of the directory `out`.
+/// Reads the `.avro` files below `directory` with Avro's reader, and writes the body of each event on a line in the directory `out`.
 ///
 /// # Panics
-/// When it cannot read one of them.
+/// If it cannot read a file.
 pub fn avro_bodies(directory: &Path, out: &Path) {
     let words = ["bodies", &path_text(directory), &path_text(out)];
     run(&mut java(directory, "Events", &words));
 }
 
-/// Avro's own reader: codec, schema, and every event of one file.
+/// The codec, the schema and every event of a file, as Avro's reader prints them.
 ///
 /// # Panics
-/// When it cannot read the file.
+/// If it cannot read the file.
 pub fn avro_show(file: &Path) -> String {
     run(&mut java(file, "Events", &["show", &path_text(file)]))
 }
@@ -97,12 +97,12 @@ pub(super) fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A Java program with the configuration in `directory` (if there is one) before the jars.
+/// A Java program with the jars, behind the configuration in `directory` if there is one.
 pub(super) fn java(directory: &Path, class: &str, arguments: &[&str]) -> Command {
     java_in(None, directory, class, arguments)
 }
 
-/// The same in the network of this name.
+/// The same in the network with this name.
 pub(super) fn java_in(
     network: Option<&str>,
     directory: &Path,
@@ -135,7 +135,7 @@ fn java_arguments(directory: &Path, class: &str, arguments: &[&str]) -> Vec<Stri
     words
 }
 
-/// Runs a command to its end: what it prints.
+/// Runs a command to its end; returns its output.
 pub(super) fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("cannot start java: {error}"));
