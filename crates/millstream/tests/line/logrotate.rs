@@ -278,7 +278,7 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
         let positions = place.join("data/sources/app/positions");
         let end = format!(" {} ", written.len());
         wait_until("a mark is stored", || {
-            fs::read_to_string(&positions).is_ok_and(|text| text.contains(&end))
+            fs::read(&positions).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(&end))
         });
     }
     fs::copy(&log, place.join("logs").join(kill.copy)).unwrap();

@@ -13,7 +13,7 @@ pub(super) enum End {
     Stopped,
     /// The peer was silent for too long.
     Idle,
-    /// What the peer sent is not the protocol.
+    /// The peer does not speak the protocol.
     Refused(String),
     /// There is no memory for a call.
     NoMemory,

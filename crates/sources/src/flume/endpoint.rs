@@ -1,4 +1,4 @@
-//! What all connections of one source share.
+//! State shared by all connections of one source.
 
 use millstream_pipeline::{
     meters::{Meter, NodeMeters},
@@ -8,7 +8,7 @@ use millstream_pipeline::{
 use super::options::{Compression, Config};
 use crate::{connection::Patience, tagging::Tagging};
 
-/// What all connections of one source share.
+/// State shared by all connections of one source.
 pub(super) struct Endpoint {
     pub(super) context: SourceContext,
     pub(super) tag: Tagging,

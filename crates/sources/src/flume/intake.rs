@@ -273,7 +273,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Sends the whole calls that were gathered. What was decoded of an incomplete call stays.
+    /// Sends the whole calls that were gathered. The decoded part of an incomplete call stays.
     pub(super) async fn send_batch(&mut self) {
         if self
             .batch

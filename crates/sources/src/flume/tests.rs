@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
 
-/// MD5 of Flume's protocol.
+/// MD5 of the protocol of Flume.
 const FLUME: [u8; 16] = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
 /// BOTH and nothing else.
 const GREETING: [u8; 4] = [0; 4];
@@ -115,7 +115,7 @@ impl Client {
         self.stream.write_all(frames).unwrap();
     }
 
-    /// The next answer: its serial and what it holds.
+    /// The next answer: its serial number and its content.
     fn answer(&mut self) -> (u32, Vec<u8>) {
         let mut head = [0; 12];
         self.stream.read_exact(&mut head).unwrap();
@@ -175,7 +175,7 @@ fn a_call_is_answered_when_it_is_kept_and_not_before() {
 }
 
 #[test]
-fn calls_under_way_are_answered_in_order_and_a_bad_one_costs_its_neighbours_nothing() {
+fn calls_in_flight_are_answered_in_order_and_a_bad_one_does_not_affect_others() {
     let rig = Rig::new("");
     let mut client = rig.connect();
     let mut frames = client.call(1, &["a"]);
@@ -198,7 +198,7 @@ fn calls_under_way_are_answered_in_order_and_a_bad_one_costs_its_neighbours_noth
 }
 
 #[test]
-fn a_batch_that_is_lost_on_its_way_is_never_answered() {
+fn a_lost_batch_is_never_answered() {
     let rig = Rig::new("");
     rig.downstream.hold();
     let mut client = rig.connect();
@@ -211,7 +211,7 @@ fn a_batch_that_is_lost_on_its_way_is_never_answered() {
 }
 
 #[test]
-fn a_call_that_is_cut_leaves_nothing_behind() {
+fn nothing_is_kept_of_a_call_that_is_cut_off() {
     let rig = Rig::new("");
     let mut client = rig.connect();
     let mut frames = client.call(1, &["whole"]);
@@ -226,7 +226,7 @@ fn a_call_that_is_cut_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_call_that_comes_byte_by_byte_is_whole_and_an_earlier_one_does_not_wait_for_it() {
+fn a_call_that_arrives_byte_by_byte_is_kept_whole_and_does_not_delay_an_earlier_one() {
     let rig = Rig::new("");
     let mut client = rig.connect();
     let long = "x".repeat(300);
@@ -244,7 +244,7 @@ fn a_call_that_comes_byte_by_byte_is_whole_and_an_earlier_one_does_not_wait_for_
 }
 
 #[test]
-fn a_long_body_is_taken_and_its_memory_goes_back() {
+fn a_long_body_is_accepted_and_its_memory_is_freed() {
     let rig = Rig::new("");
     let mut client = rig.connect();
     let long = "0123456789".repeat(300_000);
@@ -256,7 +256,7 @@ fn a_long_body_is_taken_and_its_memory_goes_back() {
 }
 
 #[test]
-fn what_is_no_avro_rpc_is_closed_and_others_are_served() {
+fn a_connection_without_avro_rpc_is_closed_and_others_are_served() {
     let rig = Rig::new("");
     let other = frame(1, &[&[7; 16][..], &[2, 4], b"{}", &FLUME, &[0]].concat());
     let endless = [0, 0, 0, 1, 0x7f, 0xff, 0xff, 0xff];
@@ -276,7 +276,7 @@ fn what_is_no_avro_rpc_is_closed_and_others_are_served() {
 }
 
 #[test]
-fn bounds_hold() {
+fn limits_are_enforced() {
     let rig = Rig::new(r#", "limits": {"frame": "1KiB", "decompressed": "64KiB", "idle": "1s"}"#);
     let mut client = rig.connect();
     let call = client.call(1, &[&"x".repeat(1024)]);
@@ -296,7 +296,7 @@ fn bounds_hold() {
 }
 
 #[test]
-fn records_beyond_the_limit_are_refused() {
+fn records_beyond_the_limit_are_rejected() {
     let rig = Rig::new(r#", "limits": {"decompressed": "1MiB"}"#);
     let mut client = rig.connect();
     // An event of two bytes becomes a record of 21.
@@ -313,7 +313,7 @@ fn records_beyond_the_limit_are_refused() {
 }
 
 #[test]
-fn a_stop_answers_what_is_under_way() {
+fn a_stop_answers_what_is_in_flight() {
     let rig = Rig::new("");
     rig.downstream.hold();
     let mut client = rig.connect();

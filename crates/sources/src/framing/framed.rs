@@ -1,9 +1,9 @@
-//! What a text became.
+//! The result of framing a text.
 
 /// Why a line is rejected that does not have the form of its framing.
 pub(crate) const NOT_FRAMED: &str = "a line that is not in the format of container runtimes";
 
-/// What a text became.
+/// The result of framing a text.
 #[derive(Debug, Default)]
 pub(crate) struct Framed {
     /// The records, encoded as [`super::Framer::encoding`] says.
@@ -14,7 +14,7 @@ pub(crate) struct Framed {
     pub too_long: u32,
     /// The number of lines with bytes that are invalid in the encoding of the text.
     pub garbled: u32,
-    /// What leaves by the port `NAME.rejected`.
+    /// The pieces that leave by the port `NAME.rejected`.
     pub rejected: Vec<Rejected>,
 }
 

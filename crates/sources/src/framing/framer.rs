@@ -24,7 +24,7 @@ const WINDOW_SPARE: usize = 64 << 10;
 /// A container that has begun a record and wrote nothing for this long has ended it.
 const CRI_WAIT: Duration = Duration::from_secs(5);
 
-/// What is known of the text behind what is shown.
+/// The text behind the text that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// There may be more.

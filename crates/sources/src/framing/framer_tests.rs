@@ -67,7 +67,7 @@ fn step(framer: &mut Framer, text: &str, ending: Ending) -> (Vec<String>, usize)
     (messages(framer, &out), taken)
 }
 
-/// What a text becomes that is shown in pieces of `piece` bytes, as a reader does it.
+/// The records of a text that is shown in pieces of `piece` bytes, as a reader does.
 fn in_pieces(framer: &mut Framer, text: &[u8], piece: usize) -> (Vec<String>, Vec<u8>) {
     let mut out = Framed::default();
     let (mut at, mut shown) = (0, 0);
@@ -109,15 +109,15 @@ fn parts_of_a_container_line_are_joined_for_each_stream() {
         cri("stdout", "F", "one"),
         cri("stdout", "P", "two "),
         cri("stderr", "F", "between"),
-        cri("stdout", "P", "goes "),
-        cri("stdout", "F", "on"),
+        cri("stdout", "P", "contin"),
+        cri("stdout", "F", "ues"),
         cri("stdout", "P", "three"),
     ]
     .concat();
     let (messages, taken) = step(&mut framer, &text, Ending::Open);
     assert_eq!(
         messages,
-        ["one|stdout", "between|stderr", "two goes on|stdout"]
+        ["one|stdout", "between|stderr", "two continues|stdout"]
     );
     assert_eq!(&text[taken..], cri("stdout", "P", "three"));
     let (messages, _) = step(&mut framer, &text[taken..], Ending::Quiet);
@@ -125,7 +125,7 @@ fn parts_of_a_container_line_are_joined_for_each_stream() {
 }
 
 #[test]
-fn nothing_is_taken_behind_a_record_that_is_open() {
+fn nothing_is_consumed_behind_a_pending_record() {
     let mut framer = containers();
     let text = [cri("stdout", "P", "begun"), cri("stderr", "F", "whole")].concat();
     assert_eq!(step(&mut framer, &text, Ending::Open), (vec![], 0));
@@ -135,7 +135,7 @@ fn nothing_is_taken_behind_a_record_that_is_open() {
 }
 
 #[test]
-fn a_line_of_another_form_is_rejected_and_its_neighbours_are_not() {
+fn a_line_in_another_format_is_rejected_alone() {
     let mut framer = containers();
     let text = [
         &cri("stdout", "F", "a")[..],
@@ -150,7 +150,7 @@ fn a_line_of_another_form_is_rejected_and_its_neighbours_are_not() {
 }
 
 #[test]
-fn a_joined_record_that_is_too_long_is_split_at_lines_truncated_or_rejected() {
+fn a_joined_record_that_is_too_long_is_split_between_lines_truncated_or_rejected() {
     let text = "1 a\nbbbb\ncccc\n2 ok\n3 dddddddddddd\ne\n4 ok\n";
     let run = |too_long| {
         let mut framer = stacks(9, too_long);
@@ -193,7 +193,7 @@ fn other_encodings_become_utf_8_line_by_line() {
 }
 
 #[test]
-fn a_line_longer_than_all_that_can_be_shown_is_cut_and_its_rest_follows_its_policy() {
+fn the_policy_also_applies_to_the_rest_of_a_line_longer_than_the_window() {
     let long = "x".repeat(300_000);
     let text = format!("a\n{long}\nb\n");
     for (too_long, kept, rejected) in [
@@ -225,7 +225,7 @@ fn a_wrong_regular_expression_is_named() {
 
 proptest! {
     #[test]
-    fn however_a_text_is_shown_the_records_are_the_same(
+    fn the_records_do_not_depend_on_how_the_text_is_divided(
         lines in prop::collection::vec("[0-9 ]?[a-z\u{20ac}]{0,9}", 0..30),
         parts in prop::collection::vec((0..2_usize, prop::bool::ANY, "[a-z]{0,9}"), 0..30),
         piece in 1..40_usize,

@@ -10,7 +10,7 @@ pub(crate) const LINE_MAX: Size = Size::mib(1);
 /// The largest `line_max`: a line fits in one buffer.
 pub(crate) const LINE_MAX_LARGEST: Size = Size::gib(1);
 
-/// Where a record ends.
+/// Format that determines where a record ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Framing {
@@ -48,7 +48,7 @@ fn wait() -> Period {
     Period::secs(1)
 }
 
-/// What happens to a line longer than `line_max`.
+/// Policy for lines longer than `line_max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TooLong {

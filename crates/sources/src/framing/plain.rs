@@ -2,7 +2,7 @@
 
 use millstream_wire::lines;
 
-/// What is at the start of a text.
+/// The start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scanned {
     /// Whole lines of this many bytes in total, none of them too long.

@@ -21,7 +21,7 @@ fn expected(records: u64) -> Vec<String> {
 }
 
 #[test]
-fn all_numbers_come_once_and_the_count_at_the_end() {
+fn every_number_is_delivered_once_and_the_count_at_the_end() {
     let to = Downstream::memory();
     start(r#"{"records": 20000, "size": "60B"}"#, &to)
         .ended()
@@ -54,7 +54,7 @@ fn packed_records_have_a_time_and_a_message() {
 }
 
 #[test]
-fn behind_a_durable_channel_a_restart_goes_on_where_it_was() {
+fn before_a_durable_channel_a_restart_continues_where_it_was() {
     let to = Downstream::durable();
     let options = r#"{"records": 300, "rate": 1000}"#;
     let mut runs = 0;
@@ -74,7 +74,7 @@ fn behind_a_durable_channel_a_restart_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_was_dropped_is_made_again_under_the_same_run() {
+fn dropped_records_are_generated_again_in_the_same_run() {
     let to = Downstream::memory();
     to.hold();
     let running = start(r#"{"records": 100}"#, &to);
@@ -86,7 +86,7 @@ fn what_was_dropped_is_made_again_under_the_same_run() {
 }
 
 #[test]
-fn a_rate_is_kept() {
+fn the_rate_is_as_configured() {
     let to = Downstream::memory();
     let started = Instant::now();
     start(r#"{"records": 500, "rate": 1000}"#, &to)
@@ -97,7 +97,7 @@ fn a_rate_is_kept() {
 }
 
 #[test]
-fn a_size_that_cannot_be_is_refused() {
+fn an_impossible_size_is_refused() {
     for options in [r#"{"size": "44B"}"#, r#"{"size": "2MiB"}"#] {
         let problems = try_build(&COMPONENT, options).err().unwrap();
         assert!(problems[0].contains("between 45B and 1MiB"), "{problems:?}");

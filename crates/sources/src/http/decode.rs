@@ -26,7 +26,7 @@ const ERRORS_MAX: usize = 10;
 /// Other connections of the thread have a turn after this many bytes.
 const YIELD_BYTES: usize = 1 << 20;
 
-/// What a request holds.
+/// The content of a request.
 pub(super) struct Decoded {
     pub(super) body: Buffer,
     pub(super) records: u32,
@@ -81,7 +81,7 @@ impl Bad {
         self.bytes = None;
     }
 
-    /// What is to be rejected, with its fault: the first parts one by one, all others together.
+    /// The parts to be rejected with their faults: the first ones one by one, all others together.
     pub(super) fn items(&self) -> impl Iterator<Item = (&[u8], &str)> {
         let mut left = self.bytes.as_ref().map_or(&b""[..], |bytes| bytes);
         let mut faults = self.faults.iter();

@@ -1,4 +1,4 @@
-//! What all connections of one source share, and their clients.
+//! State shared by all connections of one source, and their clients.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::options::Config;
 use crate::{connection::Patience, tagging::Tagging};
 
-/// What all connections of one source share.
+/// State shared by all connections of one source.
 pub(super) struct Endpoint {
     pub(super) context: SourceContext,
     /// Whether batches carry origins: only a durable channel can recognize repeated requests.
@@ -70,6 +70,6 @@ impl HttpMeters {
 pub(super) struct Client {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) peer: Arc<str>,
-    /// What all its records share.
+    /// The values of all its records.
     pub(super) values: Arc<Values>,
 }

@@ -3,10 +3,10 @@
 //! `read -> decode -> [send] -> keep`
 
 use bytes::Bytes;
-use crc_fast::CrcAlgorithm;
 use hyper::StatusCode;
 use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
 use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time};
+use millstream_sys::checksum::crc32c;
 use millstream_wire::msgpack::write_str;
 use tokio::time::timeout;
 
@@ -143,8 +143,7 @@ fn origin(
         // The connection matters only for ids that do not identify a chunk on their own.
         connection: 0,
         length: arrived.bytes.len() as u32,
-        // The library returns every CRC as 64 bits.
-        checksum: crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, arrived.bytes) as u32,
+        checksum: crc32c(arrived.bytes),
         start: 0,
         end: body_bytes as u32,
         records,

@@ -1,12 +1,14 @@
-//! JSON text to packed records, one by one: a line each, or the elements of an array, or one object over several lines.
+//! From JSON text to packed records, one by one: lines, the elements of an array, or one object over several lines.
 //!
-//! Hop: read [decode] send keep take encode write settle. Nothing is written beyond the capacity of the output. Every byte
-//! of the text belongs to a record, to white space and commas around records, or to a part that is reported as bad.
+//! `read -> [decode] -> send -> keep`
 //!
-//! The elements of an array are separated before they are parsed, so a bad element costs only itself. In an object only
-//! braces are counted, in a nested array only brackets, both outside of strings: a missing `]` within an object ends with
-//! that object. An object without its closing brace, or a string without its closing quote, takes the rest of the text
-//! with it: where the next element begins cannot be known, and a guess could make a record of a part of one.
+//! Nothing is written beyond the capacity of the output. Every byte of the text belongs to a record, to white space and commas
+//! around records, or to a part that is reported as bad.
+//!
+//! The elements of an array are separated before they are parsed, so a bad element does not affect others. In an object only
+//! braces are counted, in a nested array only brackets, both outside of strings: the effect of a missing `]` within an object
+//! ends with that object. An object without its closing brace, or a string without its closing quote, makes the rest of the text
+//! one bad part. The start of the next element cannot be known, and a guess could turn a part of a record into a record.
 
 use std::ops::Range;
 
@@ -17,13 +19,13 @@ use millstream_wire::{
     msgpack::{write_array_len, write_time},
 };
 
-/// The shortest number that becomes a float of 9 bytes is `-0,`.
+/// The largest growth: the shortest number that becomes a float of 9 bytes is `-0,`.
 const GROWTH: usize = 3;
-/// For a text of no more bytes its room is not counted out.
+/// For a shorter text, numbers are not counted to find its size.
 const SHORT_BYTES: usize = 4 << 10;
-/// An entry beside its record.
+/// Bytes of an entry beside its record.
 const ENTRY_BYTES: usize = 32;
-/// A mark of UTF-8 that some writers put at the start of a text.
+/// Some writers put it at the start of a UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads the records of one text.
@@ -37,26 +39,26 @@ pub(super) struct Lines<'t> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Lines,
-    /// Elements of an array; whether one was read already.
+    /// Elements of an array. True: one was read already.
     Array(bool),
     /// One value.
     Whole,
     End,
 }
 
-/// What [`Lines::next`] found.
+/// The result of [`Lines::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A record: its entry stands at the end of the output.
+    /// A record: its entry was appended to the output.
     Record,
-    /// A part of the text that is no record, and why.
+    /// A part of the text that is not a record, and why.
     Bad(Range<usize>, Fault),
-    /// The next record may need so many bytes more than the output has.
+    /// The next record may need this many bytes beyond the length of the output.
     Room(usize),
     End,
 }
 
-/// What is wrong, and where.
+/// A syntax error and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     /// Offset in the text.
@@ -84,7 +86,7 @@ impl<'t> Lines<'t> {
         lines
     }
 
-    /// Begins to read at `at`: at the start of the text, or behind an array.
+    /// Begins at `at`: the start of the text, or the end of an array.
     fn begin(&mut self, at: usize) {
         self.at = self.skip(at);
         let rest = self.text.get(self.at..).unwrap_or_default();
@@ -96,7 +98,7 @@ impl<'t> Lines<'t> {
         self.at += usize::from(self.mode == Mode::Array(false));
     }
 
-    /// Bytes that were read.
+    /// How many bytes were read.
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -133,7 +135,7 @@ impl<'t> Lines<'t> {
         self.value(self.at + length, received, out)
     }
 
-    /// One value between here and `end`, with nothing behind it.
+    /// The value between the position and `end`; nothing may follow it.
     fn value(&mut self, end: usize, received: Time, out: &mut Vec<u8>) -> Next {
         let (start, text) = (self.at, self.text.get(self.at..end).unwrap_or_default());
         if let Some(room) = missing(text, out) {
@@ -156,7 +158,7 @@ impl<'t> Lines<'t> {
         Next::Bad(start..end, Fault::new(start + fault.at, fault.expected))
     }
 
-    /// The next element of the array, with the comma before it. `None` at the end of the array.
+    /// The next element of the array, with the comma before it; `None` at the end of the array.
     fn element(&mut self, begun: bool, received: Time, out: &mut Vec<u8>) -> Option<Next> {
         let mut at = self.skip(self.at);
         let mut is_element = true;
@@ -200,24 +202,24 @@ impl<'t> Lines<'t> {
     }
 }
 
-/// What the value that `text` is may take when it is packed.
+/// The most bytes that a value may have when it is packed.
 pub(super) fn room(text: &[u8]) -> usize {
     let most = text.len() * GROWTH;
     if text.len() <= SHORT_BYTES {
         return most;
     }
-    // Only numbers grow, by up to 6 bytes each, and each but the first stands behind one of these.
+    // Only numbers grow, by up to 6 bytes, and each but the first follows one of these bytes.
     let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
     most.min(text.len() + 6 * numbers)
 }
 
-/// What the output lacks for the record that `text` is.
+/// Asks for space if the output has too little for the record in `text`.
 fn missing(text: &[u8], out: &Vec<u8>) -> Option<Next> {
     let room = room(text) + ENTRY_BYTES;
     (out.capacity() - out.len() < room).then_some(Next::Room(room))
 }
 
-/// Appends the object at the front of `text` as an entry; gives its length.
+/// Appends the object at the front of `text` as an entry; returns its length.
 fn entry(text: &[u8], received: Time, out: &mut Vec<u8>) -> Result<usize, Fault> {
     let before = out.len();
     write_array_len(out, 2);
@@ -236,7 +238,7 @@ fn entry(text: &[u8], received: Time, out: &mut Vec<u8>) -> Result<usize, Fault>
     Err(fault)
 }
 
-/// Bytes up to the `,` or `]` that ends this element of an array, or to the end of the text.
+/// The length up to the `,` or `]` that ends this element of an array, or to the end of the text.
 fn part_length(text: &[u8]) -> usize {
     let mut at = 0;
     while let Some(byte) = text.get(at) {
@@ -252,7 +254,7 @@ fn part_length(text: &[u8]) -> usize {
     text.len()
 }
 
-/// Bytes of the object or array at the front, up to its closing bracket.
+/// The length of the object or array at the front, with its closing bracket.
 fn nested_length(text: &[u8], open: u8, close: u8) -> usize {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(rest) = text.get(at..)
@@ -274,7 +276,7 @@ fn nested_length(text: &[u8], open: u8, close: u8) -> usize {
     text.len()
 }
 
-/// Bytes of the string at the front, with its quotes.
+/// The length of the string at the front, with its quotes.
 fn string_length(text: &[u8]) -> usize {
     let mut at = 1;
     while let Some(rest) = text.get(at..)
@@ -289,13 +291,13 @@ fn string_length(text: &[u8]) -> usize {
     text.len()
 }
 
-/// White space at the front.
+/// The length of the white space at the front.
 pub(super) fn blank(text: &[u8]) -> usize {
     let other = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     text.iter().position(other).unwrap_or(text.len())
 }
 
-/// Whether the text is one object over several lines: its first line is cut, and nothing follows it.
+/// Whether the text is one object over several lines: its first line is incomplete, and nothing follows the object.
 fn is_one_object(text: &[u8]) -> bool {
     let line = lines::lines(text).next().unwrap_or_default();
     if Scan::new().end(line).is_some() {
@@ -308,19 +310,19 @@ fn is_one_object(text: &[u8]) -> bool {
     })
 }
 
-/// Lines and bytes of offsets that never decrease: each byte of the text is looked at once, however many there are.
+/// Converts offsets, which must not decrease, to lines and columns. Each byte of the text is visited once.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// The last offset.
+    /// The last offset that was converted.
     at: usize,
-    /// Where its line starts.
+    /// The start of its line.
     start: usize,
-    /// Lines before that one.
+    /// The number of lines before that one.
     lines: usize,
 }
 
 impl Places {
-    /// The place of an offset, for a message.
+    /// The line and byte of an offset, for a message.
     pub(super) fn of(&mut self, text: &[u8], at: usize) -> String {
         let passed = text.get(self.at..at).unwrap_or_default();
         self.lines += memchr::memchr_iter(b'\n', passed).count();

@@ -139,7 +139,7 @@ fn check_token(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(), Refusal> 
     Err(Refusal::new(StatusCode::UNAUTHORIZED, text))
 }
 
-/// What the request holds: OTLP in a form, or JSON lines if None.
+/// The form of an OTLP request; None for JSON lines.
 fn route(
     endpoint: &Endpoint,
     method: &Method,

@@ -95,7 +95,7 @@ fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     }
 }
 
-/// What a record has beside its value.
+/// A part of a record beside its value.
 #[derive(Clone, Copy)]
 enum Beside {
     Key,

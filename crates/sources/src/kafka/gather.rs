@@ -42,7 +42,7 @@ pub(super) struct PartitionBatch {
     pub(super) rejected: Vec<(Vec<u8>, String)>,
 }
 
-/// What goes to the data thread at a time.
+/// The batches that go to the data thread at a time.
 pub(super) struct Piece {
     pub(super) batches: Vec<PartitionBatch>,
 }
@@ -163,7 +163,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// What was gathered, except for revoked partitions; None if that is nothing.
+    /// The gathered batches without those of revoked partitions; None if there are none.
     pub(super) fn finish(mut self, revoked: &[Partition]) -> Option<Piece> {
         self.close();
         let Self {

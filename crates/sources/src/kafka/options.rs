@@ -30,7 +30,7 @@ pub(super) struct Config {
     /// into a disk channel. Default: the group assigns partitions.
     #[serde(default)]
     pub(super) partitions: Option<Partitions>,
-    /// Where to begin partitions without a committed offset: `beginning`, `end`, or a time (RFC 3339).
+    /// Position at which to begin partitions without a committed offset: `beginning`, `end`, or a time (RFC 3339).
     #[serde(default)]
     pub(super) start: Start,
     /// Tag of the records: a template of `{topic}` and `{partition}`. Default: the name of the node.
@@ -59,7 +59,7 @@ pub(super) struct Config {
     pub(super) properties: BTreeMap<String, String>,
 }
 
-/// What a broker delivers in a few requests.
+/// A broker delivers this much in a few requests.
 fn prefetch() -> Size {
     Size::mib(16)
 }
@@ -201,7 +201,7 @@ const OURS: &[&str] = &[
 ];
 
 impl Config {
-    /// What is wrong with the options.
+    /// The problems of the options.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut at =

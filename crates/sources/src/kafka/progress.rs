@@ -1,4 +1,4 @@
-//! What the reading thread and the data thread share.
+//! State shared by the reading thread and the data thread.
 
 use std::{
     collections::HashMap,

@@ -56,7 +56,7 @@ pub(super) struct Reader {
     readings: HashMap<Partition, Reading>,
     /// How many assignments there were.
     time: u64,
-    /// What was committed last.
+    /// The last committed offsets.
     committed: HashMap<Partition, u64>,
     /// With `--once`: how many ends were reached, by the number of the partition.
     ends: HashMap<i32, usize>,

@@ -19,7 +19,7 @@ use super::options::Start;
 /// How long a broker may take to answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
-/// What is known about where a partition continues.
+/// The known offsets of a partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// The offset of the group.
@@ -45,7 +45,7 @@ impl Known {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Begin {
     pub(super) offset: u64,
-    /// What the operator has to know.
+    /// A warning for the operator.
     pub(super) warning: Option<String>,
     /// A channel has an offset that the partition has not reached: it must learn of the new beginning.
     pub(super) anew: bool,

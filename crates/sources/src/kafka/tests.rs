@@ -78,7 +78,7 @@ fn all_of_a_group_s_topics_is_read_and_committed_once_it_is_settled() {
             .1,
         3
     );
-    // The next run goes on there.
+    // The next run continues there.
     put(&broker, "a", &["6"]);
     let downstream = Downstream::memory();
     run_once(&broker, r#""topics": ["a"]"#, &downstream);
@@ -86,7 +86,7 @@ fn all_of_a_group_s_topics_is_read_and_committed_once_it_is_settled() {
 }
 
 #[test]
-fn what_is_not_settled_is_not_committed() {
+fn unsettled_records_are_not_committed() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2"]);
     let downstream = Downstream::memory();
@@ -103,7 +103,7 @@ fn what_is_not_settled_is_not_committed() {
 }
 
 #[test]
-fn a_partition_that_is_taken_away_is_settled_and_committed_first() {
+fn a_revoked_partition_is_settled_and_committed_first() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2"]);
     let downstream = Downstream::memory();
@@ -125,7 +125,7 @@ fn a_partition_that_is_taken_away_is_settled_and_committed_first() {
     while broker.commits().last().map(|(_, offset)| *offset) != Some(2) {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Nothing of it is read any more.
+    // The partition is not read any more.
     put(&broker, "a", &["3"]);
     std::thread::sleep(Duration::from_millis(300));
     running.stop();
@@ -133,7 +133,7 @@ fn a_partition_that_is_taken_away_is_settled_and_committed_first() {
 }
 
 #[test]
-fn fixed_partitions_go_on_where_the_channel_is_and_not_where_the_group_is() {
+fn fixed_partitions_continue_at_the_offset_of_the_channel_and_not_of_the_group() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2", "3"]);
     let options = r#""topics": ["a"], "partitions": "all""#;
@@ -144,7 +144,7 @@ fn fixed_partitions_go_on_where_the_channel_is_and_not_where_the_group_is() {
     };
     assert_eq!((origin.begin, origin.next), (0, 3));
     assert_eq!(downstream.origins(), [(origin.file, 3)]);
-    // The group has forgotten; the channel has not.
+    // The group has lost its offset, the channel has not.
     let other = Broker::default();
     put(&other, "a", &["1", "2", "3", "4"]);
     run_once(&other, options, &downstream);
@@ -153,7 +153,7 @@ fn fixed_partitions_go_on_where_the_channel_is_and_not_where_the_group_is() {
 }
 
 #[test]
-fn where_a_partition_begins_that_nobody_has_read_is_chosen() {
+fn start_decides_where_an_unread_partition_begins() {
     for (start, expected) in [
         ("beginning", 3),
         ("end", 0),
@@ -166,13 +166,13 @@ fn where_a_partition_begins_that_nobody_has_read_is_chosen() {
         let options = format!(r#""topics": ["a"], "start": "{start}""#);
         run_once(&broker, &options, &downstream);
         assert_eq!(messages(&downstream.batches()).len(), expected, "{start}");
-        // Where it began holds from now on.
+        // The result of `start` is permanent.
         assert_eq!(broker.commits().last().unwrap().1, 3, "{start}");
     }
 }
 
 #[test]
-fn a_value_that_cannot_be_read_is_rejected_and_its_neighbours_are_not() {
+fn a_value_that_cannot_be_decoded_is_rejected_alone() {
     let broker = Broker::default();
     put(
         &broker,
@@ -241,7 +241,7 @@ fn entries_and_maps_of_messagepack_are_both_records() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_where_it_stands() {
+fn wrong_options_are_refused_with_their_place() {
     for (options, said) in [
         (r#"{"topics": "t", "group": "g"}"#, "brokers"),
         (r#"{"brokers": "a:1", "group": "g"}"#, "topics"),

@@ -19,17 +19,17 @@ use crate::{
 /// Bytes of one read: more than a pipe holds.
 const READ_BYTES: usize = 256 << 10;
 
-/// What was read.
+/// A part of the input.
 pub(super) enum Piece {
     /// Whole lines.
     Lines(Bytes),
     /// A part of a line that is rejected because it is too long.
     TooLong(Vec<u8>),
-    /// What the framer made.
+    /// Records from the framer.
     Framed(Framed),
 }
 
-/// What happens to the bytes up to the next newline.
+/// The meaning of the bytes up to the next newline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinePart {
     /// They are a line.

@@ -2,8 +2,8 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A separate thread reads, because reading a pipe or a terminal blocks; a short queue leads to the data thread. What was read
-//! and not kept is lost in a crash: the input cannot be read again.
+//! A separate thread reads, because reading a pipe or a terminal blocks; a short queue leads to the data thread. Lines that
+//! were read and not kept are lost in a crash: the input cannot be read again.
 
 mod input;
 
@@ -54,13 +54,13 @@ struct Config {
     /// Tag of the records: a text, or a template of `{host}`. Default: the name of the node.
     #[serde(default)]
     tag: Option<String>,
-    /// Where a record ends.
+    /// Format that determines where a record ends.
     #[serde(default)]
     framing: Framing,
     /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// What happens to a longer line.
+    /// Policy for longer lines.
     #[serde(default)]
     too_long: TooLong,
     /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
@@ -99,7 +99,7 @@ struct Stdin {
     config: Config,
     tag: Tagging,
     framer: Framer,
-    /// What is read; None until the standard input is opened.
+    /// The input; None until the standard input is opened.
     input: Option<fs::File>,
     /// From the reading thread, once it runs; it survives a failure of `run`.
     pieces: Option<mpsc::Receiver<Piece>>,

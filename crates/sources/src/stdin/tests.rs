@@ -139,7 +139,7 @@ fn a_line_longer_than_a_read_arrives_whole() {
 }
 
 #[test]
-fn an_option_it_does_not_know_is_refused() {
+fn an_unknown_option_is_refused() {
     let problems = try_build(&COMPONENT, r#"{"path": "/x"}"#).err().unwrap();
     assert!(problems[0].contains("path"), "{problems:?}");
 }

@@ -2,7 +2,7 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep`
 //!
-//! What the kernel drops because its buffer is full is counted. Nothing is dropped here: while the next channel is full, nothing
+//! Datagrams that the kernel drops because its buffer is full are counted. Nothing is dropped here: while the next channel is full, nothing
 //! is read.
 
 use std::{
@@ -35,7 +35,7 @@ const UNIX_DATAGRAMS: usize = 16;
 /// On a stop, at most this much is still read of what the kernel holds, or the size of its buffer if that is larger: a flood must
 /// not delay the stop. The buffers of unix sockets are those of their senders.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
-/// What a datagram takes in the buffer of the kernel beside its bytes, at least.
+/// The minimal overhead of a datagram in the buffer of the kernel.
 const BESIDE_BYTES: usize = 512;
 /// Pause after an error of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -123,7 +123,7 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
             sleep(endpoint.gather).await;
         }
     };
-    // What came before the stop is read: its sender would not send it again.
+    // Datagrams that came before the stop are read: their senders would not send them again.
     let buffer = sockopt::socket_recv_buffer_size(fd(socket)).unwrap_or(0);
     let unread = UNREAD_BYTES_MAX.max(buffer);
     reader

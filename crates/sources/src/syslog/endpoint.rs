@@ -1,4 +1,4 @@
-//! What all connections and sockets of one source share.
+//! State shared by all connections and sockets of one source.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use millstream_wire::syslog::{self as wire, TimeZone};
 use super::options::{Config, Framing, Unparsed};
 use crate::{connection::Patience, framing::TooLong, tagging::Tagging};
 
-/// What a message of `line_max` bytes needs beside its text: the digits of a count and the space behind it, CR and LF.
+/// Bytes of a message beside its text: the digits of a count and the space behind it, CR and LF.
 pub(super) const BESIDE_BYTES: usize = 16;
 
-/// What all connections and sockets of one source share.
+/// State shared by all connections and sockets of one source.
 pub(super) struct Endpoint {
     pub(super) context: SourceContext,
     pub(super) tag: Tagging,

@@ -21,16 +21,16 @@ pub(super) struct Config {
     /// of the node, which is also used for batches with datagrams of several senders.
     #[serde(default)]
     pub(super) tag: Option<String>,
-    /// How the messages of a stream are separated.
+    /// Separation of the messages of a stream.
     #[serde(default)]
     pub(super) framing: Framing,
     /// Longest message in bytes.
     #[serde(default = "line_max")]
     pub(super) line_max: Size,
-    /// What happens to a longer message. Each piece of a split message has its header.
+    /// Policy for longer messages. Each piece of a split message has its header.
     #[serde(default)]
     pub(super) too_long: TooLong,
-    /// What happens to a line without a syslog header.
+    /// Treatment of lines without a syslog header.
     #[serde(default)]
     pub(super) unparsed: Unparsed,
     /// Time zone of timestamps without one (RFC 3164): a name such as `Europe/Berlin`, or `local` for the zone of this machine.
@@ -54,7 +54,7 @@ pub(super) struct Config {
     pub(super) tls: Tls,
 }
 
-/// How the messages of a stream are separated.
+/// Separation of the messages of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Framing {
@@ -67,7 +67,7 @@ pub(super) enum Framing {
     Lines,
 }
 
-/// What happens to a line without a syslog header.
+/// Treatment of lines without a syslog header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Unparsed {

@@ -18,8 +18,8 @@ use super::{
     gzip::{self, Form},
     heads::Likeness,
     identity::{
-        HEAD_BYTES_MAX, Inode, Mark, Stat, begins_as, file_id, generation, head_key, read_file_id,
-        read_start,
+        Candidate, HEAD_BYTES_MAX, Inode, Mark, Stat, begins_as, file_id, generation, head_key,
+        read_file_id, read_start,
     },
     known::{Known, Past, Verdict},
     options::{Compressed, Start},
@@ -35,7 +35,7 @@ pub(super) type Files = HashMap<Inode, Arc<Tracked>>;
 pub(super) struct Admission {
     common: Arc<Common>,
     reporter: Reporter,
-    /// What is known of files without a reader.
+    /// The files without a reader.
     pub known: Known,
     /// An earlier run has left positions: what they do not name is new.
     had_run: bool,
@@ -87,7 +87,7 @@ impl Admission {
         self.deferred
     }
 
-    /// What a walk found that began at `ran`: decides for each file without a reader.
+    /// Decides for each file without a reader. `found` is the result of the walk that began at `ran`.
     pub(super) fn admit(
         &mut self,
         found: Vec<FoundFile>,
@@ -202,7 +202,7 @@ impl Admission {
         let sent = past.filter(|past| !past.is_unsent());
         if let Some(past) = sent.filter(|past| begins_as(&past.id, start)) {
             if !gzip::is_read(file, stat.len, past.offset)? {
-                let place = gzip::Candidate {
+                let place = Candidate {
                     offset: past.offset,
                     mark: past.mark,
                 };

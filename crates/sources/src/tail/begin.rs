@@ -5,8 +5,7 @@ use std::{sync::Arc, time::SystemTime};
 use millstream_record::FileId;
 
 use super::{
-    gzip::Candidate,
-    identity::{Mark, Stat},
+    identity::{Candidate, Mark, Stat},
     tracked::Tracked,
 };
 

@@ -12,9 +12,9 @@ use crate::flight::share;
 /// Bytes that were read at a mark.
 pub(super) struct Chunk {
     buffer: Buffer,
-    /// Bytes at the start of the buffer that stand before the mark.
+    /// Bytes at the start of the buffer that lie before the mark.
     covered: usize,
-    /// Where the text starts in the file.
+    /// The offset of the text in the file.
     at: u64,
 }
 
@@ -48,7 +48,7 @@ impl Chunk {
         }))
     }
 
-    /// What was read.
+    /// The bytes that were read, without those before the mark.
     pub(super) fn text(&self) -> &[u8] {
         &self.buffer[self.covered..]
     }

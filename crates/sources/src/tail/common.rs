@@ -1,4 +1,4 @@
-//! What the readers of a source share with each other and with its run.
+//! State shared by the readers of a source and its run.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use millstream_pipeline::{
 };
 use tokio::sync::{Notify, Semaphore};
 
-use super::{
-    ends::Ends, gzip::AT_ONCE, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms,
-};
+use super::{ends::Ends, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms};
 
-/// What the readers of a source share.
+/// How many files of a source are decompressed at a time: each holds a window of text.
+const INFLATED_AT_ONCE: usize = 4;
+
+/// State shared by the readers of a source and its run.
 pub(super) struct Common {
     pub options: Arc<Options>,
     /// A durable channel keeps the positions.
@@ -43,7 +44,7 @@ impl Common {
             alarms,
             signal: Arc::default(),
             scan_wanted: Notify::new(),
-            inflating: Arc::new(Semaphore::new(AT_ONCE)),
+            inflating: Arc::new(Semaphore::new(INFLATED_AT_ONCE)),
             ends: Arc::default(),
             meters: TailMeters::new(meters),
         }
@@ -71,7 +72,7 @@ pub(super) struct TailMeters {
 }
 
 impl TailMeters {
-    fn new(meters: &NodeMeters) -> Self {
+    pub(super) fn new(meters: &NodeMeters) -> Self {
         Self {
             lag: meters.gauge("lag_bytes"),
             lag_max: meters.gauge("lag_bytes_max"),

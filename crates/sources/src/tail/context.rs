@@ -1,4 +1,4 @@
-//! What one reader works with: its file, its source and the signal to stop.
+//! The environment of one reader: its file, its source and the signal to stop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use millstream_record::Buffer;
 
 use super::{common::Common, tracked::Tracked};
 
-/// What one reader works with.
+/// The environment of one reader.
 pub(super) struct FileContext {
     pub common: Arc<Common>,
     pub source: SourceContext,

@@ -15,7 +15,7 @@ const COPY_WAIT: Duration = Duration::from_secs(10);
 /// How often such a file is checked.
 const COPY_LOOK: Duration = Duration::from_millis(20);
 
-/// What a new file turned out to be.
+/// Whether a new file is a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     /// No copy: all of it is read.

@@ -37,7 +37,7 @@ pub(super) struct Decoder {
     closing: bool,
 }
 
-/// What is at the start of a text.
+/// The start of a text.
 #[derive(Debug)]
 pub(super) enum Decoded {
     /// Whole lines of this many bytes in total.
@@ -53,7 +53,7 @@ pub(super) enum Decoded {
 }
 
 impl Decoder {
-    /// `by_line`: even plain lines are made one by one, as the text does not stand in a buffer of the pool.
+    /// `by_line`: even plain lines are made one by one, as the text is not in a buffer of the pool.
     pub(super) fn new(options: &Options, by_line: bool) -> Self {
         let first_read = match usize::try_from(options.rate_max) {
             Ok(rate @ 1..) => READ_BYTES.min(rate.max(READ_BYTES_MIN)),
@@ -79,7 +79,7 @@ impl Decoder {
             .map_or(Encoding::Lines, Framer::encoding)
     }
 
-    /// What happens to lines longer than `line_max`.
+    /// The policy for lines longer than `line_max`.
     pub(super) fn too_long(&self) -> TooLong {
         self.too_long
     }
@@ -186,5 +186,54 @@ impl Decoder {
             }
             bytes => Decoded::Framed(framed, bytes),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::options::{self, Options},
+        *,
+    };
+    use crate::rig;
+
+    fn options(json: &str) -> std::sync::Arc<Options> {
+        let node = rig::node(serde_json::from_str(json).unwrap());
+        options::check(&node).ok().unwrap()
+    }
+
+    #[test]
+    fn text_without_a_whole_line_is_shown_again_with_more() {
+        let options = options(r#"{"paths": "/a", "line_max": "8B", "rate_max": "4KiB"}"#);
+        let mut decoder = Decoder::new(&options, false);
+        assert_eq!(decoder.read_bytes(), 4096);
+        let decoded = decoder.decode(b"one\ntw", false, true);
+        assert!(matches!(decoded, Decoded::Lines(4)));
+        decoder.advanced();
+        let decoded = decoder.decode(b"tw", false, false);
+        assert!(matches!(decoded, Decoded::Partial));
+        assert!(!decoder.is_worthwhile(2) && decoder.is_worthwhile(3));
+        let decoded = decoder.decode(b"tw", true, false);
+        assert!(matches!(decoded, Decoded::More));
+        let decoded = decoder.decode(b"two is too long", false, false);
+        assert!(matches!(decoded, Decoded::TooLong(8)));
+        decoder.reset();
+        assert_eq!((decoder.partial(), decoder.read_bytes()), (0, 4096));
+    }
+
+    #[test]
+    fn the_last_joined_record_is_complete_when_the_file_is_closed() {
+        let options = options(r#"{"paths": "/a", "framing": {"multiline": {"start": "^1"}}}"#);
+        let mut decoder = Decoder::new(&options, false);
+        assert!(decoder.is_by_line() && decoder.encoding() == Encoding::Packed);
+        let decoded = decoder.decode(b"1 a\n b\n", false, true);
+        assert!(matches!(decoded, Decoded::Partial));
+        assert!(decoder.quiet_at().is_some() && !decoder.is_worthwhile(7));
+        decoder.set_closing(true);
+        assert!(decoder.is_worthwhile(7));
+        let Decoded::Framed(framed, bytes) = decoder.decode(b"1 a\n b\n", false, true) else {
+            panic!("no record")
+        };
+        assert_eq!((framed.count, bytes), (1, 7));
     }
 }

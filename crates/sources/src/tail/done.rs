@@ -1,7 +1,7 @@
-//! What `when_done` does with a file: remove or rename it.
+//! Removing or renaming files that were read (`when_done`).
 //!
 //! For directories into which whole files are put. A file is done when it was read to its end and not written for
-//! `rotate_wait`. What is written to it later may not be read.
+//! `rotate_wait`. Lines that are written to it later may not be read.
 
 use std::{fs, io, path::Path};
 
@@ -14,7 +14,7 @@ pub(super) const SUFFIX: &str = ".done";
 /// Tries at most this many names when others are taken.
 const NAMES_MAX: u32 = 10_000;
 
-/// What happens to a file that was read completely.
+/// Action for a file that was read completely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WhenDone {

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     context::FileContext,
-    identity::{MARK_BYTES, Mark, Stat},
+    identity::{Candidate, MARK_BYTES, Mark, Stat},
 };
 
 /// The first bytes of every gzip file that uses deflate, the only known method.
@@ -24,10 +24,8 @@ const INFLATE_BYTES: usize = 4 << 10;
 const TURN_BYTES: u64 = 512 << 10;
 /// How often a file is checked that does not hold yet what was read of its original.
 const GROWTH_LOOK: Duration = Duration::from_millis(500);
-/// How many files of a source are decompressed at a time: each holds a window of text.
-pub(super) const AT_ONCE: usize = 4;
 
-/// What the first bytes of a file say it is.
+/// The kind of a file, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Text.
@@ -38,7 +36,7 @@ pub(super) enum Form {
     Unfinished,
 }
 
-/// What a file of `len` bytes is whose first bytes are `start`.
+/// The kind of a file of `len` bytes whose first bytes are `start`.
 pub(super) fn form(start: &[u8], len: u64, path: &Path) -> Form {
     let is_named = path.extension().is_some_and(|extension| extension == "gz");
     match start.starts_with(&MAGIC) {
@@ -62,15 +60,6 @@ pub(super) fn first_line(file: &fs::File, head_bytes: usize) -> io::Result<Vec<u
     let mut inflater = Inflater::default();
     inflater.fill(file, head_bytes as u64)?;
     Ok(inflater.text)
-}
-
-/// A place in the text where reading may resume, if the text before it is as the mark says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    /// The place.
-    pub offset: u64,
-    /// At or before it.
-    pub mark: Option<Mark>,
 }
 
 /// The text of one compressed file.
@@ -192,7 +181,7 @@ impl GzipText {
         Ok(self.inflater.end() - mark.offset)
     }
 
-    /// What [`GzipText::fill`] made available, behind the bytes that `mark` covers.
+    /// The text that [`GzipText::fill`] made available, behind the bytes that `mark` covers.
     pub(super) fn text(&self, mark: Mark) -> &[u8] {
         self.inflater.text.get(mark.covered()..).unwrap_or_default()
     }

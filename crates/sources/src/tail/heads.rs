@@ -16,8 +16,7 @@ use std::{
 use millstream_record::FileId;
 
 use super::{
-    gzip::Candidate,
-    identity::{Inode, Mark, Stat, file_id, head_key, read_start},
+    identity::{Candidate, Inode, Mark, Stat, file_id, head_key, read_start},
     positions::Truncated,
     tracked::{Previous, Tracked},
 };
@@ -38,7 +37,7 @@ struct Table {
     lingering: Vec<Arc<Tracked>>,
 }
 
-/// What a new file is.
+/// The result of comparing a new file with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Likeness {
     /// Like no other.

@@ -1,4 +1,4 @@
-//! What distinguishes one tailed file from another, through renames, restarts, truncation and reuse of inodes.
+//! The identity of a tailed file, through renames, restarts, truncation and reuse of inodes.
 //!
 //! A file is known by device, inode and birth time, and by `head`, which is made of its first line when its first batch is sent
 //! and never changes after that:
@@ -25,7 +25,7 @@ use std::{
 };
 
 use millstream_record::FileId;
-use millstream_sys::disk::read_at;
+use millstream_sys::{checksum::crc32c, disk::read_at};
 
 /// The head covers at most this much of the first line.
 pub(super) const HEAD_BYTES_MAX: usize = 1024;
@@ -179,13 +179,16 @@ impl Mark {
     }
 }
 
-fn covered_bytes(offset: u64) -> usize {
-    usize::try_from(offset).map_or(MARK_BYTES, |offset| offset.min(MARK_BYTES))
+/// A position in a content that may be that of a file, if the content before it fits the mark.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub offset: u64,
+    /// At or before the offset.
+    pub mark: Option<Mark>,
 }
 
-pub(super) fn crc32c(bytes: &[u8]) -> u32 {
-    // The library returns every CRC as 64 bits.
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+fn covered_bytes(offset: u64) -> usize {
+    usize::try_from(offset).map_or(MARK_BYTES, |offset| offset.min(MARK_BYTES))
 }
 
 #[cfg(test)]

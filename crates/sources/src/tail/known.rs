@@ -1,4 +1,4 @@
-//! What is known of files without a reader: from a durable channel, from the stored positions, and from readers that ended.
+//! The files without a reader, as known from a durable channel, from the stored positions, and from readers that ended.
 //!
 //! A file that is found is compared with it: it continues, its inode holds another content, or it is new.
 
@@ -7,8 +7,7 @@ use std::{collections::HashMap, fs, io, path::Path};
 use millstream_record::FileId;
 
 use super::{
-    gzip::Candidate,
-    identity::{Inode, Mark, Stat, begins_as, generation, head_key, read_start},
+    identity::{Candidate, Inode, Mark, Stat, begins_as, generation, head_key, read_start},
     positions::{self, Entry},
 };
 
@@ -36,7 +35,7 @@ impl Past {
     }
 }
 
-/// What is known of files, by inode number and birth: device numbers may change when the machine boots.
+/// The known files, by inode number and birth: device numbers may change when the machine boots.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     files: HashMap<(u64, i64), Vec<Past>>,
@@ -45,7 +44,7 @@ pub(super) struct Known {
     former: HashMap<(u64, i64), Vec<Past>>,
 }
 
-/// What a found file is.
+/// How a found file relates to a known one.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// A file of which nothing was read.
@@ -169,7 +168,7 @@ impl Known {
         }
     }
 
-    /// What is known of an inode.
+    /// The known file of an inode.
     pub(super) fn find(&self, inode: Inode) -> Option<&Past> {
         let all = self.files.get(&(inode.number, inode.birth))?;
         let same = all.iter().find(|past| past.id.device == inode.device);
@@ -210,7 +209,7 @@ impl Known {
         }
     }
 
-    /// What is to be stored.
+    /// The entries to be stored.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let all = self.files.values().flatten();
         all.filter_map(|past| {

@@ -57,3 +57,37 @@ impl LagReport {
         self.at = (most > 0).then(|| Instant::now() + LAG_EVERY);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::meters::Meters;
+
+    use super::*;
+
+    #[test]
+    fn the_largest_lag_is_reported_until_everything_is_read() {
+        let meters = TailMeters::new(&Meters::default().of("in"));
+        let inode = |number| Inode {
+            device: 1,
+            number,
+            birth: 0,
+        };
+        let files: HashMap<_, _> = (0..3)
+            .map(|number| {
+                let inode = inode(number);
+                (
+                    inode,
+                    Tracked::new(inode, format!("/{number}").into(), None),
+                )
+            })
+            .collect();
+        files[&inode(1)].lag.store(7, Ordering::Relaxed);
+        let mut report = LagReport::default();
+        report.look(&files, &meters);
+        assert_eq!(meters.lag_max.get(), 7);
+        assert!(report.at().is_some());
+        files[&inode(1)].lag.store(0, Ordering::Relaxed);
+        report.look(&files, &meters);
+        assert_eq!((meters.lag_max.get(), report.at()), (0, None));
+    }
+}

@@ -32,26 +32,26 @@ pub(super) struct Config {
     /// Files to skip: patterns of names (`*.gz`) or, with a slash, of whole paths.
     #[serde(default)]
     exclude: OneOrMany<String>,
-    /// Where to begin files that existed before the first start. Files that appear later are read from their beginning.
+    /// Position at which to begin files that existed before the first start. Files that appear later are read from their beginning.
     #[serde(default)]
     start: Start,
     /// Tag of the records: a text in which `*` stands for the path of the file with dots instead of slashes, or a template of
     /// `{path}` and `{host}`. Default: the name of the node.
     #[serde(default)]
     tag: Option<String>,
-    /// Where a record ends.
+    /// Format that determines where a record ends.
     #[serde(default)]
     framing: Framing,
     /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// What happens to a longer line.
+    /// Policy for longer lines.
     #[serde(default)]
     too_long: TooLong,
     /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
     #[serde(default = "encoding")]
     encoding: String,
-    /// What happens to files compressed by gzip.
+    /// Treatment of files compressed by gzip.
     #[serde(default)]
     compressed: Compressed,
     /// Skips files that were last written longer ago than this, until they are written again. 0: no limit.
@@ -60,8 +60,8 @@ pub(super) struct Config {
     /// Bytes read from one file per second, at most. 0: no limit. Files take turns in either case.
     #[serde(default)]
     rate_max: Size,
-    /// What happens to a file that was read to its end, was not written for `rotate_wait`, and of which everything is kept or
-    /// settled. For directories into which whole files are put.
+    /// Action for a file that was read to its end, was not written for `rotate_wait`, and of which everything is kept or settled.
+    /// For directories into which whole files are put.
     #[serde(default)]
     when_done: WhenDone,
     /// Time without a write after which a renamed or removed file is closed.
@@ -91,7 +91,7 @@ fn rescan() -> Period {
     Period::secs(10)
 }
 
-/// Where to begin files that existed before the first start.
+/// Position at which to begin files that existed before the first start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Start {
@@ -102,7 +102,7 @@ pub(super) enum Start {
     End,
 }
 
-/// What happens to files compressed by gzip.
+/// Treatment of files compressed by gzip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compressed {

@@ -174,7 +174,7 @@ mod tests {
     use super::{super::identity::Stat, *};
 
     #[tokio::test]
-    async fn what_is_settled_is_published_and_a_new_content_gets_another_generation() {
+    async fn the_settled_position_is_published_and_a_new_content_gets_another_generation() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         fs::write(&path, "one\ntwo\n").unwrap();

@@ -1,45 +1,48 @@
 //! The stored positions: one small file that is replaced as a whole. Behind a durable channel, which has the offsets, it still
 //! has the marks, which reveal a file that was truncated and grew while the source did not run.
 //!
+//! The body of the file is text:
+//!
 //! ```text
-//! millstream tail positions 3
 //! ran NANOSECONDS                                    when the last walk through the directories began, since 1970
 //! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a recently truncated file: one line for each of its last marks
 //! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line per file; HEAD and CRC in hex, SEEN in seconds since 1970;
 //!                                                    HEAD 0: the file was seen, but nothing of it was sent
-//! end CRC                                            CRC-32C of everything before this line, in hex
 //! ```
 //!
+//! Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
 //! Version 2 had no line `ran`, version 1 no lines `was` either.
 //!
-//! The new file is written beside the old one, synced and renamed over it, and the directory is synced: after a crash there is
-//! the old one or the new one. It exists from the first run on, even without a file in it: what an existing file does not name is
-//! new, and is read from its beginning.
+//! The file exists from the first run on, even without a line: what an existing file does not name is new, and is read from its
+//! beginning.
 
 use std::{
     fmt::Write as _,
-    fs, io,
-    io::Write as _,
     path::Path,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use millstream_pipeline::{failure::Failure, state};
+use millstream_pipeline::failure::Failure;
 use millstream_record::{FileId, Time};
-use millstream_sys::private;
+use millstream_state::{Error, Format, WholeFile};
+use millstream_sys::{checksum::crc32c, disk::Disk};
 
-use super::identity::{Mark, crc32c};
+use super::identity::Mark;
 
 const NAME: &str = "positions";
-const NEW_NAME: &str = "positions.new";
-/// The first line without the version.
-const TITLE: &str = "millstream tail positions ";
-const VERSION: u32 = 3;
-/// A larger file is damaged: one of this size names more than half a million files.
-const FILE_BYTES_MAX: u64 = 256 << 20;
-/// What to do when the positions cannot be used.
-const REMEDY: &str = "restore it from a backup, or remove it and restart Millstream: the files that it names are then read \
-                      again as `start` says, unless a disk channel knows their positions";
+const FORMAT: Format = Format {
+    magic: b"MILLTAIL",
+    version: 4,
+    // One of this size names more than half a million files.
+    bytes_max: 256 << 20,
+    remedy: "restore it from a backup, or remove it and restart Millstream: the files that it names are then read again as \
+             `start` says, unless a disk channel knows their positions",
+};
+/// The first line of older formats without the version.
+const OLD_TITLE: &str = "millstream tail positions ";
+/// The last version of the older formats.
+const OLD_VERSION: u32 = 3;
 /// Begins the line with the time of the last walk.
 const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
@@ -88,65 +91,89 @@ pub(super) fn now() -> u64 {
         .as_secs()
 }
 
-/// Reads the positions; None if there are none yet.
-pub(super) fn load(directory: &Path) -> Result<Option<Positions>, Failure> {
-    let path = directory.join(NAME);
-    let Some(text) = state::read(&path, FILE_BYTES_MAX, REMEDY)? else {
-        return Ok(None);
-    };
-    let unusable = |why| Failure::state(format!("{} {why}; {REMEDY}", path.display()));
-    parse(&text).map(Some).map_err(unusable)
+/// The file of the positions. All calls block.
+pub(super) struct PositionsFile(WholeFile);
+
+impl PositionsFile {
+    /// Names the file in a directory, which is created when it is needed.
+    pub(super) fn new(disk: Arc<dyn Disk>, directory: &Path) -> Self {
+        Self(WholeFile::new(disk, directory.join(NAME), FORMAT))
+    }
+
+    /// Reads the positions; None if none are stored.
+    pub(super) fn load(&self) -> Result<Option<Positions>, Failure> {
+        let Some(body) = self.0.load(|old| body_of_old(old).map(Vec::from))? else {
+            return Ok(None);
+        };
+        let positions = parse(&body).map_err(|why| self.0.damaged(why))?;
+        Ok(Some(positions))
+    }
+
+    /// Replaces the positions; they survive a power cut when this returns.
+    pub(super) fn store(&mut self, positions: &Positions) -> Result<(), Error> {
+        self.0.store(text(positions).as_bytes())
+    }
 }
 
-fn parse(text: &[u8]) -> Result<Positions, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is not text".to_owned())?;
-    // The checksum comes first, so that a damaged version does not look like a newer format.
-    let end = text.rfind("end ").ok_or("is damaged: it has no end")?;
-    let (body, end) = text.split_at(end);
-    let crc = end.strip_prefix("end ").map(str::trim_end);
-    if crc.and_then(|crc| u32::from_str_radix(crc, 16).ok()) != Some(crc32c(body.as_bytes())) {
-        return Err("is damaged: its checksum is wrong".to_owned());
+/// The lines between title and checksum of a file of version 1 to 3; None if it is none.
+fn body_of_old(bytes: &[u8]) -> Option<&[u8]> {
+    let text = str::from_utf8(bytes).ok()?;
+    let (whole, end) = text.split_at(text.rfind("end ")?);
+    let crc = u32::from_str_radix(end.strip_prefix("end ")?.trim_end(), 16).ok()?;
+    if crc != crc32c(whole.as_bytes()) {
+        return None;
     }
-    let version = text
-        .strip_prefix(TITLE)
-        .and_then(|rest| rest.lines().next());
-    let version: u32 = version
-        .and_then(|version| version.parse().ok())
-        .ok_or("is damaged: it has no title")?;
-    if !(1..=VERSION).contains(&version) {
-        return Err(format!(
-            "has the format version {version}; this program knows {VERSION}: run the newer one that wrote it"
-        ));
-    }
+    let (version, body) = whole.strip_prefix(OLD_TITLE)?.split_once('\n')?;
+    let version: u32 = version.parse().ok()?;
+    (1..=OLD_VERSION)
+        .contains(&version)
+        .then_some(body.as_bytes())
+}
+
+fn parse(body: &[u8]) -> Result<Positions, String> {
+    let body = str::from_utf8(body).map_err(|_| "it is not text".to_owned())?;
     let mut positions = Positions::default();
-    for line in body.lines().skip(1) {
+    for line in body.lines() {
+        let damaged = || format!("line `{line}`");
         if let Some(nanos) = line.strip_prefix(RAN) {
-            let nanos = nanos.parse();
-            positions.ran = Some(Time(nanos.map_err(|_| format!("is damaged at `{line}`"))?));
-            continue;
-        }
-        let (was, rest) = match line.strip_prefix(WAS) {
-            Some(rest) => (true, rest),
-            None => (false, line),
-        };
-        let (id, mark, number, path) =
-            fields(rest).ok_or_else(|| format!("is damaged at `{line}`"))?;
-        match was {
-            true => positions.truncated.push(Truncated {
+            positions.ran = Some(Time(nanos.parse().map_err(|_| damaged())?));
+        } else if let Some(was) = line.strip_prefix(WAS) {
+            let (id, mark, end, path) = fields(was).ok_or_else(damaged)?;
+            positions.truncated.push(Truncated {
                 id,
                 mark,
-                end: number,
+                end,
                 path,
-            }),
-            false => positions.entries.push(Entry {
+            });
+        } else {
+            let (id, mark, seen, path) = fields(line).ok_or_else(damaged)?;
+            positions.entries.push(Entry {
                 id,
                 mark,
-                seen: number,
+                seen,
                 path,
-            }),
+            });
         }
     }
     Ok(positions)
+}
+
+/// The input of [`parse`], without files that were not seen for a long time.
+fn text(positions: &Positions) -> String {
+    let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
+    let mut text = String::new();
+    if let Some(ran) = positions.ran {
+        let _ = writeln!(text, "{RAN}{}", ran.0);
+    }
+    for was in &positions.truncated {
+        text.push_str(WAS);
+        write_fields(&mut text, &was.id, was.mark, was.end, &was.path);
+    }
+    let recent = |entry: &&Entry| entry.seen >= oldest;
+    for entry in positions.entries.iter().filter(recent) {
+        write_fields(&mut text, &entry.id, entry.mark, entry.seen, &entry.path);
+    }
+    text
 }
 
 /// The fields of a line; the number is SEEN or END.
@@ -181,35 +208,13 @@ fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &
     );
 }
 
-/// Replaces the positions; they survive a power cut when this returns. Blocks.
-pub(super) fn store(directory: &Path, positions: &Positions) -> io::Result<()> {
-    private::create_dir_all(directory)?;
-    let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
-    let mut text = format!("{TITLE}{VERSION}\n");
-    if let Some(ran) = positions.ran {
-        let _ = writeln!(text, "{RAN}{}", ran.0);
-    }
-    for was in &positions.truncated {
-        text.push_str(WAS);
-        write_fields(&mut text, &was.id, was.mark, was.end, &was.path);
-    }
-    let recent = |entry: &&Entry| entry.seen >= oldest;
-    for entry in positions.entries.iter().filter(recent) {
-        write_fields(&mut text, &entry.id, entry.mark, entry.seen, &entry.path);
-    }
-    let crc = crc32c(text.as_bytes());
-    let _ = writeln!(text, "end {crc:08x}");
-    let new = directory.join(NEW_NAME);
-    let mut file = private::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, directory.join(NAME))?;
-    fs::File::open(directory)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
-    use millstream_pipeline::failure::Who;
+    use std::{fs, path::PathBuf};
+
+    use millstream_pipeline::failure::Again;
+    use millstream_sys::disk::HostDisk;
+    use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
 
     use super::*;
 
@@ -242,68 +247,130 @@ mod tests {
         }
     }
 
+    fn file(directory: &Path) -> PositionsFile {
+        PositionsFile::new(Arc::new(HostDisk), directory)
+    }
+
     #[test]
     fn positions_are_read_as_they_were_written() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("made/when/needed");
-        assert_eq!(load(&directory).unwrap(), None);
-        store(&directory, &Positions::default()).unwrap();
-        assert_eq!(load(&directory).unwrap(), Some(Positions::default()));
+        let mut file = file(&directory);
+        assert_eq!(file.load().unwrap(), None);
+        file.store(&Positions::default()).unwrap();
+        assert_eq!(file.load().unwrap(), Some(Positions::default()));
         let mut positions = example();
         let forgotten = Entry {
             seen: 5,
             ..positions.entries[0].clone()
         };
         positions.entries.push(forgotten);
-        store(&directory, &positions).unwrap();
-        assert_eq!(load(&directory).unwrap(), Some(example()));
+        file.store(&positions).unwrap();
+        assert_eq!(file.load().unwrap(), Some(example()));
     }
 
     #[test]
-    fn positions_of_versions_1_and_2_are_read() {
+    fn positions_of_versions_1_to_3_are_read_and_converted() {
         let directory = tempfile::tempdir().unwrap();
-        let file = "1 2 -3 ffff000000000001 12 00000abc 77 /var/log/a\n";
-        for (version, was) in [(1, String::new()), (2, format!("was {file}"))] {
-            let body = format!("{TITLE}{version}\n{was}{file}");
-            let text = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
+        let line = "1 2 -3 ffff000000000001 12 00000abc 77 /var/log/a\n";
+        let (was, ran) = (format!("was {line}"), "ran 5\n");
+        for (version, more, crc) in [
+            (1, String::new(), "09d26b01"),
+            (2, was.clone(), "50e68369"),
+            (3, format!("{ran}{was}"), "a3bfcdaa"),
+        ] {
+            let text = format!("millstream tail positions {version}\n{more}{line}end {crc}\n");
             fs::write(directory.path().join(NAME), text).unwrap();
-            let positions = load(directory.path()).unwrap().unwrap();
+            let mut file = file(directory.path());
+            let positions = file.load().unwrap().unwrap();
             let [entry] = &positions.entries[..] else {
                 panic!("{positions:?}");
             };
             assert_eq!((entry.mark.offset, entry.seen), (12, 77));
-            assert_eq!(positions.truncated.len(), usize::from(version == 2));
-            assert_eq!(positions.ran, None);
+            assert_eq!(positions.truncated.len(), usize::from(version >= 2));
+            assert_eq!(positions.ran, (version == 3).then_some(Time(5)));
+            file.store(&positions).unwrap();
+            let bytes = fs::read(directory.path().join(NAME)).unwrap();
+            assert!(bytes.starts_with(FORMAT.magic));
         }
     }
 
     #[test]
     fn a_damaged_or_newer_file_is_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
-        store(directory.path(), &example()).unwrap();
+        let mut file = file(directory.path());
+        file.store(&example()).unwrap();
         let path = directory.path().join(NAME);
-        let text = fs::read_to_string(&path).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let flipped = |at: usize| {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            flipped
+        };
+        let old = format!("{OLD_TITLE}4\n");
+        let old_of_no_version = format!("{old}end {:08x}\n", crc32c(old.as_bytes()));
         for broken in [
-            text.replace(" 12 ", " 13 "),
-            text[..text.len() / 2].to_owned(),
-            String::new(),
-            text.replace("positions 3", "positions 4"),
+            flipped(bytes.len() - 30),
+            // The version.
+            flipped(8),
+            bytes[..bytes.len() / 2].to_owned(),
+            Vec::new(),
+            old_of_no_version.into_bytes(),
         ] {
             fs::write(&path, broken).unwrap();
-            let failure = load(directory.path()).unwrap_err();
-            assert_eq!(failure.who, Who::State);
+            let failure = file.load().unwrap_err();
+            assert_eq!(failure.again, Again::Never);
             assert!(
                 failure.message.contains("positions is damaged"),
                 "{failure}"
             );
         }
-        let body = format!("{TITLE}4\n");
-        let newer = format!("{body}end {:08x}\n", crc32c(body.as_bytes()));
-        fs::write(&path, newer).unwrap();
-        let failure = load(directory.path()).unwrap_err();
-        assert!(failure.message.contains("version 4"), "{failure}");
+        let format = Format {
+            version: 5,
+            ..FORMAT
+        };
+        let mut newer = WholeFile::new(Arc::new(HostDisk), path.clone(), format);
+        newer.store(b"").unwrap();
+        let failure = file.load().unwrap_err();
+        assert!(failure.message.contains("version 5"), "{failure}");
         fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
-        let failure = load(directory.path()).unwrap_err();
+        let failure = file.load().unwrap_err();
         assert!(failure.message.contains("at most 256MiB"), "{failure}");
+    }
+
+    /// Positions with as many entries as say which number it is.
+    struct Numbered(PositionsFile, u64);
+
+    impl DurableState for Numbered {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            let file = PositionsFile::new(disk, &PathBuf::from(DIRECTORY));
+            let positions = file.load().map_err(|failure| failure.message)?;
+            let number = positions.map_or(0, |positions| {
+                let number = positions.entries.len() as u64;
+                assert_eq!(positions.ran, Some(Time(number as i64)));
+                number
+            });
+            Ok(Self(file, number))
+        }
+
+        fn number(&self) -> u64 {
+            self.1
+        }
+
+        fn advance(&mut self, number: u64) -> Result<(), String> {
+            let mut positions = example();
+            positions.ran = Some(Time(number as i64));
+            let entry = positions.entries[0].clone();
+            positions.entries = (0..number).map(|_| entry.clone()).collect();
+            let stored = self.0.store(&positions);
+            stored.map_err(|error| error.to_string())?;
+            self.1 = number;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn positions_survive_power_cuts_failing_calls_and_damage() {
+        Trial::default().run::<Numbered>();
     }
 }

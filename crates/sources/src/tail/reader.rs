@@ -1,4 +1,4 @@
-//! The reader of one file: from bytes on the disk to batches, in order, until it is told to stop or the file is gone.
+//! The reader of one file: from bytes on the disk to batches, in order, until it has to stop or the file is gone.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
@@ -77,12 +77,12 @@ enum Step {
     End,
     /// The file holds another content than before.
     Replaced,
-    /// What was sent has to be sent again.
+    /// A batch has to be sent again.
     Resend,
 }
 
 impl Reader {
-    /// Reads a file until it is told to stop, or the file is gone or, with `--once`, read to its end; then waits for the
+    /// Reads a file until it has to stop, or the file is gone or, with `--once`, read to its end; then waits for the
     /// answers. Begins when `after` was read to its end.
     pub(super) async fn run(
         context: FileContext,
@@ -186,7 +186,7 @@ impl Reader {
                 break;
             }
         }
-        // What fails now is read again at the next start.
+        // A batch that is dropped now is read again at the next start.
         let _ = self.position.land().await;
         self.position.publish();
         self.ended()
@@ -338,7 +338,7 @@ impl Reader {
 
     /// Deals with a line longer than `line_max` as `too_long` says. Its first piece has `piece` bytes, the file `len`.
     ///
-    /// A piece of a split line is a batch, and a position may stand behind it: reading from there gives the same further
+    /// A piece of a split line is a batch, and a position may be behind it: reading from there gives the same further
     /// pieces. A truncated or rejected line is done with when its end is there.
     async fn send_long_line(&mut self, chunk: Chunk, piece: usize, len: u64) -> io::Result<Step> {
         let next = self.position.next();
@@ -414,7 +414,7 @@ impl Reader {
         self.decoder.advanced();
     }
 
-    /// Where the records between the position and `mark` stand.
+    /// The origin of the records between the position and `mark`.
     fn origin(&mut self, mark: Mark) -> io::Result<FileOrigin> {
         Ok(FileOrigin {
             file: self.position.identify(self.file.get())?,
@@ -466,7 +466,7 @@ impl Reader {
         if let Some(file) = self.file.get() {
             let alarms = self.context.common.alarms.as_ref();
             match alarms.map(|alarms| alarms.set(file, &self.context.tracked.alarm)) {
-                // What was written before the alarm was set is not reported.
+                // The kernel does not report writes before the alarm was set.
                 Some(Ok(true)) => return false,
                 Some(Ok(false)) if rotated.is_none() => self.file.close_if_old(),
                 Some(Ok(false)) => {}
@@ -589,7 +589,7 @@ impl Reader {
             return self.context.source.once;
         }
         self.context.common.meters.done.add(1);
-        // What was written at the last moment is read through the open handle.
+        // Lines written at the last moment are read through the open handle.
         !matches!(self.is_read(), Ok(false))
     }
 

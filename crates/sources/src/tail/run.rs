@@ -17,6 +17,7 @@ use millstream_pipeline::{
     stop::{Stop, Stopper, stop},
 };
 use millstream_record::Time;
+use millstream_sys::disk::HostDisk;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -28,7 +29,7 @@ use super::{
     known::Known,
     lag::LagReport,
     options::Options,
-    positions::{self, Positions},
+    positions::{Positions, PositionsFile},
     reader::Reader,
     scan::{FoundFile, Patterns, Scan},
     store::Store,
@@ -78,7 +79,8 @@ impl Run {
     pub(super) fn new(options: Arc<Options>, context: SourceContext) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
         let durable = origins.is_some();
-        let stored = positions::load(&context.directory)?;
+        let file = PositionsFile::new(Arc::new(HostDisk), &context.directory);
+        let stored = file.load()?;
         let origins = origins.unwrap_or_default();
         let had_run = stored.is_some() || !origins.is_empty();
         let reporter = &context.reporter;
@@ -101,12 +103,7 @@ impl Run {
                 had_run,
                 stored.ran,
             ),
-            store: Store::new(
-                context.directory.clone(),
-                durable,
-                had_run,
-                reporter.condition("positions"),
-            ),
+            store: Store::new(file, durable, had_run, reporter.condition("positions")),
             common,
             lag: LagReport::default(),
             watch,

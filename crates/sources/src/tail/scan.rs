@@ -53,7 +53,7 @@ pub(super) struct FoundFile {
     pub matches: bool,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// The files, sorted by path.

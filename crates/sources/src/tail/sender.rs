@@ -1,4 +1,4 @@
-//! The batches of one file, and what of it is rejected.
+//! Sends the batches of one file, and rejects records.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
@@ -14,7 +14,7 @@ use millstream_sys::disk::read_at;
 use super::options::Options;
 use crate::framing::{NOT_FRAMED, Rejected};
 
-/// Sends what one file holds.
+/// Sends the records of one file.
 pub(super) struct Sender {
     tag: Tag,
     values: Arc<Values>,
@@ -25,7 +25,7 @@ pub(super) struct Sender {
     rejects: Outlet,
 }
 
-/// What became of a line that was to be rejected.
+/// The result of rejecting a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
     /// It left by the port `NAME.rejected`.
@@ -56,7 +56,7 @@ impl Sender {
         }
     }
 
-    /// Sends `count` records that stand at `origin`. `awaited`: the answer is needed soon.
+    /// Sends `count` records from `origin`. `awaited`: the answer is needed soon.
     pub(super) async fn send(
         &self,
         origin: FileOrigin,

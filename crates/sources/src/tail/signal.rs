@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// What readers report about their positions.
+/// Reports of readers about their positions.
 #[derive(Debug, Default)]
 pub(super) struct StoreSignal {
     moved: Notify,

@@ -1,12 +1,15 @@
 //! When the positions are written.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use millstream_pipeline::condition::{Condition, Trouble};
 use tokio::time::Instant;
 
 use super::{
-    positions::{self, Positions},
+    positions::{Positions, PositionsFile},
     signal::StoreSignal,
 };
 
@@ -20,7 +23,8 @@ const STORE_EVERY: Duration = Duration::from_secs(60);
 
 /// The stored positions of a source.
 pub(super) struct Store {
-    directory: PathBuf,
+    /// Locked only by the thread that writes.
+    file: Arc<Mutex<PositionsFile>>,
     /// A durable channel keeps the offsets, too.
     durable: bool,
     /// There are stored positions.
@@ -32,9 +36,14 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(directory: PathBuf, durable: bool, exists: bool, failing: Condition) -> Self {
+    pub(super) fn new(
+        file: PositionsFile,
+        durable: bool,
+        exists: bool,
+        failing: Condition,
+    ) -> Self {
         Self {
-            directory,
+            file: Arc::new(Mutex::new(file)),
             durable,
             exists,
             at: None,
@@ -83,18 +92,18 @@ impl Store {
 
     /// Writes the positions; retries later if that fails.
     pub(super) async fn write(&mut self, positions: Positions, signal: &StoreSignal) {
-        let directory = self.directory.clone();
-        let stored =
-            tokio::task::spawn_blocking(move || positions::store(&directory, &positions)).await;
-        match stored {
+        let file = self.file.clone();
+        let stored = tokio::task::spawn_blocking(move || {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.store(&positions)
+        });
+        match stored.await {
             Ok(Ok(())) => {
                 self.exists = true;
                 self.failing.clear();
             }
             Ok(Err(error)) => {
-                let directory = self.directory.display();
-                let text =
-                    format_args!("cannot write the positions to {directory}: {error}; retrying");
+                let text = format_args!("{error}; retrying");
                 self.failing.raise(Trouble::Retrying, text);
                 self.moved(signal.is_urgent());
             }

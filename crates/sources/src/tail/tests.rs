@@ -1,4 +1,4 @@
-//! The source as its users see it: files on a disk, lines in a channel.
+//! The whole source: files on a disk, lines in a channel.
 
 mod framed;
 mod gzip;
@@ -115,7 +115,7 @@ fn once_reads_what_is_there_and_a_last_line_without_its_newline() {
 }
 
 #[test]
-fn a_restart_goes_on_where_the_last_run_ended() {
+fn a_restart_continues_where_the_last_run_ended() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -134,19 +134,20 @@ fn a_restart_goes_on_where_the_last_run_ended() {
 }
 
 #[test]
-fn what_was_not_settled_is_read_again_after_a_restart() {
+fn unsettled_lines_are_read_again_after_a_restart() {
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("a.log");
     append(&path, "one\n");
     let running = place.start("*.log", "", &to);
     until("one line", || to.lines().len() == 1);
     until("a position", || {
-        fs::read_to_string(place.state.join("positions")).is_ok_and(|text| text.contains("a.log"))
+        fs::read(place.state.join("positions"))
+            .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("a.log"))
     });
     to.hold();
     append(&path, "two\n");
     until("two lines", || to.lines().len() == 2);
-    // As a kill does it: nothing more is written, and the answers are lost.
+    // Like a kill: nothing more is written, and the answers are lost.
     let frozen = fs::read(place.state.join("positions")).unwrap();
     to.drop_held();
     running.stop();
@@ -157,7 +158,7 @@ fn what_was_not_settled_is_read_again_after_a_restart() {
 }
 
 #[test]
-fn what_a_consumer_dropped_is_sent_again_in_order() {
+fn dropped_batches_are_sent_again_in_order() {
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("a.log");
     append(&path, "one\n");
@@ -284,7 +285,7 @@ fn a_long_line_and_one_of_the_largest_length_arrive_whole() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_tried_again() {
+fn reading_an_unreadable_file_is_retried() {
     use std::os::unix::fs::PermissionsExt;
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("a.log");
@@ -302,7 +303,7 @@ fn a_file_that_cannot_be_read_is_tried_again() {
 }
 
 #[test]
-fn wrong_options_are_refused_with_a_word_that_helps() {
+fn wrong_options_are_refused_with_a_helpful_message() {
     for (options, word) in [
         (r#"{"paths": []}"#, "names no file"),
         (r#"{"paths": "/a/{b"}"#, "/a/{b"),

@@ -37,7 +37,7 @@ pub(super) struct Tracked {
     state: Mutex<FileState>,
 }
 
-/// What changes about a file.
+/// The changing state of a file.
 #[derive(Debug)]
 pub(super) struct FileState {
     /// Its current path.
@@ -50,11 +50,11 @@ pub(super) struct FileState {
     pub sent: u64,
     /// Ends of batches, with growing distances towards the start.
     pub marks: VecDeque<Mark>,
-    /// What the inode held before, the latest last.
+    /// The former contents of the inode, the latest last.
     pub previous: VecDeque<Previous>,
 }
 
-/// What the inode held before it was truncated.
+/// A content that the inode held before it was truncated.
 #[derive(Clone, Debug)]
 pub(super) struct Previous {
     pub id: FileId,

@@ -1,4 +1,4 @@
-//! Who may do what, and how much of it.
+//! Authentication and limits.
 
 use std::{
     io::Write,
@@ -14,7 +14,7 @@ use super::{COMPONENT, Rig, until};
 use crate::rig::try_build;
 
 #[test]
-fn only_the_token_opens_the_door() {
+fn requests_need_the_token() {
     let rig = Rig::new(r#", "auth": {"bearer": "s3cret"}"#);
     for header in [
         "X: y",
@@ -42,7 +42,7 @@ fn only_the_token_opens_the_door() {
 }
 
 #[test]
-fn other_paths_methods_and_types_are_told_apart() {
+fn other_paths_methods_and_types_get_different_answers() {
     let rig = Rig::new(r#", "path": "/in""#);
     let json = "Content-Type: application/json; charset=utf-8";
     let cases: [(&str, &[&str], u16); 12] = [
@@ -73,12 +73,12 @@ fn other_paths_methods_and_types_are_told_apart() {
 }
 
 #[test]
-fn a_request_above_the_limit_is_refused_before_it_is_read() {
+fn a_request_above_the_limit_is_rejected_before_it_is_read() {
     let rig = Rig::new(r#", "limits": {"frame": "1MiB", "decompressed": "2MiB"}"#);
     let mut client = rig.connect();
     client.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
     assert_eq!(client.answer().status, 413);
-    // Without a length it is refused when it is too long.
+    // A body without a length is rejected when it becomes too long.
     let mut client = rig.connect();
     client.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
@@ -87,7 +87,7 @@ fn a_request_above_the_limit_is_refused_before_it_is_read() {
         let _ = client.0.get_mut().write_all(&chunk);
     }
     assert_eq!(client.answer().status, 413);
-    // A bomb: sixty megabytes of white space in some kilobytes.
+    // A decompression bomb: sixty megabytes of white space in a few kilobytes.
     for (codec, name) in [(Codec::Gzip, "gzip"), (Codec::Zstd, "zstd")] {
         let mut bomb = Vec::new();
         compress(codec, &vec![b' '; 64 << 20], &mut bomb).unwrap();
@@ -104,7 +104,7 @@ fn a_request_above_the_limit_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn a_slow_body_is_taken_and_one_without_end_is_given_up() {
+fn a_slow_body_is_accepted_and_one_that_stalls_is_rejected() {
     let rig = Rig::new(r#", "limits": {"idle": "2s"}"#);
     let mut slow = rig.connect();
     let mut endless = rig.connect();
@@ -117,7 +117,7 @@ fn a_slow_body_is_taken_and_one_without_end_is_given_up() {
     let start = Instant::now();
     while endless.is_silent() {
         assert!(start.elapsed() < Duration::from_secs(10));
-        // A byte now and then does not keep it alive.
+        // Single bytes do not keep it alive.
         endless.write(b" ");
         sleep(Duration::from_millis(100));
     }
@@ -126,7 +126,7 @@ fn a_slow_body_is_taken_and_one_without_end_is_given_up() {
 }
 
 #[test]
-fn garbage_silence_and_half_requests_cost_nothing_lasting() {
+fn garbage_silence_and_incomplete_requests_leave_nothing_behind() {
     let rig = Rig::new(r#", "limits": {"handshake": "500ms"}"#);
     let mut silent = rig.connect();
     let mut head = rig.connect();
@@ -146,7 +146,7 @@ fn garbage_silence_and_half_requests_cost_nothing_lasting() {
     drop((garbage, long, half));
     until("all are gone", || rig.running.meter("connections") == 0);
     assert!(rig.records().is_empty());
-    // One that closes its side when it has sent everything is answered.
+    // A client that closes its side after sending everything is answered.
     let mut client = rig.connect();
     client.post("/", &[], b"{}");
     client.0.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -155,8 +155,8 @@ fn garbage_silence_and_half_requests_cost_nothing_lasting() {
 }
 
 #[test]
-fn requests_wait_for_memory_and_are_then_put_off() {
-    // The rig's pool has 64 MiB, of which what comes in may take 48.
+fn requests_wait_for_memory_and_are_then_asked_to_retry() {
+    // The pool of the rig has 64 MiB, of which incoming data may take 48.
     let rig = Rig::new(r#", "wait": "300ms""#);
     let large = [b"{\"a\":\"".as_slice(), &vec![b'x'; 10 << 20], b"\"}"].concat();
     let head = format!(
@@ -182,9 +182,9 @@ fn requests_wait_for_memory_and_are_then_put_off() {
 }
 
 #[test]
-fn what_a_request_becomes_counts_as_memory() {
+fn the_records_of_a_request_count_as_memory() {
     let rig = Rig::new(r#", "wait": "300ms""#);
-    // With what is bad in it, or what its numbers grow to, it is more than the 48 MiB that what comes in may take.
+    // Its bad parts, or its grown numbers, take more than the 48 MiB that incoming data may take.
     let bad = |bytes: usize| [b"{}\n".to_vec(), b"bad\n".repeat(bytes / 4)].concat();
     let numbers = |bytes: usize| {
         let zeros = "-0,".repeat(bytes / 3);

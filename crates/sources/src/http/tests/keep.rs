@@ -1,4 +1,4 @@
-//! What is kept, and what a client is told about it.
+//! Which records are kept, and how the client learns of it.
 
 use std::{thread::sleep, time::Duration};
 
@@ -26,7 +26,7 @@ fn a_request_is_answered_when_it_is_kept_and_not_before() {
         (answer.status, answer.json()),
         (200, json!({"accepted": 2}))
     );
-    // The connection goes on.
+    // The connection continues.
     client.post("/", &[], b"{\"n\":3}");
     assert_eq!(client.answer().status, 200);
     let batches = rig.downstream.batches();
@@ -41,7 +41,7 @@ fn a_request_is_answered_when_it_is_kept_and_not_before() {
 }
 
 #[test]
-fn a_request_that_is_lost_on_its_way_is_to_be_sent_again() {
+fn the_sender_of_a_lost_request_is_asked_to_retry() {
     let rig = Rig::new("");
     rig.downstream.hold();
     let mut client = rig.connect();
@@ -55,7 +55,7 @@ fn a_request_that_is_lost_on_its_way_is_to_be_sent_again() {
 }
 
 #[test]
-fn what_is_full_behind_is_told_with_a_time_to_try_again() {
+fn a_full_channel_is_reported_with_retry_after() {
     let rig = Rig::new(r#", "wait": "100ms""#);
     rig.downstream.set_full(true);
     let mut client = rig.connect();
@@ -75,10 +75,10 @@ fn what_is_full_behind_is_told_with_a_time_to_try_again() {
 }
 
 #[test]
-fn a_channel_that_is_full_takes_no_request_and_holds_none_up() {
+fn a_full_channel_accepts_no_request_and_delays_none_beyond_its_wait() {
     let rig = Rig::before(Downstream::durable(), r#", "wait": "300ms""#);
     rig.downstream.choke();
-    // Nothing of it enters the queue of the channel.
+    // The request does not enter the queue of the channel.
     let answer = rig.post("/", &[], b"{\"n\":1}\nbad");
     assert_eq!(answer.status, 503);
     assert!(answer.has("retry-after: 1"));
@@ -96,7 +96,7 @@ fn a_channel_that_is_full_takes_no_request_and_holds_none_up() {
     rig.downstream.settle();
     assert_eq!(rig.post("/", &[], b"{\"n\":3}").status, 200);
     assert_eq!(rig.records(), [json!({"n": 2}), json!({"n": 3})]);
-    // The same where what is set aside finds no room.
+    // The same if there is no space for rejected parts.
     rig.running.rejected.choke();
     assert_eq!(rig.post("/", &[], b"{\"n\":4}\nbad").status, 503);
     assert_eq!(rig.records().len(), 2);
@@ -110,7 +110,7 @@ fn a_channel_that_is_full_takes_no_request_and_holds_none_up() {
 }
 
 #[test]
-fn good_lines_are_kept_and_bad_ones_are_set_aside_and_named() {
+fn good_lines_are_kept_and_bad_ones_are_rejected_and_named() {
     let rig = Rig::new("");
     let answer = rig.post("/", &[], b"{\"n\":1}\nnonsense\n{\"n\":2}\n[1]\n");
     assert_eq!(answer.status, 200);
@@ -134,7 +134,7 @@ fn good_lines_are_kept_and_bad_ones_are_set_aside_and_named() {
 }
 
 #[test]
-fn a_request_without_one_record_stays_with_its_sender() {
+fn a_request_without_a_record_stays_with_its_sender() {
     let rig = Rig::new("");
     let answer = rig.post("/", &[], b"one\ntwo\n");
     assert_eq!(answer.status, 400);
@@ -149,7 +149,7 @@ fn a_request_without_one_record_stays_with_its_sender() {
 }
 
 #[test]
-fn many_bad_lines_are_all_set_aside() {
+fn many_bad_lines_are_all_rejected() {
     let rig = Rig::new("");
     let text = "x\n".repeat(3000) + "{}";
     let answer = rig.post("/", &[], text.as_bytes());
@@ -183,7 +183,7 @@ fn compressed_bodies_are_read() {
 }
 
 #[test]
-fn a_body_whose_compression_is_not_what_its_header_says_is_told_the_header() {
+fn the_answer_to_a_body_with_the_wrong_compression_names_the_header() {
     let rig = Rig::new("");
     for (codec, name) in [(Codec::Gzip, "gzip"), (Codec::Zstd, "zstd")] {
         let mut packed = Vec::new();
@@ -214,7 +214,7 @@ fn a_body_whose_compression_is_not_what_its_header_says_is_told_the_header() {
 }
 
 #[test]
-fn every_element_of_an_array_is_kept_or_set_aside() {
+fn every_element_of_an_array_is_kept_or_rejected() {
     let rig = Rig::new("");
     let answer = rig.post("/", &[], b"[{\"ok\":1},2,{\"ok\":3}]");
     let errors = ["line 1, byte 11: an object expected"];
@@ -265,7 +265,7 @@ fn an_idempotency_key_goes_to_the_channel_as_an_origin() {
     assert_eq!(ids[0], ids[1]);
     assert_eq!(ids[0].0, ids[2].0);
     assert_ne!(ids[0].1, ids[2].1);
-    // A str of 48 bytes: no hash of a content, and not too short to be unique.
+    // A str of 48 bytes: not a hash of a content, and long enough to be unique.
     assert_eq!(
         ids[0].0[..],
         [
@@ -297,7 +297,7 @@ fn the_tag_may_follow_the_path() {
 }
 
 #[test]
-fn a_stop_answers_what_is_under_way() {
+fn a_stop_answers_what_is_in_flight() {
     let rig = Rig::new("");
     rig.downstream.hold();
     let (mut client, mut idle) = (rig.connect(), rig.connect());

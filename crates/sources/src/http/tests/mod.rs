@@ -26,7 +26,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// `options`: JSON to go on with behind `listen`.
+    /// `options`: more JSON behind `listen`.
     fn new(options: &str) -> Self {
         Self::before(Downstream::memory(), options)
     }
@@ -48,7 +48,7 @@ impl Rig {
         Client::new(self.directory.path().join("s"))
     }
 
-    /// Posts a body on a connection of its own.
+    /// Posts a body on a new connection.
     fn post(&self, path: &str, headers: &[&str], body: &[u8]) -> Answer {
         let mut client = self.connect();
         client.post(path, headers, body);
@@ -60,7 +60,7 @@ impl Rig {
         records(&self.downstream.batches())
     }
 
-    /// What was set aside: reason and message.
+    /// The rejected parts: reason and message.
     fn rejected(&self) -> Vec<(String, String)> {
         let text = |record: &Value, name: &str| record[name].as_str().unwrap().to_owned();
         let all = records(&self.running.rejected.batches());

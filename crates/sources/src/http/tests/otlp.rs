@@ -7,7 +7,7 @@ use super::Rig;
 const PROTOBUF: &str = "Content-Type: application/x-protobuf";
 const JSON: &str = "Content-Type: application/json";
 
-/// A field of bytes of protobuf.
+/// A protobuf field of bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len() as u8][..], bytes].concat()
 }
@@ -19,7 +19,7 @@ fn request(records: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn logs_are_taken_in_both_forms() {
+fn logs_are_accepted_in_both_forms() {
     let rig = Rig::new(r#", "path": "/elsewhere""#);
     let record = field(5, &field(1, b"hello"));
     let answer = rig.post("/v1/logs", &[PROTOBUF], &request(&[&record, &record]));
@@ -38,7 +38,7 @@ fn logs_are_taken_in_both_forms() {
 }
 
 #[test]
-fn bad_records_are_told_as_a_partial_success_and_set_aside() {
+fn bad_records_are_reported_as_a_partial_success_and_rejected() {
     let rig = Rig::new("");
     let good = field(5, &field(1, b"good"));
     let answer = rig.post(
@@ -61,7 +61,7 @@ fn bad_records_are_told_as_a_partial_success_and_set_aside() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_a_status_of_the_same_form() {
+fn an_undecodable_request_is_answered_in_its_own_form() {
     let rig = Rig::new("");
     let answer = rig.post("/v1/logs", &[PROTOBUF], b"\xff\xff\xff");
     assert_eq!((answer.status, &answer.body[..2]), (400, &[0x08, 3][..]));

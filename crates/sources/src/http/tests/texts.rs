@@ -1,4 +1,4 @@
-//! Texts of JSON: what is a record and what is not, pure.
+//! Decoding of JSON texts, without I/O.
 
 use millstream_record::Time;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn read(text: &str) -> (Vec<Value>, Vec<String>) {
     loop {
         let (start, capacity) = (out.len(), out.capacity());
         let next = lines.next(RECEIVED, &mut out);
-        assert_eq!(out.capacity(), capacity, "it grew by itself");
+        assert_eq!(out.capacity(), capacity, "it grew on its own");
         match next {
             Next::Record => {
                 let head = millstream_wire::msgpack::entry_head(&out, start).unwrap();
@@ -52,13 +52,13 @@ fn each_line_is_a_record() {
 }
 
 #[test]
-fn one_object_may_stand_on_several_lines() {
+fn one_object_may_span_several_lines() {
     let text = "{\n  \"a\": [1,\n 2],\n  \"b\": \"]}\"\n}\n";
     assert_eq!(read(text), (vec![json!({"a": [1, 2], "b": "]}"})], vec![]));
 }
 
 #[test]
-fn a_bad_line_is_told_and_its_neighbours_are_read() {
+fn a_bad_line_is_reported_and_the_other_lines_are_read() {
     let cases = [
         ("{\"a\":}", "line 2, byte 6: a value"),
         ("{\"a\":1", "line 2, byte 7: more of the value"),
@@ -83,13 +83,13 @@ fn a_bad_line_is_told_and_its_neighbours_are_read() {
         assert_eq!(records, [json!({"n": 1}), json!({"n": 2})], "{line}");
         assert_eq!(bad, [format!("{fault} | {line}")]);
     }
-    // An object that is cut does not take the next line with it.
+    // An incomplete object does not affect the next line.
     let (records, bad) = read("{\"a\":\n{\"n\":1}\n");
     assert_eq!((records.len(), bad.len()), (1, 1));
 }
 
 #[test]
-fn a_bad_element_of_an_array_costs_only_itself() {
+fn a_bad_element_of_an_array_does_not_affect_the_others() {
     let (first, last) = (json!({"n": 1}), json!({"n": 3}));
     let cases = [
         ("7", "line 1, byte 10: an object | 7"),
@@ -124,7 +124,7 @@ fn a_bad_element_of_an_array_costs_only_itself() {
 }
 
 #[test]
-fn what_stands_between_the_elements_of_an_array_is_bad_and_they_are_read() {
+fn garbage_between_the_elements_of_an_array_is_bad_and_they_are_read() {
     let cases = [
         (
             "[{\"n\":1} {\"n\":2},{\"n\":3}]",
@@ -147,7 +147,7 @@ fn what_stands_between_the_elements_of_an_array_is_bad_and_they_are_read() {
 }
 
 #[test]
-fn of_an_array_that_is_cut_anywhere_the_whole_elements_are_kept_and_one_part_is_bad() {
+fn wherever_an_array_is_cut_off_its_whole_elements_are_kept_and_one_part_is_bad() {
     let text = "[ {\"n\":1} ,\n{\"a\":[1,{\"b\":\"]},[{\\\\\"}],\"c\":{}} , {\"n\":3} ]";
     let (all, bad) = read(text);
     assert_eq!((all.len(), bad.len()), (3, 0));
@@ -159,7 +159,7 @@ fn of_an_array_that_is_cut_anywhere_the_whole_elements_are_kept_and_one_part_is_
         assert_eq!((records.len(), bad.len()), (whole, 1), "{}", &text[..cut]);
         assert!(bad[0].contains("more of the "), "{bad:?}");
     }
-    // Where an element that is not closed ends, cannot be known: it takes the rest with it, as one part.
+    // The end of an unclosed element cannot be known: the rest is one bad part.
     let (records, bad) = read("[{\"n\":1},{\"a\":{\"b\":1},{\"n\":3}]");
     assert_eq!(records, [json!({"n": 1})]);
     assert_eq!(
@@ -169,7 +169,7 @@ fn of_an_array_that_is_cut_anywhere_the_whole_elements_are_kept_and_one_part_is_
 }
 
 #[test]
-fn very_many_bad_elements_and_arrays_cost_no_more_than_their_bytes() {
+fn many_bad_elements_and_arrays_take_no_more_memory_than_their_bytes() {
     let many = 200_000;
     let (records, bad) = read(&format!("[{}{{}}]", "1,".repeat(many)));
     assert_eq!((records.len(), bad.len()), (1, many));
@@ -195,7 +195,7 @@ fn values_stay_as_they_are() {
 }
 
 #[test]
-fn texts_that_grow_most_find_their_room() {
+fn texts_that_grow_most_get_enough_space() {
     let floats = vec!["-0"; 1000].join(",");
     let (records, bad) = read(&format!("{{\"a\":[{floats}]}}\n{{}}\n{{}}"));
     assert_eq!((records.len(), bad.len()), (3, 0));

@@ -1,4 +1,4 @@
-//! The source at its sockets: what is sent becomes records, nothing is lost, and answers mean that it is kept.
+//! The whole source at its sockets: messages become records, none is lost, and an answer means that a message is kept.
 
 mod relp;
 mod sockets;
@@ -22,7 +22,7 @@ use rmpv::Value;
 use super::{COMPONENT, Syslog};
 use crate::rig::{Downstream, Running, node, try_build, until};
 
-/// The source, which says where it listens.
+/// The source, with the addresses it listens on.
 struct Telling {
     source: Syslog,
     tell: mpsc::SyncSender<Vec<(Scheme, SocketAddr)>>,
@@ -52,7 +52,7 @@ fn build(options: &str) -> Checked<Syslog> {
     Syslog::new(&node(serde_json::from_str(options).unwrap()))
 }
 
-/// Runs the source; the addresses are in the order of `listen`, those of unix sockets left out.
+/// Runs the source. The addresses are in the order of `listen`, without those of unix sockets.
 fn start(options: &str, downstream: &Downstream, directory: &Path) -> (Running, Vec<SocketAddr>) {
     let (tell, told) = mpsc::sync_channel(1);
     let source = build(options).unwrap();
@@ -90,7 +90,7 @@ fn records(downstream: &Downstream) -> Vec<Value> {
     all
 }
 
-/// A field of every record; what is not there is empty.
+/// A field of every record; empty where it is missing.
 fn field(downstream: &Downstream, name: &str) -> Vec<String> {
     let of = |record: &Value| {
         let map = record[1].as_map().unwrap();
@@ -104,7 +104,7 @@ fn field(downstream: &Downstream, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_example_and_options_that_cannot_be_meant() {
+fn the_example_is_valid_and_senseless_options_are_refused() {
     let problems = |options: &str| try_build(&COMPONENT, options).err().unwrap_or_default();
     assert_eq!(problems(r#"{"listen": "udp://127.0.0.1"}"#), [""; 0]);
     assert_eq!(problems(r#"{"listen": "relp://127.0.0.1"}"#).len(), 1);
@@ -117,7 +117,7 @@ fn the_example_and_options_that_cannot_be_meant() {
 }
 
 #[test]
-fn what_is_promised_depends_on_the_protocol() {
+fn the_promise_depends_on_the_protocol() {
     let promise = |listen: &str| {
         let source = build(&format!(r#"{{"listen": {listen}}}"#)).unwrap();
         format!("{:?}", source.promise(true).guarantee)

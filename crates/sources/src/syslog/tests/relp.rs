@@ -8,7 +8,7 @@ fn frame(number: u32, message: &str) -> String {
     format!("{number} syslog {} {message}\n", message.len())
 }
 
-/// A session that is open.
+/// An open session.
 fn session(address: SocketAddr) -> TcpStream {
     let mut stream = connect(address);
     send(&mut stream, OPEN);
@@ -62,7 +62,7 @@ fn a_message_is_answered_when_it_is_kept_and_not_before() {
 }
 
 #[test]
-fn what_was_lost_on_its_way_is_not_answered() {
+fn lost_messages_are_not_answered() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
     let (running, address) = relp("", &downstream, directory.path());
@@ -82,7 +82,7 @@ fn what_was_lost_on_its_way_is_not_answered() {
 }
 
 #[test]
-fn a_session_that_breaks_the_rules_is_closed_and_what_came_before_is_answered() {
+fn a_session_with_a_protocol_error_is_closed_after_earlier_messages_are_answered() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
     let (running, address) = relp("", &downstream, directory.path());
@@ -111,7 +111,7 @@ fn a_session_that_breaks_the_rules_is_closed_and_what_came_before_is_answered() 
 }
 
 #[test]
-fn a_stop_answers_what_was_taken_and_says_that_it_closes() {
+fn a_stop_answers_received_messages_and_announces_the_close() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
     let (running, address) = relp("", &downstream, directory.path());
@@ -134,7 +134,7 @@ fn a_stop_answers_what_was_taken_and_says_that_it_closes() {
 }
 
 #[test]
-fn long_messages_come_in_pieces_and_are_answered_once() {
+fn long_messages_are_split_and_answered_once() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::durable();
     let (running, address) = relp(r#", "line_max": "100000B""#, &downstream, directory.path());

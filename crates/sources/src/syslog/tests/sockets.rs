@@ -11,7 +11,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use super::*;
 
 #[test]
-fn every_kind_of_socket_gives_the_same_records() {
+fn every_kind_of_socket_delivers_the_same_records() {
     let directory = tempfile::tempdir().unwrap();
     let (stream, datagram) = (
         directory.path().join("stream"),
@@ -54,7 +54,7 @@ fn every_kind_of_socket_gives_the_same_records() {
         .collect();
     assert_eq!(peers, [Some("127.0.0.1"), None, Some("unix"), Some("unix")]);
     let tags: Vec<_> = batches.iter().map(|batch| batch.tag.as_str()).collect();
-    // Datagrams of many senders make a batch, so it has no host.
+    // A batch contains datagrams of several senders, so it has no host.
     assert_eq!(tags, ["t.127.0.0.1", "source", "t.here", "t.here"]);
 }
 
@@ -74,7 +74,7 @@ fn a_last_line_without_newline_and_a_cut_count_are_kept() {
 }
 
 #[test]
-fn what_was_read_is_kept_when_the_process_ends() {
+fn messages_that_were_read_are_kept_when_the_process_ends() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let (running, addresses) = start(
@@ -90,7 +90,7 @@ fn what_was_read_is_kept_when_the_process_ends() {
 }
 
 #[test]
-fn what_the_system_holds_is_taken_at_a_stop() {
+fn a_stop_reads_what_the_kernel_holds() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("stream");
     let options = format!(
@@ -101,7 +101,7 @@ fn what_the_system_holds_is_taken_at_a_stop() {
     let (running, addresses) = start(&options, &downstream, directory.path());
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();
-    // Both wait for room with their first message, and the rest stays in the system: more than one read takes.
+    // Both wait for space with their first message. The kernel holds the rest: more than one read takes.
     downstream.set_full(true);
     let datagram = |text: &str| udp.send_to(text.as_bytes(), addresses[0]).unwrap();
     datagram("<13>datagram");
@@ -127,7 +127,7 @@ fn what_the_system_holds_is_taken_at_a_stop() {
 }
 
 #[test]
-fn while_there_is_no_room_nothing_is_read_and_nothing_is_lost() {
+fn while_the_channel_is_full_nothing_is_read_and_nothing_is_lost() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     downstream.hold();
@@ -174,7 +174,7 @@ fn records_sent(running: &Running) -> u64 {
 }
 
 #[test]
-fn long_lines_and_lines_without_header_leave_as_was_asked() {
+fn long_lines_and_lines_without_header_follow_the_options() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0"], "line_max": "70000B", "too_long": "reject", "unparsed": "reject"}"#;
@@ -203,7 +203,7 @@ fn long_lines_and_lines_without_header_leave_as_was_asked() {
 }
 
 #[test]
-fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
+fn octet_counts_and_datagrams_beyond_the_limits_do_not_affect_other_messages() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("log");
     let long = "y".repeat(300_000);
@@ -219,7 +219,7 @@ fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
         let [first, last] = ["first", "last"].map(good);
         let bad = good(&long);
         let stream = [&first, &bad, &last].map(|text| counted(text)).concat();
-        // No more than this fits into a datagram of UDP.
+        // The largest UDP datagram.
         let of_udp = &bad[..60_000];
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let unix = UnixDatagram::unbound().unwrap();
@@ -242,7 +242,7 @@ fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
             running.meter("messages_too_long") == 3
         });
         assert_eq!(running.meter("datagrams_cut"), 1);
-        // What the system has cut is no more than so much of it.
+        // A datagram that the kernel truncated has at most this length.
         let bytes = bad.len() + of_udp.len() + (256 << 10);
         let head = good("").len();
         let mut texts = field(&downstream, "message");
@@ -270,7 +270,7 @@ fn counts_and_datagrams_beyond_the_limits_harm_no_neighbour() {
 }
 
 #[test]
-fn a_silent_connection_is_closed_only_where_nothing_can_be_lost_by_it() {
+fn a_silent_connection_is_closed_only_if_no_message_can_be_lost() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": "tcp://127.0.0.1:0", "limits": {"idle": "300ms"}}"#;

@@ -34,7 +34,7 @@ fn messages(to: &Downstream) -> Vec<String> {
 const STACKS: &str = r#", "framing": {"multiline": {"start": "^\\d", "wait": "1500ms"}}"#;
 
 #[test]
-fn a_stack_trace_is_one_record_also_when_it_is_written_slowly() {
+fn a_stack_trace_is_one_record_even_if_it_is_written_slowly() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -99,7 +99,7 @@ fn cri(stream: &str, tag: &str, text: &str) -> String {
 }
 
 #[test]
-fn logs_of_pods_are_joined_and_named_by_their_paths_and_our_own_is_not_read() {
+fn logs_of_pods_are_joined_and_tagged_by_their_paths_and_the_own_log_is_skipped() {
     let (place, to) = (Place::new(), Downstream::durable());
     let directory = place.log("shop_web-1_0a1b/nginx");
     let own = place.log("ops_millstream-x_77/millstream");
@@ -124,7 +124,7 @@ fn logs_of_pods_are_joined_and_named_by_their_paths_and_our_own_is_not_read() {
     );
     until("all", || messages(&to) == ["one", "between", "two parts"]);
     assert_eq!(fields(&to, "stream"), ["stdout", "stderr", "stdout"]);
-    // As the kubelet rotates.
+    // Rotates like the kubelet.
     fs::rename(&path, directory.join("0.log.20260102-030406")).unwrap();
     append(
         &directory.join("0.log.20260102-030406"),
@@ -181,7 +181,7 @@ fn other_encodings_become_utf_8() {
 }
 
 #[test]
-fn a_record_that_is_open_for_long_does_not_hold_up_a_stop() {
+fn a_long_pending_record_does_not_delay_a_stop() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("a.log"), "1 one\n  open");
     let more = r#", "framing": {"multiline": {"start": "^\\d", "wait": "1h"}}"#;

@@ -1,4 +1,4 @@
-//! Compressed files: read once, and not again when they were read before they were compressed.
+//! Compressed files: read once, and not at all if they were read before the compression.
 
 use std::{fs, io::Write, path::Path, thread, time::Duration};
 
@@ -13,7 +13,7 @@ fn packed(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// As gzip does it: beside the file, which is removed.
+/// Compresses like gzip: beside the file, which is then removed.
 fn compress(path: &Path) {
     let to = format!("{}.gz", path.display());
     fs::write(to, packed(&fs::read_to_string(path).unwrap())).unwrap();
@@ -46,12 +46,12 @@ fn compressed_files_are_read_once_and_plain_ones_beside_them() {
 }
 
 #[test]
-fn a_file_that_was_compressed_while_we_did_not_run_goes_on_where_it_was_left() {
+fn a_file_compressed_while_the_source_was_down_resumes_at_its_position() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
         append(&path, &text(0..5000));
-        // Nobody knows this one, and its name does not match.
+        // This file is unknown, and its name does not match.
         fs::write(place.log("foreign.log.1.gz"), packed("foreign\n")).unwrap();
         thread::sleep(Duration::from_millis(50));
         place.once("*.log", "", &to);
@@ -69,7 +69,7 @@ fn a_file_that_was_compressed_while_we_did_not_run_goes_on_where_it_was_left() {
 }
 
 #[test]
-fn what_was_made_renamed_and_compressed_while_we_did_not_run_is_read() {
+fn a_file_created_renamed_and_compressed_while_the_source_was_down_is_read() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -82,7 +82,7 @@ fn what_was_made_renamed_and_compressed_while_we_did_not_run_is_read() {
         fs::rename(&path, place.log("a.log.1")).unwrap();
         compress(&place.log("a.log.1"));
         append(&path, &text(300..400));
-        // What compresses it otherwise cannot be read, and must not become lines.
+        // Files of other compressors cannot be read, and must not become lines.
         fs::write(place.log("a.log.3.zst"), b"\x28\xb5\x2f\xfd some frames\n").unwrap();
         for _ in 0..2 {
             place.once("*.log", "", &to);
@@ -92,7 +92,7 @@ fn what_was_made_renamed_and_compressed_while_we_did_not_run_is_read() {
 }
 
 #[test]
-fn a_file_that_is_compressed_while_we_read_it_is_not_read_twice() {
+fn a_file_compressed_while_it_is_read_is_not_read_twice() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
     append(&path, &text(0..5000));
@@ -117,11 +117,11 @@ fn a_file_that_is_compressed_while_we_read_it_is_not_read_twice() {
 }
 
 #[test]
-fn a_file_and_what_is_just_made_of_it_are_found_together_and_read_once() {
+fn a_file_and_its_fresh_compressed_copy_are_read_once() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log.1");
     append(&path, &text(0..5000));
-    // gzip is done, and has not removed it yet.
+    // gzip is done, but has not removed the original yet.
     fs::write(place.log("a.log.1.gz"), packed(&text(0..5000))).unwrap();
     let running = place.start(
         "a.log*",
@@ -132,7 +132,7 @@ fn a_file_and_what_is_just_made_of_it_are_found_together_and_read_once() {
     fs::remove_file(&path).unwrap();
     fs::rename(place.log("a.log.1.gz"), place.log("a.log.2.gz")).unwrap();
     append(&place.log("a.log"), "new\n");
-    // What only the compressed one has shows that it was looked at.
+    // A line that only the compressed file has shows that it was read.
     let mut file = fs::File::options()
         .append(true)
         .open(place.log("a.log.2.gz"))
@@ -158,7 +158,7 @@ fn a_compressed_copy_waits_until_the_truncation_is_noticed_however_long_that_tak
         &to,
     );
     until("the first lines", || to.lines().len() == 1000);
-    // Its reader waits for answers when it is truncated.
+    // Its reader waits for answers when the file is truncated.
     to.hold();
     append(&path, &text(1000..1001));
     until("one line more", || to.lines().len() == 1001);
@@ -179,7 +179,7 @@ fn a_compressed_copy_waits_until_the_truncation_is_noticed_however_long_that_tak
 }
 
 #[test]
-fn what_was_read_before_it_was_compressed_is_not_read_from_a_file_that_is_still_being_written() {
+fn lines_read_before_the_compression_are_not_read_from_a_growing_compressed_file() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
     append(&path, &text(0..100_000));
@@ -216,7 +216,7 @@ fn a_copy_that_was_truncated_away_and_compressed_is_not_read_twice() {
 }
 
 #[test]
-fn a_file_that_is_still_being_compressed_is_read_as_it_grows_and_a_damaged_one_as_far_as_it_goes() {
+fn a_growing_compressed_file_is_read_as_it_grows_and_a_damaged_one_up_to_the_damage() {
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("a.log.gz");
     let all = packed(&text(0..100_000));

@@ -1,4 +1,4 @@
-//! Old files, rates, files that are done with, links, holes.
+//! Old files, rates, files that were read completely, links, holes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,7 +12,7 @@ use super::{Place, append, numbers, sorted, text};
 use crate::rig::{Downstream, until};
 
 #[test]
-fn a_file_that_is_too_old_is_not_begun_until_it_is_written() {
+fn a_file_older_than_ignore_older_is_skipped_until_it_is_written() {
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("old.log");
     append(&path, "old\n");
@@ -29,7 +29,7 @@ fn a_file_that_is_too_old_is_not_begun_until_it_is_written() {
 }
 
 #[test]
-fn a_file_is_read_no_faster_than_it_may_be_and_others_are_not_held_up() {
+fn rate_max_limits_one_file_without_delaying_others() {
     let (place, to) = (Place::new(), Downstream::memory());
     let text = text(0..20_000);
     append(&place.log("a.log"), &text);
@@ -49,7 +49,7 @@ fn a_file_is_read_no_faster_than_it_may_be_and_others_are_not_held_up() {
 }
 
 #[test]
-fn files_of_a_spool_directory_are_removed_or_renamed_when_all_of_them_is_settled() {
+fn files_of_a_spool_directory_are_removed_or_renamed_when_they_are_settled() {
     for (when_done, to) in [
         ("delete", Downstream::memory()),
         ("rename", Downstream::durable()),
@@ -110,7 +110,7 @@ fn a_file_that_has_two_names_is_read_once() {
     until("one line", || to.lines() == ["one"]);
     append(&place.log("a.log"), "two\n");
     until("two lines", || to.lines() == ["one", "two"]);
-    // The link leads to another file by now.
+    // The link leads to another file now.
     append(&place.log("b"), "three\n");
     fs::remove_file(place.log("link.log")).unwrap();
     symlink(place.log("b"), place.log("link.log")).unwrap();
@@ -120,7 +120,7 @@ fn a_file_that_has_two_names_is_read_once() {
     assert_eq!((to.lines().len(), to.repeats()), (3, 0));
 }
 
-/// Writes as a program does that does not append: where it was.
+/// Writes like a program that does not append: at its own offset.
 fn write_at(path: &std::path::Path, offset: u64, text: &str) {
     let mut file = OpenOptions::new()
         .write(true)
@@ -133,7 +133,7 @@ fn write_at(path: &std::path::Path, offset: u64, text: &str) {
 }
 
 #[test]
-fn the_hole_before_what_is_written_after_a_truncation_is_passed_over() {
+fn the_hole_behind_a_truncation_is_skipped() {
     for lines in [10, 3000] {
         for to in [Downstream::memory(), Downstream::durable()] {
             let place = Place::new();
@@ -162,7 +162,7 @@ fn the_hole_before_what_is_written_after_a_truncation_is_passed_over() {
 }
 
 #[test]
-fn nuls_that_somebody_wrote_are_delivered() {
+fn written_nuls_are_delivered() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("a.log"), "\0\0a\n\0\n\0\0\0\0\n");
     place.once("a.log", "", &to);

@@ -35,12 +35,12 @@ fn a_renamed_file_is_read_to_its_end_and_the_new_one_from_its_beginning() {
 }
 
 #[test]
-fn a_file_renamed_while_we_did_not_run_is_found_and_its_rest_is_read() {
+fn a_file_renamed_while_the_source_was_down_is_found_and_its_rest_is_read() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         append(&place.log("a.log"), "one\n");
         append(&place.log("foreign.log.1"), "foreign\n");
-        // Longer than what the kernel's tick blurs.
+        // Longer than the precision of the kernel's clock tick.
         thread::sleep(Duration::from_millis(50));
         place.once("*.log", "", &to);
         append(&place.log("a.log"), "two\n");
@@ -67,7 +67,7 @@ fn rotate(place: &Place, rotated: u32) {
 }
 
 #[test]
-fn files_that_were_made_and_renamed_while_we_did_not_run_are_read_oldest_first() {
+fn files_created_and_renamed_while_the_source_was_down_are_read_oldest_first() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -78,7 +78,7 @@ fn files_that_were_made_and_renamed_while_we_did_not_run_are_read_oldest_first()
         for rotated in 0..3 {
             append(&path, &text(rotated * 1000 + 10..rotated * 1000 + 1010));
             rotate(&place, rotated);
-            // Times of files are those of the kernel's tick.
+            // File times have the precision of the kernel's clock tick.
             thread::sleep(Duration::from_millis(20));
         }
         append(&path, &text(3010..3020));
@@ -99,7 +99,7 @@ fn a_file_that_was_empty_when_the_last_run_ended_is_read_under_its_new_name() {
         let place = Place::new();
         let path = place.log("a.log");
         append(&path, "");
-        // Longer than what the kernel's tick blurs.
+        // Longer than the precision of the kernel's clock tick.
         thread::sleep(Duration::from_millis(50));
         place.once("a.log", "", &to);
         append(&path, "one\n");
@@ -113,7 +113,7 @@ fn a_file_that_was_empty_when_the_last_run_ended_is_read_under_its_new_name() {
 }
 
 #[test]
-fn a_copy_that_was_made_while_we_did_not_run_is_not_read_again() {
+fn a_copy_made_while_the_source_was_down_is_not_read_again() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -125,7 +125,7 @@ fn a_copy_that_was_made_while_we_did_not_run_is_not_read_again() {
         append(&path, &text(20..30));
         place.once("a.log", "", &to);
         assert_eq!(to.lines(), numbers(0..30));
-        // Copied and truncated, twice: of the first copy a part was read before, of the second nothing.
+        // Copied and truncated twice: a part of the first copy was read before, and nothing of the second.
         append(&path, &text(30..40));
         fs::copy(&path, place.log("a.log.2")).unwrap();
         fs::write(&path, text(40..50)).unwrap();
@@ -140,7 +140,7 @@ fn a_copy_that_was_made_while_we_did_not_run_is_not_read_again() {
 }
 
 #[test]
-fn what_was_found_and_not_settled_is_read_by_the_next_run() {
+fn files_that_were_found_and_not_settled_are_read_by_the_next_run() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -214,7 +214,7 @@ fn a_truncated_file_begins_anew_even_when_it_has_grown_past_the_old_end() {
 fn a_reused_inode_is_another_file() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
-        // ext4 and tmpfs give the number of a removed file to the next one; where they do not, the test still holds.
+        // ext4 and tmpfs reuse the inode number of a removed file. The test also passes on other file systems.
         for life in 0..5 {
             append(
                 &place.log("a.log"),
@@ -243,7 +243,7 @@ fn a_copy_that_matches_is_not_read_twice() {
     until("what came after", || to.lines().len() == 1002);
     thread::sleep(Duration::from_millis(200));
     running.stop();
-    // And while we do not run: often, as the reader of the original may be done before that of its copy begins.
+    // Now while the source is down. Repeated, because the reader of the original may end before that of its copy begins.
     let mut expected = numbers(0..1001);
     expected.push("after".to_owned());
     for round in 2..22 {
@@ -275,7 +275,7 @@ fn a_copy_that_only_the_next_run_finds_is_not_read_twice() {
         append(&path, "after\n");
         until("what came after", || to.lines().len() == 1002);
         running.stop();
-        // As if it had been there all the time, and the walk had not come to it yet.
+        // As if it had existed before, and the walk had not reached it yet.
         fs::write(place.log("a.log.1"), copied).unwrap();
         place.once("a.log*", "", &to);
         place.once("a.log*", "", &to);
@@ -286,7 +286,7 @@ fn a_copy_that_only_the_next_run_finds_is_not_read_twice() {
 }
 
 #[test]
-fn two_contents_that_begin_alike_and_were_copied_while_we_did_not_run_are_both_read() {
+fn two_contents_that_begin_alike_and_were_copied_while_the_source_was_down_are_both_read() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
     append(&path, "head\none\ntwo\nthree\n");
@@ -305,7 +305,7 @@ fn two_contents_that_begin_alike_and_were_copied_while_we_did_not_run_are_both_r
 }
 
 #[test]
-fn an_equal_file_that_is_no_copy_is_read_after_a_while() {
+fn an_equal_file_that_is_not_a_copy_is_read_after_a_while() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("a.log"), "equal\n");
     let running = place.start("*.log", "", &to);
@@ -315,7 +315,7 @@ fn an_equal_file_that_is_no_copy_is_read_after_a_while() {
     running.stop();
 }
 
-/// What a writer and who rotates its file tell each other.
+/// Shared by the writer of a file and the thread that rotates it.
 #[derive(Default)]
 struct Load {
     rotations: AtomicU32,
@@ -332,8 +332,8 @@ impl Load {
     }
 }
 
-/// Writes numbered lines to `path` as a program does that opens its log anew when it is gone. Each quarter of them waits
-/// for one more rotation, so that a fast writer does not end before the first.
+/// Writes numbered lines to `path` like a program that reopens its log when it is gone. Each quarter of them waits for one more
+/// rotation, so that a fast writer does not end before the first.
 fn write_under_load(
     path: PathBuf,
     lines: u32,
@@ -366,7 +366,7 @@ fn write_under_load(
 }
 
 #[test]
-fn renaming_under_load_with_restarts_loses_doubles_and_reorders_nothing() {
+fn renaming_under_load_with_restarts_loses_duplicates_and_reorders_nothing() {
     const LINES: u32 = 200_000;
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
