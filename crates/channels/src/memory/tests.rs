@@ -6,6 +6,7 @@ use millstream_pipeline::{
     meters::Meter,
 };
 use millstream_record::{Batch, Encoding, Values};
+use millstream_testkit::{block_on, contract::ChannelCase};
 
 use super::*;
 
@@ -68,7 +69,7 @@ fn a_batch_larger_than_the_queue_passes_alone() {
 }
 
 #[test]
-fn what_was_put_before_the_close_is_still_read() {
+fn records_put_before_the_close_are_still_read() {
     let (channel, mut readers) = MemoryChannel::open(1, 10);
     assert!(poll_put(&*channel, group(1).0));
     channel.close();
@@ -77,7 +78,7 @@ fn what_was_put_before_the_close_is_still_read() {
 }
 
 #[test]
-fn what_waits_for_a_reader_that_is_gone_fails() {
+fn a_group_in_the_queue_fails_when_its_reader_is_dropped() {
     let (channel, readers) = MemoryChannel::open(1, 10);
     let (waiting, receipt) = group(1);
     assert!(poll_put(&*channel, waiting));
@@ -89,7 +90,7 @@ fn what_waits_for_a_reader_that_is_gone_fails() {
 }
 
 #[test]
-fn a_group_that_is_half_put_when_its_reader_goes_fails() {
+fn a_group_that_is_half_in_the_queue_fails_when_its_reader_is_dropped() {
     let (channel, mut readers) = MemoryChannel::open(1, 10);
     let (mut both, receipt) = group(8);
     both.batches.push(group(8).0.batches.remove(0));
@@ -102,4 +103,13 @@ fn a_group_that_is_half_put_when_its_reader_goes_fails() {
     assert!(put.as_mut().poll(&mut context).is_ready());
     drop(put);
     assert_eq!(receipt.try_outcome(), Some(Err(Unsettled)));
+}
+
+#[test]
+fn it_keeps_the_contract_of_channels() {
+    let open = || {
+        let (channel, mut readers) = MemoryChannel::open(1, 1 << 20);
+        (channel, readers.remove(0))
+    };
+    block_on(ChannelCase { open: &open }.check());
 }

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use millstream_record::Encoding;
+use millstream_testkit::{block_on, contract::SourceCase};
 
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
@@ -21,7 +22,7 @@ fn expected(records: u64) -> Vec<String> {
 }
 
 #[test]
-fn all_numbers_come_once_and_the_count_at_the_end() {
+fn every_number_is_sent_once_and_then_the_count() {
     let to = Downstream::memory();
     start(r#"{"records": 20000, "size": "60B"}"#, &to)
         .ended()
@@ -54,7 +55,7 @@ fn packed_records_have_a_time_and_a_message() {
 }
 
 #[test]
-fn behind_a_durable_channel_a_restart_goes_on_where_it_was() {
+fn a_restart_in_front_of_a_durable_channel_continues_the_series() {
     let to = Downstream::durable();
     let options = r#"{"records": 300, "rate": 1000}"#;
     let mut runs = 0;
@@ -74,7 +75,7 @@ fn behind_a_durable_channel_a_restart_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_was_dropped_is_made_again_under_the_same_run() {
+fn dropped_records_are_sent_again_in_the_same_series() {
     let to = Downstream::memory();
     to.hold();
     let running = start(r#"{"records": 100}"#, &to);
@@ -97,9 +98,21 @@ fn a_rate_is_kept() {
 }
 
 #[test]
-fn a_size_that_cannot_be_is_refused() {
+fn an_impossible_size_is_refused() {
     for options in [r#"{"size": "44B"}"#, r#"{"size": "2MiB"}"#] {
         let problems = try_build(&COMPONENT, options).err().unwrap();
         assert!(problems[0].contains("between 45B and 1MiB"), "{problems:?}");
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let case = SourceCase {
+        build: &|| try_build(&COMPONENT, r#"{"records": 300}"#).unwrap(),
+        // A last record has the count.
+        records: 301,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
 }
